@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 WORTHWHILE = 8  # a shorter shared beginning isn't worth a copy, or giving up another slot's cells
+FEW = 16  # cells that may be given up rather than a sequence copied
+COPIED = 1 << 20  # bytes; so many more for each of them, since a copy takes its time, too
 
 
 class Snapshot(msgspec.Struct, frozen=True, eq=False):

@@ -241,6 +241,11 @@ def devices(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> 
     return merged(found, cards, free)
 
 
+def main_memory() -> int:
+    """All there is, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @cache
 def of_llamacpp() -> Mapping[str, str]:
     """The devices with memory of their own that the installed llama.cpp uses, in its order: its

@@ -7,7 +7,8 @@ back to where a snapshot was taken, and what is behind is computed again. So the
 later prompts are likely to part from this one. It knows no engine.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from backends.cells import Slot, Snapshot
 
@@ -18,6 +19,8 @@ TAIL = (
 FEWEST = 64  # tokens; a shorter beginning is computed again in one pass, as a snapshot needs one
 APART = 4  # tokens; what is nearer to the last snapshot isn't worth a pass of its own
 MOST = 32  # in one slot
+# For each sequence, and what all of them may take of main memory.
+EACH, SHARE = 8, 0.05
 # Tokens of an answer between two snapshots, where it may be taken back: a banned string has begun
 # behind the last or the one before.
 ANSWER_STEP = 32
@@ -35,18 +38,53 @@ def places(length: int, keep: int, marks: Iterable[int], step: int = STEP) -> li
     known = {mark for mark in marks if 0 < mark < length}
     if not known:
         known = {end - TAIL}
-    if all(length - mark > length // 100 for mark in known):
-        known.add(end)
     known.update(range(step, end, step))
-    found: list[int] = []
-    for place in sorted(place for place in known if max(keep, FEWEST - 1) < place <= end):
-        if place - (found[-1] if found else keep) >= APART or place == end:
+    least, found = max(keep, FEWEST - 1), list[int]()
+    for place in sorted(place for place in known if least < place < end):
+        if place - (found[-1] if found else keep) >= APART:
             found.append(place)
-    return found
+    near = bool(found) and length - found[-1] <= length // 100  # it stands for the end
+    return found if near or end <= least else [*found, end]
+
+
+def room(size: int, sequences: int, memory: int, wanted: int | None) -> int:
+    """Bytes for snapshots of so many `sequences`, of `size` each: what is `wanted`, else for some
+    of each, as far as a part of main `memory` goes.
+    """
+    if wanted is not None:
+        return wanted if size else 0
+    return min(EACH * sequences * size, int(memory * SHARE))
+
+
+class SnapshotMarks:
+    """Behind how many cells of one job's sequence snapshots are still to be taken."""
+
+    def __init__(self, prompt: int, *, taken_back: bool) -> None:
+        """`prompt`: its cells. `taken_back`: tokens of the answer may be."""
+        self._prompt = prompt
+        self._taken_back = taken_back
+        self._ahead: list[int] = []  # ascending
+
+    def add(self, places: Iterable[int], fed: int) -> None:
+        """`fed` cells are there."""
+        self._ahead = sorted(place for place in {*places, *self._ahead} if place > fed)
+
+    def room(self, fed: int, left: int) -> int:
+        """How many of the `left` cells may be computed together."""
+        return min(left, self._ahead[0] - fed) if self._ahead else left
+
+    def reached(self, fed: int) -> bool:
+        """More cells are there. Whether a snapshot is to be taken behind them."""
+        if self._ahead and self._ahead[0] <= fed:
+            marked = fed in self._ahead
+            self._ahead = [place for place in self._ahead if place > fed]
+            return marked
+        answered = fed - self._prompt
+        return self._taken_back and answered > 0 and answered % ANSWER_STEP == 0
 
 
 class SnapshotBudget:
-    """Of `slots` together: `limit` bytes. Its owner takes no snapshot without `room_for` it."""
+    """Of `slots` together: `limit` bytes."""
 
     def __init__(self, slots: Sequence[Slot], limit: int) -> None:
         self._slots = slots
@@ -56,6 +94,19 @@ class SnapshotBudget:
     def taken(self) -> int:
         """Bytes. Slots that were copied have their snapshots in common."""
         return sum(snapshot.size for snapshot in self._known())
+
+    def take(self, slot: Slot, prompt: int, size: int, state: Callable[[], Any]) -> None:
+        """A snapshot of `slot` as it is, the farthest of it, where it is worth its `size`. The
+        slot's prompt has so many cells; of the answer behind it few snapshots are kept.
+        """
+        cells = len(slot.tokens)
+        if any(snapshot.cells == cells for snapshot in slot.snapshots):
+            return
+        answered = [snapshot for snapshot in slot.snapshots if snapshot.cells > prompt]
+        for old in answered[: 1 - ANSWER_KEPT]:
+            slot.snapshots.remove(old)
+        if self.room_for(slot, cells, size):
+            slot.snapshots.append(Snapshot(cells, state(), size))
 
     def room_for(self, slot: Slot, cells: int, size: int) -> bool:
         """Whether a snapshot of `slot` behind so many `cells`, the farthest of it, is worth its

@@ -67,6 +67,8 @@ class Clock(msgspec.Struct):
 class Device:
     """Stands in for `Forward`: any logits, after a pass's time."""
 
+    stepwise = False
+
     def __init__(self, clock: Clock, streams: int) -> None:
         self._clock = clock
         self._logits = 4 * torch.randn(streams, ROWS)  # as peaked as a model's
@@ -126,8 +128,9 @@ class Sampled(StandIn):
         device = Device(clock, info.max_concurrent)
         self._batching = Batching(
             device,  # type: ignore[arg-type]
-            Grid(0),
+            Grid(()),
             limit,
+            0,
             vocabulary,
             SamplingContext(vocabulary, torch.device("cpu")),
             StepThreads(ThreadController((1,), (1,)), torch.set_num_threads, lambda: None),

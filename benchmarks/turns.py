@@ -28,15 +28,8 @@ from benchmarks.peers import Running, llama_server, peer, roundhouse
 from tests.backends import gguf_grown, gguf_raw
 from tests.backends.gguf_raw import UINT32, Entry, RawFile
 from tests.backends.llamacpp import cache_kinds
-from tests.backends.llamacpp.test_kv_cache_turns import (
-    KINDS,
-    LENGTHS,
-    MORE,
-    Messages,
-    conversation,
-    edited,
-    next_turn,
-)
+from tests.backends.llamacpp.test_kv_cache_turns import KINDS, MORE
+from tests.backends.turns import LENGTHS, Messages, conversation, edited, next_turn
 
 Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out
 
@@ -63,7 +56,7 @@ SECONDS = 4.0  # of a load that is measured
 ANSWER = 32  # tokens
 PATIENCE = 300.0
 # Letters, so that the next turn's prompt has the answer's tokens.
-LETTERS = {str(1 + ord(letter)): 100 for letter in "abcdef"}
+LETTERS = tuple(1 + ord(letter) for letter in "abcdef")
 TURNS = ("cold", "regenerate", "edit", "next turn")
 
 
@@ -87,14 +80,14 @@ def written(kind: str, folder: Path) -> Path:
     return path
 
 
-def asked(port: int, model: str, messages: Messages) -> Turn:
+def asked(port: int, model: str, messages: Messages, words: Sequence[int] = LETTERS) -> Turn:
     """Streamed. Raises OSError, KeyError for an error in place of an answer."""
     body = {
         "model": model,
         "messages": messages,
         "max_tokens": ANSWER,
         "temperature": 0,
-        "logit_bias": LETTERS,
+        "logit_bias": dict.fromkeys(map(str, words), 100),
         "stream": True,
         "stream_options": {"include_usage": True},
         "cache_prompt": True,
@@ -124,12 +117,16 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
             yield json.loads(data)
 
 
-def turns(port: int, model: str, length: int, name: str) -> Mapping[str, Turn]:
-    """A conversation of about so many tokens, none of which are known, and what follows."""
+def turns(
+    port: int, model: str, length: int, name: str, words: Sequence[int] = LETTERS
+) -> Mapping[str, Turn]:
+    """A conversation of about so many letters, none of which are known, and what follows. `words`:
+    tokens that the answers have.
+    """
     talk = conversation(length, name)
-    cold = asked(port, model, talk)
-    again, other = asked(port, model, talk), asked(port, model, edited(talk))
-    further = asked(port, model, next_turn(talk, cold.answer))
+    cold = asked(port, model, talk, words)
+    again, other = asked(port, model, talk, words), asked(port, model, edited(talk), words)
+    further = asked(port, model, next_turn(talk, cold.answer), words)
     return dict(zip(TURNS, (cold, again, other, further), strict=True))
 
 
@@ -179,6 +176,8 @@ def speed(kind: str, rounds: int) -> Sequence[report.Row]:
 
 
 def _loaded(model: str, server: Running) -> Measure:
+    biases = dict.fromkeys(map(str, LETTERS), 100)
+
     def measure(streams: int) -> Figures:
         load = Load(
             port=server.port,
@@ -186,7 +185,7 @@ def _loaded(model: str, server: Running) -> Measure:
             seconds=SECONDS,
             warm_up=1.0,
             max_tokens=200,
-            body={"model": model, "temperature": 0.8, "logit_bias": LETTERS, "ignore_eos": True},
+            body={"model": model, "temperature": 0.8, "logit_bias": biases, "ignore_eos": True},
         )
         return run("benchmarks.load", load, Figures, PATIENCE)
 

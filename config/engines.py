@@ -49,7 +49,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     micro_batch_size: Batch = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
-    # main memory for snapshots of sequences that can't be cut; None: see backends/llamacpp; 0: none
+    # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
     mmap: bool = True
@@ -75,6 +75,8 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     threads: Threads = "auto"  # on the CPU; all: every processor
     trust_remote_code: Annotated[bool, RUNS_CODE] = False
     cache_tokens: Counted | None = None
+    # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
+    snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 
 

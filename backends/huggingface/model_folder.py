@@ -28,6 +28,7 @@ import msgspec
 from backends import bounds
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.huggingface import recurrent
 from backends.protocol import Modality, Sampling, Task
 
 FILE = "generation_config.json"
@@ -147,13 +148,13 @@ def described(
         size_bytes=sum(file.stat().st_size for file in files),
         context_length=context_length(text),
         cache_bytes_per_token=cache_bytes(text),
-        state_bytes=state_bytes(text),
-        recurrent_layers=_layers(text) - _attending(text),
-        scan_bytes=scan_bytes(text),
+        state_bytes=recurrent.state_bytes(text),
+        recurrent_layers=_kept(text)[1],
+        scan_bytes=recurrent.scan_bytes(text),
         chat_template=chat_template(path),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
-        vocab_size=_first(text, ("vocab_size",), 0),
-        heads=_first(text, HEADS, 0),
+        vocab_size=recurrent.number(text, ("vocab_size",), 0),
+        heads=recurrent.number(text, HEADS, 0),
         activation_bytes=activation_bytes(text),
         generation_defaults=read(path),
     )
@@ -259,86 +260,53 @@ def tensor_bytes(file: Path) -> Mapping[str, int]:
 
 def context_length(text: Fields) -> int:
     """Tokens the model was trained for."""
-    return _first(text, LENGTHS, UNKNOWN_LENGTH)
+    return recurrent.number(text, LENGTHS, UNKNOWN_LENGTH)
 
 
 def cache_bytes(text: Fields) -> int:
     """Keys and values of one token over all layers, at 16 bits each."""
-    heads = _first(text, HEADS, 1)
-    kv_heads = _first(text, ("num_key_value_heads", "num_kv_heads"), heads)
-    width = _first(text, WIDTHS, 0) // heads
-    value = _first(text, ("v_head_dim", "head_dim"), width)
-    key = _first(text, ("head_dim",), width)
+    heads = recurrent.number(text, HEADS, 1)
+    kv_heads = recurrent.number(text, ("num_key_value_heads", "num_kv_heads"), heads)
+    width = recurrent.number(text, WIDTHS, 0) // heads
+    value = recurrent.number(text, ("v_head_dim", "head_dim"), width)
+    key = recurrent.number(text, ("head_dim",), width)
     if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention, its keys decompressed
         key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
-    return _attending(text) * kv_heads * (key + value) * 2
+    return _kept(text)[0] * kv_heads * (key + value) * 2
 
 
 def activation_bytes(text: Fields) -> int:
     """What one token of a pass holds at its widest, at 32 bits: the feed-forward (gate, up and
     their product) or the queries, keys and values, besides the residual stream.
     """
-    width, heads = _first(text, WIDTHS, 0), _first(text, HEADS, 1)
-    experts = _first(text, ("moe_intermediate_size",), 0) * _first(text, EXPERTS_USED, 1)
-    inner = max(_first(text, INNER, 4 * width), experts)
-    attention = 3 * heads * _first(text, ("head_dim",), width // heads)
+    width, heads = recurrent.number(text, WIDTHS, 0), recurrent.number(text, HEADS, 1)
+    experts = recurrent.number(text, ("moe_intermediate_size",), 0) * recurrent.number(
+        text, EXPERTS_USED, 1
+    )
+    inner = max(recurrent.number(text, INNER, 4 * width), experts)
+    attention = 3 * heads * recurrent.number(text, ("head_dim",), width // heads)
     return 4 * (4 * width + max(3 * inner, attention))
-
-
-def state_bytes(text: Fields) -> int:
-    """What one sequence keeps in one recurrent layer (a Mamba's), at 32 bits."""
-    inner, state = _scanned(text)
-    seen = inner + 2 * _first(text, ("n_groups",), 0) * state
-    return 4 * (inner * state + seen * _first(text, ("conv_kernel",), 0))
-
-
-def scan_bytes(text: Fields) -> int:
-    """What one token of a pass holds while a state space is scanned without kernels of its own, at
-    32 bits: three numbers for each of the state (`mamba_selective_scan`), and a score for each that
-    goes in (measured).
-    """
-    inner, state = _scanned(text)
-    return 4 * (3 * inner * state + 20 * inner) if state else 0
-
-
-def _scanned(text: Fields) -> tuple[int, int]:
-    """How wide a state space is, and the values of its state for each."""
-    inner = _first(text, ("expand",), 2) * _first(text, WIDTHS, 0)
-    return _first(text, ("intermediate_size",), inner), _first(text, ("state_size",), 0)
 
 
 def _layers(text: Fields) -> int:
     """Raises LoadFailed for more than anyone would wait for: all are made before weights are
     compared.
     """
-    count = _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+    count = recurrent.number(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
     if count > MOST_LAYERS:
         raise LoadFailed(f"config.json: {count:,} layers; at most {MOST_LAYERS:,} are believed")
     return count
 
 
-def _attending(text: Fields) -> int:
-    """The layers that keep keys and values: not the recurrent ones of hybrid models."""
-    if kinds := text.get("layer_types"):
-        return sum("attention" in kind and "linear" not in kind for kind in kinds)
-    return _layers(text) if any(text.get(name) for name in HEADS) else 0
-
-
 def number(config: Fields, name: str) -> int:
     """0 where there is none. Raises LoadFailed for what is no number."""
-    return _first(config, (name,), 0)
+    return recurrent.number(config, (name,), 0)
 
 
-def _first(config: Fields, names: Sequence[str], default: int) -> int:
-    """Raises LoadFailed for what is no number."""
-    for name in names:
-        if value := config.get(name):
-            try:
-                return int(value)
-            except (ValueError, TypeError, OverflowError) as error:
-                reason = f"{name} is {str(value)[:40]}, which is no number"
-                raise LoadFailed(f"config.json: {reason}") from error
-    return default
+def _kept(text: Fields) -> tuple[int, int]:
+    """How many layers keep keys and values, and how many states."""
+    heads = any(text.get(name) for name in HEADS)
+    return recurrent.counts(text, _layers(text), heads=heads)
 
 
 def chat_template(folder: Path) -> str | None:

@@ -15,7 +15,7 @@ from backends.llamacpp.library import api
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, PromptProgress
-from backends.snapshots import ANSWER_STEP
+from backends.snapshots import SnapshotMarks
 
 # ------------------------------------------------------------------------------------------ running
 # One job's sequence: its tokens, its pictures, and how far it has been computed.
@@ -71,8 +71,7 @@ class LlamaJob:
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
-        self.marks: list[int] = []  # behind how many cells snapshots are taken, ascending
-        self._taken_back = bool(job.sampling.banned_strings)  # tokens of its answer may be
+        self._marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
         self._reported = -1  # tokens of the prompt that were reported as processed
         self._began = 0.0
 
@@ -128,20 +127,14 @@ class LlamaJob:
 
     def mark(self, places: Iterable[int]) -> None:
         """Snapshots are to be taken there, too."""
-        wanted = {self.whole(place) for place in places}
-        self.marks = sorted(place for place in wanted.union(self.marks) if place > self.fed)
+        self._marks.add(map(self.whole, places), self.fed)
 
     def feed(self, count: int) -> bool:
         """The next `count` cells are computed. Whether a snapshot is to be taken behind them."""
         assert self.slot is not None
         self.slot.tokens += self.tokens[self.fed : self.fed + count]
         self.fed += count
-        if self.marks and self.marks[0] <= self.fed:
-            marked = self.fed in self.marks
-            self.marks = [place for place in self.marks if place > self.fed]
-            return marked
-        answered = self.fed - self.prompt_tokens
-        return self._taken_back and answered > 0 and answered % ANSWER_STEP == 0
+        return self._marks.reached(self.fed)
 
     def progress(self) -> Iterator[PromptRead]:
         """How far its prompt is, where that has changed. What is computed a second time is not
@@ -158,7 +151,7 @@ class LlamaJob:
     @property
     def until(self) -> int:
         """How many of the cells that are left may be computed together."""
-        return min(self.left, self.marks[0] - self.fed) if self.marks else self.left
+        return self._marks.room(self.fed, self.left)
 
     def picture(self) -> ImageCells | None:
         """The next one to be computed."""

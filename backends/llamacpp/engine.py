@@ -18,13 +18,14 @@ With the bundled model the difference is within the noise (benchmarks/results/di
 
 import ctypes
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from backends.cells import WORTHWHILE, Placement, Slot, Snapshot, common, place
+from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, common, place
 from backends.constraints import Mask
 from backends.engine import JobFailed, PromptRead, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
@@ -36,7 +37,7 @@ from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
-from backends.snapshots import ANSWER_KEPT, SnapshotBudget, places
+from backends.snapshots import SnapshotBudget, places
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
@@ -196,8 +197,6 @@ STEP_SECONDS = 0.05
 SMALLEST_CHUNK = 32
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 GROWTH = 64  # cells kept free for each answer in a shared pool before another one starts
-FEW = 16  # cells that may be given up rather than a sequence copied
-COPIED = 1 << 20  # bytes; so many more for each of them, since a copy takes its time, too
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
@@ -555,17 +554,11 @@ class LlamaCppEngine:
             self._take_snapshot(running)
 
     def _take_snapshot(self, running: LlamaJob) -> None:
-        slot, cells = running.slot, running.fed
+        slot = running.slot
         assert slot is not None
-        if any(one.cells == cells for one in slot.snapshots):
-            return
-        answered = [one for one in slot.snapshots if one.cells > running.prompt_tokens]
-        for old in answered[: 1 - ANSWER_KEPT]:
-            slot.snapshots.remove(old)
-        size = self._cache.size(slot.index, PART)
-        if self._snapshots.room_for(slot, cells, size):
-            state = self._cache.state(slot.index, PART)
-            slot.snapshots.append(Snapshot(cells, state, len(state)))
+        index, size = slot.index, self._cache.size(slot.index, PART)
+        state = partial(self._cache.state, index, PART)
+        self._snapshots.take(slot, running.prompt_tokens, size, state)
 
     def _make_room(self) -> None:
         """Forget the least recently used idle slot; else the youngest job's cells: it is computed

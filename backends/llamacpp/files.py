@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from backends import bounds, devices, ggml
+from backends import bounds, devices, ggml, snapshots
 from backends.catalog import CPU, Cards, ModelFiles, Placement, divided, smallest_first
 from backends.errors import LoadFailed
 from backends.huggingface import model_folder
@@ -75,8 +75,6 @@ OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
 # What states and windows of all sequences may take of the device, unless these are fewer.
 SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
-# Snapshots for each sequence, and what all of them may take of main memory.
-SNAPSHOTS, SNAPSHOTS_SHARE = 8, 0.05
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CACHE_BITS = {
     "f32": 32,
@@ -241,12 +239,7 @@ def part_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
 
 def device_bytes(options: LlamaCppOptions) -> int:
     """Of the cards, or of main memory."""
-    return main_memory() if on_cpu(options) else _card_memory() or main_memory()
-
-
-def main_memory() -> int:
-    """All there is, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return devices.main_memory() if on_cpu(options) else _card_memory() or devices.main_memory()
 
 
 @cache
@@ -349,14 +342,9 @@ def keys_of_a_layer(files: ModelFiles, options: LlamaCppOptions) -> int:
 
 
 def snapshot_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
-    """Main memory for snapshots of sequences that can't be cut: for some of each, as far as a part
-    of the machine's goes.
-    """
-    size = part_bytes(files, options)
-    if options.snapshot_memory is not None:
-        return options.snapshot_memory if size else 0
-    some = SNAPSHOTS * cache_layout(files, options).slots * size
-    return min(some, int(main_memory() * SNAPSHOTS_SHARE))
+    """Main memory for snapshots of sequences that can't be cut."""
+    slots, wanted = cache_layout(files, options).slots, options.snapshot_memory
+    return snapshots.room(part_bytes(files, options), slots, devices.main_memory(), wanted)
 
 
 def _padded(layout: Layout) -> int:

@@ -33,7 +33,6 @@ from backends.llamacpp.files import (
     estimate,
     fitted,
     keys_of_a_layer,
-    main_memory,
     outputs,
     snapshot_bytes,
 )
@@ -228,7 +227,7 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
         raise OutOfMemory(f"no room for {files.path.name}: a KV cache of {layout.cells:,} tokens")
     if layout.slots > MOST_SLOTS:
         raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
-    need, there = estimate(files, options), main_memory()
+    need, there = estimate(files, options), devices.main_memory()
     if need.loaded > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
             f"no room for {files.path.name}: weights {need.weights:,} and KV cache "

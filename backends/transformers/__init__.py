@@ -5,7 +5,7 @@
     adapters.py   LoRA on a loaded model
     processor.py  the model's own processor, also where torchvision isn't installed
     memory.py     when memory runs out, and giving it back
-    grid.py       the KV cache: rows of cells, one row per sequence, and how many of them
+    grid.py       the cache: rows of cells and of states, one row per sequence, and how many
     forward.py    one pass over neighbouring rows; the trial that shows whether a model can do that
     traced.py     the same pass without Python, recorded when the model is loaded
     batching.py   the loop's body: one pass for all answers, prompts in chunks between

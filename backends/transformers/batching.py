@@ -8,21 +8,24 @@ a recomputed answer are all one thing.
 
 Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a
 pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
-next turn.
+next turn. Where layers keep states, a sequence goes back to a snapshot alone, see
+`backends.snapshots`, and a pass has as many tokens of each row.
 """
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import torch
 
-from backends.cells import WORTHWHILE, Slot, common, place
+from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, common, place
 from backends.constraints import Mask
 from backends.engine import JobFailed, PromptScored, Token
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.sampling.batch import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
+from backends.snapshots import SnapshotBudget, SnapshotMarks, places
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
@@ -31,6 +34,9 @@ from backends.transformers.memory import while_generating
 from backends.transformers.sampler import Sampled, Sampler
 
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
+# Tokens of a prompt that are computed in one pass in the time of one by itself, see
+# `LayerPattern.stepwise`.
+STEP_COST = 8
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
 Result: TypeAlias = Token | PromptScored | JobFailed
 
@@ -48,10 +54,17 @@ class BatchRow:
         # Tokens of the prompt whose log probabilities are reported, or not requested.
         self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
         self.row: int | None = None
+        taken_back = bool(job.sampling.banned_strings)
+        self.marks = SnapshotMarks(len(job.prompt), taken_back=taken_back)
 
     @property
     def left(self) -> int:
         return len(self.tokens) - self.fed
+
+    @property
+    def until(self) -> int:
+        """How many of the tokens that are left may be computed together."""
+        return self.marks.room(self.fed, self.left)
 
     @property
     def scoring(self) -> bool:
@@ -73,6 +86,7 @@ class Batching:
         forward: Forward,
         grid: Grid,
         limit: GridLimit,
+        snapshot_bytes: int,
         vocabulary: HfVocabulary,
         context: SamplingContext,
         threads: StepThreads,
@@ -83,6 +97,8 @@ class Batching:
         self._context = context
         self._threads = threads
         self._slots: list[Slot] = []  # one per row
+        self._snapshots = SnapshotBudget(self._slots, snapshot_bytes)
+        self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
         self._busy: list[BatchRow] = []  # the first rows, in order
         self._jobs: dict[int, BatchRow] = {}
         self._forced: list[Token] = []
@@ -118,7 +134,7 @@ class Batching:
         # The newest token left is fed again: the logits after it are gone.
         running.fed = min(running.fed, len(running.tokens) - 1)
         if running.row is not None:
-            del self._slots[running.row].tokens[running.fed :]
+            running.fed = self._cut(self._slots[running.row], running.fed)
 
     def release(self, key: int) -> int:
         running = self._jobs.pop(key)
@@ -150,11 +166,15 @@ class Batching:
             return []
         first, last = rows[0], rows[-1] + 1
         # A job still reading its prompt may sit between: what is written for it is garbage, at a
-        # cell that its next chunk overwrites before it is read.
+        # cell that its next chunk overwrites before it is read. Its states are put back.
         span = self._busy[first:last]
+        between = set(range(first, last)).difference(rows) if self._grid.keeps_states else ()
+        states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
         self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
         self._threads.end()
+        for row, kept in states.items():
+            self._grid.put_back(row, kept)
         if len(rows) < len(span):
             logits = logits[[row - first for row in rows]]
         ready = [self._busy[row] for row in rows]
@@ -171,7 +191,9 @@ class Batching:
         if self._busy[oldest].scoring:
             return self._score(oldest, self._busy[oldest])
         chunk = self._chunk()
-        width = min(self._busy[oldest].left, chunk)
+        if self._forward.stepwise and not self._busy[oldest].fed:
+            chunk = self._limit.length  # more than one pass would take longer
+        width = min(self._busy[oldest].until, chunk)
         first, last = self._run_around(oldest, width, max(1, chunk // width))
         span = self._busy[first:last]
         counts = [min(running.left, width) for running in span]
@@ -191,7 +213,7 @@ class Batching:
 
     def _score(self, row: int, running: BatchRow) -> list[Result]:
         """The next chunk of one prompt, and how likely each of its tokens was."""
-        count = min(running.left, self._chunk(), max(1, SCORING_BYTES // (4 * self._context.size)))
+        count = min(running.until, self._chunk(), max(1, SCORING_BYTES // (4 * self._context.size)))
         chunk = running.tokens[running.fed : running.fed + count]
         first = running.fed
         self._threads.begin("prefill", count)
@@ -230,7 +252,10 @@ class Batching:
         def joins(row: int) -> bool:
             running = self._busy[row]
             fits = running.fed + width <= self._grid.capacity
-            return running.left > 1 and fits and not running.scoring
+            alike = not self._grid.keeps_states or running.until >= width
+            if self._forward.stepwise and bool(running.fed) != bool(self._busy[oldest].fed):
+                return False
+            return running.left > 1 and fits and alike and not running.scoring
 
         first, last = oldest, oldest + 1
         while last < len(self._busy) and last - first < most and joins(last):
@@ -250,8 +275,12 @@ class Batching:
 
     def _fed(self, running: BatchRow, count: int) -> None:
         assert running.row is not None
-        self._slots[running.row].tokens += running.tokens[running.fed : running.fed + count]
+        slot = self._slots[running.row]
+        slot.tokens += running.tokens[running.fed : running.fed + count]
         running.fed += count
+        if running.marks.reached(running.fed) and self.takes_snapshots:
+            size, state = self._grid.state_bytes, partial(self._grid.taken, running.row)
+            self._snapshots.take(slot, len(running.job.prompt), size, state)
 
     def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[Result]:
         drawn = self._sampler.sample([running.state for running in ready], logits)
@@ -282,30 +311,67 @@ class Batching:
 
     def _start(self, running: BatchRow) -> None:
         """Give the job a row with what is already computed, unless it better waits, see below."""
-        placement = place(running.known, self._slots, compact=False)
-        keep = placement.keep
-        if not running.scoring and self._worth_waiting(running, keep):
+        if self._grid.keeps_states:
+            for slot in self._slots:
+                slot.cuts_from = len(slot.tokens)
+        placement = self._place(running)
+        if not running.scoring and self._worth_waiting(running, placement.keep):
             return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         if slot is not source:
-            self._grid.copy(source.index, slot.index, keep)
-        slot.tokens = source.tokens[:keep]
+            self._grid.copy(source.index, slot.index, placement.keep)
+            slot.copy(source)
+        keep = self._cut(slot, placement.keep)
         slot.busy = True
         self._exchange(slot.index, len(self._busy))
         running.row, running.fed = len(self._busy), keep
         running.cached = max(running.cached, min(keep, len(running.job.prompt)))
         self._busy.append(running)
+        if self.takes_snapshots:
+            running.marks.add(self._places(running, placement.parted), keep)
+
+    def _place(self, running: BatchRow) -> Placement:
+        spare = FEW + self._grid.row_bytes // COPIED
+        found = place(running.known, self._slots, compact=False, spare=spare)
+        length = len(running.tokens)
+        if self._forward.stepwise and (length - found.keep) * STEP_COST > length:
+            return Placement(found.slot, found.slot, 0)  # one pass takes less
+        return found
+
+    def _places(self, running: BatchRow, parted: int) -> Sequence[int]:
+        """Behind how many of its tokens snapshots are taken."""
+        length, marks = len(running.tokens), (*running.job.marks, parted)
+        if not self._forward.stepwise:
+            return places(length, running.fed, marks)
+        # What is behind the first of them is computed token by token.
+        last = length - 1 - length // STEP_COST
+        near = [mark for mark in marks if mark >= last] or [last]
+        return places(length, running.fed, near, step=length)
+
+    def _cut(self, slot: Slot, cells: int) -> int:
+        """Leave no more than the first `cells`; returns how many are left."""
+        if self._grid.keeps_states and cells < len(slot.tokens):
+            snapshot = slot.snapshot(cells)
+            cells = snapshot.cells if snapshot else 0
+            if snapshot:
+                self._grid.put_back(slot.index, snapshot.state)
+        slot.shorten(cells)
+        return cells
 
     def _worth_waiting(self, running: BatchRow, keep: int) -> bool:
         """Another job is computing more of the same beginning right now (n > 1, or many alike at
-        once).
+        once). Where layers keep states, it is to take a snapshot where the two part.
         """
-        most = len(running.tokens) - 1
-        return any(
-            other.left > 1
-            and min(common(other.tokens, running.tokens), most) >= max(keep, other.fed) + WORTHWHILE
-            for other in self._busy
-        )
+        most, found = len(running.tokens) - 1, False
+        for other in self._busy:
+            if other.left <= 1:
+                continue
+            shared = min(common(other.tokens, running.tokens), most)
+            if shared >= max(keep, other.fed) + WORTHWHILE:
+                found = True
+                if self.takes_snapshots:
+                    other.marks.add([shared], other.fed)
+        return found
 
     def _leave(self, running: BatchRow) -> None:
         """The row is idle again; its cells stay until room is needed. The last busy row takes its
@@ -349,8 +415,8 @@ class Batching:
             return False
         if size is not present:
             self._grid.reshape(size.rows, size.capacity)
-            self._slots = self._slots[: size.rows]
+            del self._slots[size.rows :]
             self._slots += [Slot(row) for row in range(len(self._slots), size.rows)]
             for slot in self._slots:
-                del slot.tokens[size.capacity :]
+                self._cut(slot, min(len(slot.tokens), size.capacity))
         return True

@@ -38,7 +38,9 @@ class TransformersEngine:
         self._alone: set[int] = set()  # the keys of Solo's jobs
         # `generate` gives the logits after the last token alone.
         self.info: ModelInfo = msgspec.structs.replace(
-            loaded.info, scores_prompts=self._batching is not None
+            loaded.info,
+            scores_prompts=self._batching is not None,
+            heeds_marks=self._batching is not None and self._batching.takes_snapshots,
         )
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
@@ -119,8 +121,9 @@ class TransformersEngine:
 def _batching(loaded: TransformersModel, context: SamplingContext) -> Batching | None:
     if loaded.pattern is None:
         return None
-    grid = Grid(loaded.layers)
+    grid = Grid(loaded.pattern.layers)
     forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
     controller = ThreadController(loaded.threads, loaded.threads)
     threads = StepThreads(controller, torch.set_num_threads, IdleCores())
-    return Batching(forward, grid, loaded.limit, loaded.vocabulary, context, threads)
+    vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
+    return Batching(forward, grid, loaded.limit, room, vocabulary, context, threads)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from backends import devices, snapshots
 from backends.catalog import CPU, Cards, ModelFiles, Placement, smallest_first
 from backends.huggingface import model_folder, torch_devices
 from backends.protocol import MemoryNeed
@@ -114,16 +115,26 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         engine = FIXED + encoders.buffers(files, size, number)
         return encoders.estimate(files, int(weights), engine)
     cache = cache_bytes(files, options, number)
-    return MemoryNeed(weights=int(weights), cache=cache, engine=buffers(files, options))
+    return MemoryNeed(
+        weights=int(weights),
+        cache=cache,
+        engine=buffers(files, options),
+        snapshots=snapshot_bytes(files, options),
+    )
 
 
 def cache_bytes(files: ModelFiles, options: TransformersOptions, number: int) -> int:
-    """Of the cache when it is full; `number`: bytes of one value. A model without attention answers
-    one request at a time.
-    """
+    """Of the cache when it is full, and of all states; `number`: bytes of one value."""
     cells = cache_size(files, options).tokens * files.cache_bytes_per_token * number // 2
-    requests = options.max_concurrent if cells else 1
-    return cells + requests * files.state_bytes * files.recurrent_layers * number // 4
+    states = files.state_bytes * files.recurrent_layers * number // 4
+    return cells + options.max_concurrent * states
+
+
+def snapshot_bytes(files: ModelFiles, options: TransformersOptions) -> int:
+    """Main memory for snapshots of sequences that can't be cut."""
+    size = files.state_bytes * files.recurrent_layers * number_bytes(files, options) // 4
+    wanted = options.snapshot_memory
+    return snapshots.room(size, options.max_concurrent, devices.main_memory(), wanted)
 
 
 def buffers(files: ModelFiles, options: TransformersOptions) -> int:

@@ -1,21 +1,22 @@
 """One pass of the model over neighbouring rows of the grid, and the trial that shows whether it may
 be done so.
 
-A pass feeds each row some tokens (padded at the end to the longest) and returns the logits after
-each row's last one. Whether a model can be run like this is not looked up by its name but tried:
-the same tokens must give the same logits as the model's own plain forward. Where the pass was
-recorded beforehand (`traced`), what was recorded runs in place of the model's Python.
+A pass feeds each row some tokens and returns the logits after each row's last one: padded at the
+end to the longest, or equally many where layers keep states. Whether a model can be run like this
+is not looked up by its name but tried: the same tokens must give the same logits as the model's own
+plain forward. Where the pass was recorded beforehand (`traced`), what was recorded runs in place of
+the model's Python.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 import torch
 
-from backends.transformers.grid import Grid
+from backends.transformers.grid import Grid, KeptByLayer
 from backends.transformers.memory import ran_out
 
 log = structlog.get_logger(__name__)
@@ -30,19 +31,47 @@ log = structlog.get_logger(__name__)
 # kind, in a dict.
 
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+ATTENDING = frozenset({FULL, SLIDING, CHUNKED})
+# Layers that keep states, whose masks are of padding: a pass over states has none. "hybrid" attends
+# fully, too (cache_utils.py, DYNAMIC_LAYER_TYPE_MAPPING).
+LINEAR, CONVOLVED, HYBRID = "linear_attention", "conv", "hybrid"
+IDLE = frozenset({"moe", "mlp"})
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """How far back a token sees: all, or the last `window` tokens, or those of its own `chunk`."""
+
+    window: int | None = None
+    chunk: int | None = None
+
+    def of(self, at: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+        """Whether tokens at the positions `at` see `cells`."""
+        seen = cells <= at
+        if self.window is not None:
+            seen &= cells > at - self.window
+        if self.chunk is not None:
+            seen &= cells // self.chunk == at // self.chunk
+        return seen
 
 
 class LayerPattern(msgspec.Struct, frozen=True):
     """The kinds of layers a model has, and the form in which it takes their masks."""
 
-    windows: Mapping[str, int | None]  # kind of layer -> its window in tokens; None: all
+    layers: tuple[KeptByLayer, ...]
+    sights: Mapping[str, Sight]  # by kind of attention
     in_dict: bool
     additive: bool  # eager attention adds the mask to its scores; the others take booleans
+    unmasked: tuple[str, ...] = ()  # the other kinds
+    # Its layers go on from a state by one token alone: in the first Mamba's the scan of several
+    # begins with zeros (modeling_mamba.py, mamba_selective_scan).
+    stepwise: bool = False
 
     def form(self, made: Sequence[torch.Tensor]) -> Any:
         """`masks` as the model takes them."""
-        return dict(zip(self.windows, made, strict=True)) if self.in_dict else made[0]
+        if self.in_dict:
+            return dict(zip(self.sights, made, strict=True)) | dict.fromkeys(self.unmasked)
+        return made[0] if made else None
 
 
 def patterns(config: Any) -> list[LayerPattern]:
@@ -50,22 +79,40 @@ def patterns(config: Any) -> list[LayerPattern]:
     batched here.
     """
     text = config.get_text_config()
-    window = getattr(text, "sliding_window", None)
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if not kinds <= {FULL, SLIDING}:
-        return []
-    if getattr(text, "attention_chunk_size", None) and not kinds:
-        return []
+    kinds = tuple(getattr(text, "layer_types", None) or ())
+    window, chunk = (getattr(text, name, None) for name in _REACHES)
+    sights = {FULL: Sight(), SLIDING: Sight(window=window), CHUNKED: Sight(chunk=chunk)}
+    states = getattr(text, "number_of_conv_states", 1)
     additive = text._attn_implementation == "eager"  # noqa: SLF001 - where transformers keeps its choice
-    single = SLIDING if kinds == {SLIDING} or (not kinds and window) else FULL
-    plain = LayerPattern(
-        {single: window if single == SLIDING else None}, in_dict=False, additive=additive
-    )
     if not kinds:
-        return [plain]
-    windows = {kind: window if kind == SLIDING else None for kind in kinds}
-    several = LayerPattern(windows, in_dict=True, additive=additive)
-    return [several, plain] if len(kinds) == 1 else [several]
+        if chunk:
+            return []
+        kept = (KeptByLayer(),) * text.num_hidden_layers
+        single = SLIDING if window else FULL
+        return [LayerPattern(kept, {single: sights[single]}, in_dict=False, additive=additive)]
+    if not ATTENDING.union(IDLE, (LINEAR, CONVOLVED, HYBRID)).issuperset(kinds):
+        return []
+    kept = tuple(_kept(kind, states) for kind in kinds)
+    masked = {FULL if kind == HYBRID else kind for kind in kinds} & ATTENDING
+    others = {LINEAR if kind == HYBRID else kind for kind in kinds} - ATTENDING
+    seen = {kind: sights[kind] for kind in sorted(masked)}
+    several = LayerPattern(
+        kept, seen, in_dict=True, additive=additive, unmasked=tuple(sorted(others))
+    )
+    plain = LayerPattern(kept, seen, in_dict=False, additive=additive)
+    found = [several, plain] if len(seen) < 2 else [several]
+    if not any(layer.states for layer in kept):
+        return found
+    return [*found, *(msgspec.structs.replace(one, stepwise=True) for one in found)]
+
+
+_REACHES = ("sliding_window", "attention_chunk_size")
+
+
+def _kept(kind: str, states: int) -> KeptByLayer:
+    if kind in (LINEAR, CONVOLVED):
+        return KeptByLayer(cells=False, states=states)
+    return KeptByLayer(states=states if kind == HYBRID else 0)
 
 
 def masks(
@@ -75,13 +122,8 @@ def masks(
     layer, (rows, 1, queries, cells).
     """
     at = positions[:, None, :, None]
-    made = []
-    for window in pattern.windows.values():
-        seen = cells <= at
-        if window is not None:
-            seen &= cells > at - window
-        made.append(_added(seen, dtype) if pattern.additive else seen)
-    return made
+    seen = [sight.of(at, cells) for sight in pattern.sights.values()]
+    return [_added(one, dtype) for one in seen] if pattern.additive else seen
 
 
 def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -129,7 +171,8 @@ class Forward:
         self._recorded = recorded
         self._device = model.device
         self._dtype = model.dtype
-        self._picks_logits = picks_logits(model)
+        self._takes = Takes(model)
+        self.stepwise = pattern.stepwise
 
     def run(
         self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
@@ -138,11 +181,22 @@ class Forward:
         vocabulary), float32.
         """
         counts = [len(row) for row in tokens]
+        if self._pattern.stepwise and counts[0] > 1 and any(starts):
+            return list(self._steps(first, tokens, starts))[-1]
         return self._last(self._pass(first, tokens, starts, _ends(counts)), counts)
 
     def score(self, row: int, tokens: Sequence[int], start: int) -> torch.Tensor:
         """Feed one row; the logits after each of its `tokens`: (tokens, vocabulary), float32."""
+        if self._pattern.stepwise and start:
+            return torch.cat(list(self._steps(row, [tokens], [start])))
         return self._pass(row, [tokens], [start], range(len(tokens)))[0].float()
+
+    def _steps(
+        self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> Iterator[torch.Tensor]:
+        """`run`, one token of each row at a time."""
+        for at, column in enumerate(zip(*tokens, strict=True)):
+            yield self.run(first, [(token,) for token in column], [start + at for start in starts])
 
     def _pass(
         self,
@@ -154,7 +208,12 @@ class Forward:
         """Logits (rows, kept, vocabulary) after the `kept` places, or after all, see `_last`."""
         width = max(map(len, tokens))
         if min(map(len, tokens)) < width:
+            assert not self._grid.keeps_states  # what fills up would go through them
             tokens = [[*row, *[0] * (width - len(row))] for row in tokens]
+        if self._grid.keeps_states and 0 in starts:
+            for row, start in enumerate(starts, first):
+                if not start:
+                    self._grid.begin(row)
         if self._recorded is not None and (cells := self._grid.cells):
             cells = [rows[first:] for rows in cells] if first else cells
             try:
@@ -183,42 +242,42 @@ class Forward:
         made = masks(self._pattern, positions, torch.arange(length, device=device), self._dtype)
         self._grid.point(first, positions, length)
         only = torch.tensor(kept, device=device) if width > 1 else 1
-        picked = only if self._picks_logits else None
-        return logits_of(self._model, self._grid, self._pattern, ids, positions, made, picked)
+        taken = self._takes.form(ids, positions, self._pattern.form(made), self._grid, only)
+        return logits_of(self._model, taken)
 
     def _last(self, logits: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         if logits.shape[1] == 1:
             return logits[:, 0].float()
-        kept = _ends(counts) if self._picks_logits else range(max(counts))
+        kept = _ends(counts) if self._takes.picked else range(max(counts))
         places = [kept.index(count - 1) for count in counts]
         return logits[torch.arange(len(counts)), places].float()
 
 
-def picks_logits(model: Any) -> bool:
-    """Whether its forward takes the places after which logits are needed."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
+class Takes:
+    """How a model's forward calls what it takes."""
+
+    def __init__(self, model: Any) -> None:
+        names = inspect.signature(model.forward).parameters
+        self.picked = "logits_to_keep" in names  # the places after which logits are needed
+        self._cache = "cache_params" if "cache_params" in names else "past_key_values"
+
+    def form(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        masks: Any,
+        grid: Grid,
+        kept: torch.Tensor | int,
+    ) -> Mapping[str, Any]:
+        """`kept`: places, or so many of the last; of no meaning to a model that doesn't pick."""
+        taken = {"input_ids": ids, "position_ids": positions, "attention_mask": masks}
+        taken |= {self._cache: grid.cache, "use_cache": True}
+        return taken | {"logits_to_keep": kept} if self.picked else taken
 
 
-def logits_of(
-    model: Any,
-    grid: Grid,
-    pattern: LayerPattern,
-    ids: torch.Tensor,
-    positions: torch.Tensor,
-    made: Sequence[torch.Tensor],
-    kept: torch.Tensor | int | None,
-) -> torch.Tensor:
-    """One call of the model: (rows, kept, vocabulary). `kept`: places, or so many of the last;
-    None where the model doesn't pick.
-    """
-    logits: torch.Tensor = model(
-        input_ids=ids,
-        position_ids=positions,
-        attention_mask=pattern.form(made),
-        past_key_values=grid.cache,
-        use_cache=True,
-        **({} if kept is None else {"logits_to_keep": kept}),
-    ).logits
+def logits_of(model: Any, taken: Mapping[str, Any]) -> torch.Tensor:
+    """One call of the model: (rows, kept, vocabulary)."""
+    logits: torch.Tensor = model(**taken).logits
     return logits
 
 
@@ -227,21 +286,19 @@ def _ends(counts: Sequence[int]) -> list[int]:
     return sorted({count - 1 for count in counts})
 
 
-def batching_pattern(model: Any, layers: int) -> LayerPattern | None:
-    """The masks with which the grid gives what the model's plain forward gives; None: it can't be
-    batched.
+def batching_pattern(model: Any) -> LayerPattern | None:
+    """The layers and masks with which the grid gives what the model's plain forward gives; None: it
+    can't be batched.
     """
-    return next((p for p in patterns(model.config) if stands_trial(model, layers, p)), None)
+    return next((p for p in patterns(model.config) if stands_trial(model, p)), None)
 
 
-def stands_trial(
-    model: Any, layers: int, pattern: LayerPattern, recorded: Recorded | None = None
-) -> bool:
+def stands_trial(model: Any, pattern: LayerPattern, recorded: Recorded | None = None) -> bool:
     """Whether passes over the grid give the logits of the model's plain forward."""
     with torch.inference_mode():
         plain = [_plain_logits(model, row) for row in TRIAL]
         try:
-            return _agrees(model, layers, pattern, plain, recorded)
+            return _agrees(model, pattern, plain, recorded)
         except _UNFIT:
             return False
 
@@ -254,21 +311,22 @@ def _plain_logits(model: Any, row: Sequence[int]) -> torch.Tensor:
 
 
 def _agrees(
-    model: Any,
-    layers: int,
-    pattern: LayerPattern,
-    plain: Sequence[torch.Tensor],
-    recorded: Recorded | None,
+    model: Any, pattern: LayerPattern, plain: Sequence[torch.Tensor], recorded: Recorded | None
 ) -> bool:
     """Rows of different lengths, read in parts, together and alone, by several tokens and by one,
     as in use.
     """
-    grid = Grid(layers)
+    grid = Grid(pattern.layers)
     grid.reshape(rows=len(TRIAL), capacity=16)
     forward = Forward(model, grid, pattern, recorded)
     long, short = TRIAL
-    forward.run(0, [long[:3], short[:1]], [0, 0])
-    forward.run(0, [long[3:5], short[1:2]], [3, 1])
+    if grid.keeps_states:
+        forward.run(0, [short, short], [0, 0])  # others were there before
+        forward.run(0, [long[:2], short[:2]], [0, 0])
+        forward.run(0, [long[2:5]], [2])
+    else:
+        forward.run(0, [long[:3], short[:1]], [0, 0])
+        forward.run(0, [long[3:5], short[1:2]], [3, 1])
     forward.run(1, [short[2:3]], [2])
     logits = forward.run(0, [long[5:], short[3:]], [5, 3])
     apart = max(

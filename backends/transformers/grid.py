@@ -1,21 +1,22 @@
-"""The KV cache: rows of cells, one row per sequence, shared by all requests.
+"""The cache: rows of cells and of states, one row per sequence, shared by all requests.
 
-    row 0  [t t t t t t . . . . . . ]     cell k of a row holds keys and values of its token k;
-    row 1  [t t t . . . . . . . . . ]     what lies behind a sequence's end is garbage that
-    row 2  [t t t t t t t t t . . . ]     no mask lets through
+    row 0  [t t t t t t . . . . . . ]  s  cell k of a row holds keys and values of its token k;
+    row 1  [t t t . . . . . . . . . ]  s  what lies behind a sequence's end is garbage that
+    row 2  [t t t t t t t t t . . . ]  s  no mask lets through. A state is that after the last one
 
 transformers' own caches make all sequences of a batch grow in step; here each row has its own
 length. A pass `aim`s at a run of neighbouring rows, writes its new tokens into their cells by
-index, and attention reads the rows' beginnings as a view: nothing is copied. Layers learn their
-shape from the first tokens they are given.
+index, and attention reads the rows' beginnings as a view: nothing is copied. States, of recurrent
+layers and of convolutions, are changed where they lie. Layers learn their shape from the first
+tokens they are given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
 
 # --------------------------------------------------------------------------------------------- room
 # How many rows of how many cells the KV cache should have. Pure: decides, touches nothing.
@@ -56,6 +57,13 @@ def fit(present: Size, rows: int, cells: int, limit: GridLimit) -> Size | None:
     return Size(rows=max(rows, min(limit.rows, limit.tokens // capacity)), capacity=capacity)
 
 
+class KeptByLayer(msgspec.Struct, frozen=True):
+    """What a layer keeps of a sequence: `cells`, and so many `states`."""
+
+    cells: bool = True
+    states: int = 0
+
+
 class Aim:
     """What a pass is about to write and read; the layers read it from here.
 
@@ -64,6 +72,7 @@ class Aim:
 
     def __init__(self, first: int, positions: torch.Tensor, length: int) -> None:
         self.first = first  # the first row
+        self.rows = positions.shape[0]
         self.length = length  # cells to read in each row
         self._positions = positions
         self._cells: dict[int, torch.Tensor] = {}
@@ -117,7 +126,7 @@ class GridLayer(CacheLayerMixin):
         see.
         """
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            GridLayer.lazy_initialization(self, key_states, value_states)  # see `HybridLayer`
         aim = self._grid.aim
         return (
             _written(self.keys, key_states, aim, self._heads),
@@ -133,36 +142,106 @@ class GridLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    def reshape(self, rows: int, capacity: int) -> None:
+    def reshape_cells(self, rows: int, capacity: int) -> None:
         """New cells of another size, with what fits of the old ones."""
         if not self.is_initialized:
             return
         self.keys = _moved(self.keys, rows, capacity)
         self.values = _moved(self.values, rows, capacity)
 
+    def forget_cells(self) -> None:
+        self.keys = self.values = None
+        self.is_initialized = False
+
+
+class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
+    """One layer's states, each (rows, …), numbered: of convolutions and of recurrences.
+
+    What transformers calls `conv_states` and `recurrent_states` are the rows that the pass aims at,
+    as views. A sequence begins with a state of zeros, so that every pass but a layer's first goes
+    on from a state.
+    """
+
+    def __init__(self, grid: "Grid", count: int) -> None:
+        super().__init__(number_of_states=count)
+        self._grid = grid
+        self._whole: dict[tuple[str, int], torch.Tensor] = {}
+
+    def lazy_initialization(
+        self,
+        conv_states: torch.Tensor | None = None,
+        recurrent_states: torch.Tensor | None = None,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+    ) -> None:
+        if conv_states is not None:
+            width = conv_kernel_size or conv_states.shape[-1]
+            self.conv_kernel_size[state_idx] = width
+            shape = (*conv_states.shape[1:-1], width)
+            self._whole["conv_states", state_idx] = self._zeros(conv_states, shape)
+            self.is_conv_states_initialized[state_idx] = True
+        if recurrent_states is not None:
+            shape = tuple(recurrent_states.shape[1:])
+            self._whole["recurrent_states", state_idx] = self._zeros(recurrent_states, shape)
+            self.is_recurrent_states_initialized[state_idx] = True
+        self.point(self._grid.aim)
+
+    def _zeros(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return torch.zeros((self._grid.rows, *shape), dtype=like.dtype, device=like.device)
+
+    def point(self, aim: Aim) -> None:
+        for (name, number), states in self._whole.items():
+            getattr(self, name)[number] = states[aim.first : aim.first + aim.rows]
+
+    @property
+    def states(self) -> Sequence[torch.Tensor]:
+        return tuple(self._whole.values())
+
+    def reshape_states(self, rows: int) -> None:
+        for place, states in self._whole.items():
+            moved = states.new_zeros((rows, *states.shape[1:]))
+            both = min(rows, len(states))
+            moved[:both] = states[:both]
+            self._whole[place] = moved
+
+    def forget_states(self) -> None:
+        StateLayer.__init__(self, self._grid, self.number_of_states)
+
+
+class HybridLayer(StateLayer, GridLayer):
+    """A layer that keeps both."""
+
+    def __init__(self, grid: "Grid", count: int) -> None:
+        GridLayer.__init__(self, grid)
+        StateLayer.__init__(self, grid, count)
+
 
 class Grid:
     """`rows` sequences of up to `capacity` tokens. `cache` is what the model is given."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: Sequence[KeptByLayer]) -> None:
         self.rows = 0
         self.capacity = 0
         self.aim = Aim(0, torch.empty(0, 0), 0)
-        self._layers = [GridLayer(self) for _ in range(layers)]
+        self._kept = layers
+        self._layers = [_layer(self, kept) for kept in layers]
         self.cache = Cache(layers=self._layers)
+        self.keeps_states = any(kept.states for kept in layers)
 
     def point(self, first: int, positions: torch.Tensor, length: int) -> None:
         """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length`
         cells of each.
         """
         self.aim = Aim(first, positions, length)
+        for layer in self._stateful:
+            layer.point(self.aim)
 
     def over(self, cells: Sequence[torch.Tensor]) -> "Grid":
         """The same layers with other `cells`, as `cells` gives them."""
-        other = Grid(len(self._layers))
+        other = Grid(self._kept)
         pairs = zip(cells[::2], cells[1::2], strict=True)
         for at, layer in enumerate(self._layers):
-            if layer.is_initialized:
+            if isinstance(layer, GridLayer) and layer.is_initialized:
                 other._layers[at] = layer.over(*next(pairs), other)
         other.cache = Cache(layers=other._layers)
         return other
@@ -170,13 +249,17 @@ class Grid:
     def reshape(self, rows: int, capacity: int) -> None:
         """Rows and cells beyond the new size are lost."""
         self.rows, self.capacity = rows, capacity
-        for layer in self._layers:
-            layer.reshape(rows, capacity)
+        for layer in self._attending:
+            layer.reshape_cells(rows, capacity)
+        for layer in self._stateful:
+            layer.reshape_states(rows)
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """The first `count` cells of row `source` into row `target`."""
+        """The first `count` cells of row `source`, and its states, into row `target`."""
         for cells in self.cells:
             cells[target, :, :count] = cells[source, :, :count]
+        for states in self._states:
+            states[target] = states[source]
 
     def swap(self, one: int, other: int, count: int) -> None:
         """Two rows change places; `count` cells of them matter."""
@@ -184,19 +267,72 @@ class Grid:
             kept = cells[one, :, :count].clone()
             cells[one, :, :count] = cells[other, :, :count]
             cells[other, :, :count] = kept
+        for states in self._states:
+            kept = states[one].clone()
+            states[one] = states[other]
+            states[other] = kept
 
     def clear(self) -> None:
         """Give the memory back."""
         self.rows = self.capacity = 0
-        for layer in self._layers:
-            layer.keys = layer.values = None
-            layer.is_initialized = False
+        for layer in self._attending:
+            layer.forget_cells()
+        for layer in self._stateful:
+            layer.forget_states()
+
+    # -- states ----------------------------------------------------------------------------------
+
+    def begin(self, row: int) -> None:
+        """A sequence begins in the row."""
+        for states in self._states:
+            states[row].zero_()
+
+    def states(self, row: int) -> list[torch.Tensor]:
+        """Those of one row, as they lie there."""
+        return [states[row] for states in self._states]
+
+    def taken(self, row: int) -> list[torch.Tensor]:
+        """A copy of them in main memory."""
+        return [states.to("cpu", copy=True) for states in self.states(row)]
+
+    def put_back(self, row: int, kept: Sequence[torch.Tensor]) -> None:
+        """What were its `states` once, from whatever device."""
+        for states, before in zip(self._states, kept, strict=True):
+            states[row] = before.to(states.device)
+
+    @property
+    def row_bytes(self) -> int:
+        """All of a row; 0 before the first pass."""
+        return self.state_bytes + sum(cells[:1].nbytes for cells in self.cells)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of one row; 0 before the first pass."""
+        return sum(states[:1].nbytes for states in self._states)
+
+    @property
+    def _states(self) -> Iterator[torch.Tensor]:
+        return (states for layer in self._stateful for states in layer.states)
 
     @property
     def cells(self) -> list[torch.Tensor]:
         """Keys and values of each layer in turn that keeps any; none before the first pass."""
-        held = [layer for layer in self._layers if layer.is_initialized]
+        held = [layer for layer in self._attending if layer.is_initialized]
         return [cells for layer in held for cells in (layer.keys, layer.values)]
+
+    @property
+    def _attending(self) -> Iterator[GridLayer]:
+        return (layer for layer in self._layers if isinstance(layer, GridLayer))
+
+    @property
+    def _stateful(self) -> Iterator[StateLayer]:
+        return (layer for layer in self._layers if isinstance(layer, StateLayer))
+
+
+def _layer(grid: Grid, kept: KeptByLayer) -> GridLayer | StateLayer:
+    if not kept.states:
+        return GridLayer(grid)
+    return HybridLayer(grid, kept.states) if kept.cells else StateLayer(grid, kept.states)
 
 
 def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim, heads: int) -> torch.Tensor:

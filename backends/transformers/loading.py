@@ -13,6 +13,7 @@ import msgspec
 import torch
 import transformers
 from tokenizers import Tokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from backends.catalog import ModelFiles, command
@@ -23,7 +24,13 @@ from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
 from backends.threads import counts
 from backends.transformers import adapters, processor
-from backends.transformers.files import buffers, cache_bytes, cache_size, computes_wide
+from backends.transformers.files import (
+    buffers,
+    cache_bytes,
+    cache_size,
+    computes_wide,
+    snapshot_bytes,
+)
 from backends.transformers.forward import LayerPattern, batching_pattern
 from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
@@ -47,6 +54,7 @@ class TransformersModel(msgspec.Struct):
     traced: TracedPasses | None  # None: its passes run as they are
     layers: int
     limit: GridLimit
+    snapshot_bytes: int  # that snapshots of sequences may take
     threads: tuple[int, ...]  # the counts to choose from
 
     def free(self) -> None:
@@ -96,10 +104,11 @@ def _load(
     model = model_of(kind, files, options, config, device, progress)
     rows = int(model.get_output_embeddings().weight.shape[0])
     vocabulary, _ = vocabulary_of(files, options, rows)
-    layers = model.config.get_text_config().num_hidden_layers
-    pattern = batching_pattern(model, layers)
-    passes = None if pattern is None or options.compile else traced(model, layers, pattern)
     size = cache_size(files, options)
+    settle_longrope(model, size.length)
+    layers = model.config.get_text_config().num_hidden_layers
+    pattern = batching_pattern(model)
+    passes = None if pattern is None or options.compile else traced(model, pattern)
     together = options.max_concurrent if pattern is not None else 1
     progress(1.0)
     return TransformersModel(
@@ -116,6 +125,7 @@ def _load(
         traced=passes,
         layers=layers,
         limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
+        snapshot_bytes=snapshot_bytes(files, options),
         threads=counts(options.threads if device.type == "cpu" else "all"),
     )
 
@@ -127,6 +137,7 @@ def _memory(model: Any, files: ModelFiles, options: TransformersOptions) -> Memo
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         cache=cache_bytes(files, options, model.dtype.itemsize),
         engine=buffers(files, options),
+        snapshots=snapshot_bytes(files, options),
     )
 
 
@@ -192,6 +203,37 @@ def model_of(
     if options.compile:
         model.compile(dynamic=True)
     return model
+
+
+def settle_longrope(model: Any, length: int) -> None:
+    """The same rotary frequencies at every position of requests of up to `length` tokens: the long
+    factors where that is more than the model was first trained for, else the short ones, as
+    llama.cpp and vLLM choose.
+
+    transformers chooses at each pass, by the farthest position in it, for all of its rows: keys in
+    the cache would be turned by one set of factors, and others of the same sequence by the other
+    (modeling_rope_utils.py, longrope_frequency_update).
+    """
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        for layer, kind in kinds.items() if isinstance(kinds, dict) else ((None, kinds),):
+            if kind == "longrope":
+                _settle(module, layer, length)
+
+
+def _settle(module: Any, layer: str | None, length: int) -> None:
+    """Both sets that `module` chooses from for this kind of `layer` become the one."""
+    prefix = f"{layer}_" if layer else ""
+    parameters = module.config.rope_parameters
+    trained = (parameters[layer] if layer else parameters)["original_max_position_embeddings"]
+    there = getattr(module, f"{prefix}inv_freq")
+    asked = trained + 1 if length > trained else None
+    settled, _ = ROPE_INIT_FUNCTIONS["longrope"](
+        module.config, there.device, seq_len=asked, layer_type=layer
+    )
+    there.copy_(settled)
+    setattr(module, f"{prefix}original_inv_freq", settled)
+    setattr(module, f"{prefix}long_inv_freq", settled)
 
 
 def _dtype(files: ModelFiles, options: TransformersOptions, device: torch.device) -> Any:

@@ -1,7 +1,7 @@
 """Jobs that can't share passes, one after another: through the model's own `generate`.
 
 `generate` knows what a forward pass of ours can't: how pictures become embeddings, which positions
-they take, caches of other kinds (Mamba, hybrids). It runs on a thread of its own and hands every
+they take, caches that no row of the grid can be. It runs on a thread of its own and hands every
 step's logits over here, where the token is chosen by the same samplers as a batch's:
 
     engine thread                       generate's thread

@@ -22,9 +22,9 @@ from torch import _C
 from backends.transformers.forward import (
     Forward,
     LayerPattern,
+    Takes,
     logits_of,
     masks,
-    picks_logits,
     stands_trial,
 )
 from backends.transformers.grid import Grid
@@ -75,25 +75,27 @@ class TracedPasses:
             )
 
 
-def traced(model: Any, layers: int, pattern: LayerPattern) -> TracedPasses | None:
+def traced(model: Any, pattern: LayerPattern) -> TracedPasses | None:
     """None where recording gains nothing, or isn't possible, which the log says; then the model is
     run as it is.
     """
     if model.device.type != "cpu" or getattr(model, "is_quantized", False):
         return None
-    if sum(weights.nbytes for weights in model.parameters()) > layers * LARGEST_LAYER:
+    if sum(weights.nbytes for weights in model.parameters()) > len(pattern.layers) * LARGEST_LAYER:
         return None
+    if any(kept.states for kept in pattern.layers):
+        return None  # how a layer goes on from one hangs on whether there is one
     model.requires_grad_(requires_grad=False)  # weights are constants of a trace
     try:
         with torch.inference_mode(), _refusing_decisions():
-            grid = _begun(model, layers, pattern)
+            grid = _begun(model, pattern)
             made = TracedPasses(*(_trace(model, grid, pattern, width) for width in (1, 3)))
     except Exception as error:
         if ran_out(error):
             raise
         _tell(model, error.__cause__ or error)  # torch wraps what is raised below its own functions
         return None
-    if stands_trial(model, layers, pattern, made):
+    if stands_trial(model, pattern, made):
         return made
     log.warning(UNRECORDED, architecture=type(model).__name__, reason="they give other numbers")
     return None
@@ -122,9 +124,9 @@ def _refusing_decisions() -> Iterator[None]:
 EXAMPLE = ((3, 4, 5), (6, 7, 8))  # token ids of a pass that is recorded
 
 
-def _begun(model: Any, layers: int, pattern: LayerPattern) -> Grid:
+def _begun(model: Any, pattern: LayerPattern) -> Grid:
     """A grid whose layers have learned their shapes."""
-    grid = Grid(layers)
+    grid = Grid(pattern.layers)
     grid.reshape(2, 8)
     Forward(model, grid, pattern).run(0, EXAMPLE, [0, 0])
     return grid
@@ -132,7 +134,7 @@ def _begun(model: Any, layers: int, pattern: LayerPattern) -> Grid:
 
 def _trace(model: Any, grid: Grid, pattern: LayerPattern, width: int) -> Trace:
     """What a pass of `width` tokens in each row does with `TracedPasses.run`'s tensors."""
-    picks = picks_logits(model)
+    takes = Takes(model)
 
     def run(
         ids: torch.Tensor,
@@ -147,8 +149,8 @@ def _trace(model: Any, grid: Grid, pattern: LayerPattern, width: int) -> Trace:
         here = grid.over(cells)
         here.point(0, positions, places.shape[0])
         made = masks(pattern, positions, places, model.dtype)
-        picked = (kept if width > 1 else 1) if picks else None
-        return logits_of(model, here, pattern, ids, positions, made, picked)
+        picked = kept if width > 1 else 1
+        return logits_of(model, takes.form(ids, positions, pattern.form(made), here, picked))
 
     ids = torch.tensor([row[:width] for row in EXAMPLE])
     starts, kept, places = torch.tensor([3, 4]), torch.tensor([width - 1]), torch.arange(4 + width)

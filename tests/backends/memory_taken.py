@@ -56,7 +56,8 @@ async def use(container: ModelContainer) -> None:
 
     async def one() -> None:
         prompt = tuple(rng.randrange(10, 700) for _ in range(length))
-        await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=SPARE))
+        job = Generation(prompt=prompt, sampling=GREEDY, max_tokens=SPARE, marks=(length - 8,))
+        await run(container, job)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(1 if at_once else container.info.max_concurrent):

@@ -66,6 +66,23 @@ SHARED = {  # the later layers use the earlier ones' keys
     "global_head_dim": 8,
 }
 
+STATEFUL: Mapping[str, Mapping[str, Any]] = {
+    "mamba": {"state_size": 8},  # it goes on from a state token by token
+    "mamba2": {"state_size": 8, "num_heads": 8, "n_groups": 1},
+    "falcon_h1": STATES | {"mamba_d_ssm": 64},
+    "qwen3_next": LINEAR | EXPERTS | {"shared_expert_intermediate_size": 16},
+    "qwen3_5_text": LINEAR,
+    "granitemoehybrid": STATES
+    | EXPERTS
+    | {"layer_types": ["linear_attention", "full_attention"] * 2}
+    | {"shared_intermediate_size": 16},
+    "nemotron_h": {"layer_types": ["linear_attention", "full_attention", "moe", "mlp"]}
+    | {"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 16, "n_groups": 2}
+    | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    | {"moe_shared_expert_intermediate_size": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 8},
+    "jamba": EXPERTS | {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8},
+}
 BATCHED: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": WINDOWS,
     "gemma4_text": WINDOWS | SHARED,
@@ -73,24 +90,19 @@ BATCHED: Mapping[str, Mapping[str, Any]] = {
     "qwen3_moe": EXPERTS,
     "gpt_oss": WINDOWS | EXPERTS,  # attention sinks
     "deepseek_v3": COMPRESSED,
+    "llama4_text": EXPERTS | {"attention_chunk_size": 16, "intermediate_size_mlp": 48},
+    **STATEFUL,
 }
 ALONE: Mapping[str, Mapping[str, Any]] = {
-    "mamba2": {"state_size": 8, "num_heads": 8, "n_groups": 1},
-    "falcon_h1": STATES | {"mamba_d_ssm": 64},
-    "qwen3_next": LINEAR | EXPERTS | {"shared_expert_intermediate_size": 16},
-    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 8},
-    "jamba": EXPERTS
-    | {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8}
-    | {"use_mamba_kernels": False},
-    "llama4_text": EXPERTS | {"attention_chunk_size": 16, "intermediate_size_mlp": 48},
+    "recurrent_gemma": {"attention_window_size": 16},
 }
 
 
-def write(kind: str, folder: Path) -> Any:
-    """The model, and its folder."""
+def write(kind: str, folder: Path, **changes: Any) -> Any:
+    """The model, and its folder. `changes`: of its configuration."""
     torch.manual_seed(0)
-    own = BATCHED.get(kind) or ALONE[kind]
-    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **own})
+    own = {**BATCHED, **ALONE}.get(kind, {})
+    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **own, **changes})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -51,9 +51,7 @@ BATCHED: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v3": COMPRESSED,
 }
 ALONE: Mapping[str, Mapping[str, Any]] = {
-    "mamba": {"state_size": 8},
     "bloom": {"n_layer": 2, "n_head": 4},  # its positions come from the padding mask
-    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16},
 }
 
 
@@ -77,12 +75,11 @@ def plain(model: Any, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("kind", BATCHED)
 def test_ragged_rows_compute_what_each_computes_alone(kind: str) -> None:
     model = model_of(kind, BATCHED[kind])
-    layers = model.config.num_hidden_layers
-    pattern = batching_pattern(model, layers)
+    pattern = batching_pattern(model)
     assert pattern is not None
     rng = random.Random(kind)
     rows = [[rng.randrange(3, 120) for _ in range(length)] for length in (40, 7, 23)]
-    grid = Grid(layers)
+    grid = Grid(pattern.layers)
     grid.reshape(rows=4, capacity=48)
     forward = Forward(model, grid, pattern)
     fed = [0, 0, 0]
@@ -117,20 +114,20 @@ def test_a_model_that_sees_batches_its_text(kind: str) -> None:
         kind, text_config={**SMALL, **SEEING[kind]}, vision_config=eyes
     )
     model = transformers.AutoModelForImageTextToText.from_config(config).eval()
-    assert batching_pattern(model, LAYERS) is not None
+    assert batching_pattern(model) is not None
 
 
 @pytest.mark.parametrize("kind", ALONE)
 def test_what_cannot_share_passes_is_noticed(kind: str) -> None:
     model = model_of(kind, ALONE[kind])
-    assert batching_pattern(model, model.config.num_hidden_layers) is None
+    assert batching_pattern(model) is None
 
 
 def test_rows_move_with_their_cells() -> None:
     model = model_of("llama", {})
-    pattern = batching_pattern(model, 3)
+    pattern = batching_pattern(model)
     assert pattern is not None
-    grid = Grid(3)
+    grid = Grid(pattern.layers)
     grid.reshape(rows=3, capacity=16)
     forward = Forward(model, grid, pattern)
     one, other = [5, 6, 7, 8], [9, 10]

@@ -21,7 +21,7 @@ from backends.transformers.forward import (
 )
 from backends.transformers.grid import Grid
 from backends.transformers.traced import UNRECORDED, TracedPasses, traced
-from tests.backends.transformers.test_forward import BATCHED, LAYERS, MIXED, model_of
+from tests.backends.transformers.test_forward import BATCHED, MIXED, model_of
 
 LENGTH = 48
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
@@ -46,14 +46,14 @@ def recording(
     kind: str, changes: Mapping[str, Any]
 ) -> tuple[Any, LayerPattern, TracedPasses | None]:
     model = model_of(kind, changes)
-    pattern = batching_pattern(model, LAYERS)
+    pattern = batching_pattern(model)
     assert pattern is not None
-    return model, pattern, traced(model, LAYERS, pattern)
+    return model, pattern, traced(model, pattern)
 
 
 def begun(model: Any, pattern: LayerPattern, recorded: Recorded | None) -> Forward:
     """With three tokens in row 0."""
-    grid = Grid(LAYERS)
+    grid = Grid(pattern.layers)
     grid.reshape(rows=5, capacity=LENGTH)
     forward = Forward(model, grid, pattern, recorded)
     with torch.inference_mode():
@@ -120,7 +120,7 @@ def adds(_module: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
 )
 def test_the_log_says_why_nothing_is_recorded(does: Callable[..., Any], reason: str) -> None:
     model = model_of("llama", {})
-    pattern = batching_pattern(model, LAYERS)
+    pattern = batching_pattern(model)
     assert pattern is not None
 
     def only_traced(*given: Any) -> Any:
@@ -128,7 +128,7 @@ def test_the_log_says_why_nothing_is_recorded(does: Callable[..., Any], reason: 
 
     model.lm_head.register_forward_hook(only_traced)
     with capture_logs() as lines:
-        assert traced(model, LAYERS, pattern) is None
+        assert traced(model, pattern) is None
     (line,) = lines
     assert line["log_level"] == "warning"
     assert line["reason"] == reason
@@ -157,8 +157,8 @@ class Full:
 def test_the_trial_finds_out_what_is_wrong() -> None:
     model, pattern, recorded = recording("llama", {})
     assert recorded is not None
-    assert stands_trial(model, LAYERS, pattern, recorded)
-    assert not stands_trial(model, LAYERS, pattern, Wrong(recorded))
+    assert stands_trial(model, pattern, recorded)
+    assert not stands_trial(model, pattern, Wrong(recorded))
 
 
 def test_passes_that_break_are_run_as_they_are() -> None:

@@ -1,0 +1,106 @@
+"""What is found in the cache is what would be computed, for every kind of layer: cells that stay,
+windows, chunks, compressed keys, recurrent states, convolutions and mixtures, against a cold cache.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from backends import catalog
+from backends.transformers import loading
+from backends.transformers.engine import TransformersEngine
+from config.engines import TransformersOptions
+from tests.backends.cache_fuzz import Fuzz, check
+from tests.backends.transformers.test_architectures import BATCHED, STATEFUL, write
+
+LENGTH = 160  # of the context
+COLD = TransformersOptions(device="cpu", threads=1, max_concurrent=1, context_length=LENGTH)
+ROOMY = msgspec.structs.replace(COLD, max_concurrent=4)
+SCARCE = msgspec.structs.replace(ROOMY, cache_tokens=256)
+LAYOUTS = {
+    "roomy": ROOMY,
+    "scarce": SCARCE,
+    "few snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=100_000),
+    "no snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=0),
+}
+# Of log probabilities: rows of other passes are summed in another order, scanned in other chunks.
+CLOSE = 0.1
+
+
+TRAINED = 64  # tokens, before a model was made to take more
+FACTORS = {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0]}
+STRETCHED = {
+    "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 8.0}
+    | FACTORS
+    | {"original_max_position_embeddings": TRAINED},
+    "original_max_position_embeddings": TRAINED,
+}
+
+
+@contextmanager
+def engine(path: Path, options: TransformersOptions) -> Iterator[TransformersEngine]:
+    files = catalog.recognise(path, "transformers")
+    made = TransformersEngine(loading.load(files, options, lambda _: True))
+    assert made.info.scores_prompts  # its passes are shared
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module", params=BATCHED)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("made") / request.param
+    write(request.param, folder)
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_found_in_the_cache_is_what_would_be_computed(model: Path, layout: str) -> None:
+    found = tried(model, LAYOUTS[layout], jobs=40)
+    assert found > 50 or (model.name in STATEFUL and layout != "roomy")
+
+
+@pytest.mark.parametrize("length", [TRAINED, LENGTH])
+def test_stretched_positions_are_those_of_the_context_in_every_pass(
+    tmp_path: Path, length: int
+) -> None:
+    write("phi3", tmp_path, **STRETCHED)
+    options = msgspec.structs.replace(ROOMY, context_length=length)
+    with engine(tmp_path, options) as tested:
+        factors = FACTORS["short_factor" if length == TRAINED else "long_factor"]
+        expected = [1e4 ** (-at / 4) / factor for at, factor in enumerate(factors)]
+        for positions in ([[3]], [[length - 1]]):
+            turned = tested._loaded.model.model.rotary_emb  # noqa: SLF001
+            turned(torch.zeros(1), torch.tensor(positions))
+            assert turned.inv_freq.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("layout", ["roomy", "scarce"])
+def test_stretched_positions_are_found_as_they_would_be_computed(
+    tmp_path: Path, layout: str
+) -> None:
+    write("phi3", tmp_path, **STRETCHED)
+    assert tried(tmp_path, LAYOUTS[layout], jobs=40) > 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_however_long_it_goes_on(model: Path, layout: str, seed: int) -> None:
+    tried(model, LAYOUTS[layout], jobs=300, seed=seed)
+
+
+def tried(model: Path, options: TransformersOptions, *, jobs: int, seed: int = 0) -> int:
+    """Runs so many jobs in random company; returns how many of their tokens came from the cache."""
+    with engine(model, options) as tested, engine(model, COLD) as anew:
+        fuzz = Fuzz(tested, random.Random(seed))
+        fuzz.run(jobs)
+        for asked in fuzz.answered:
+            check(asked, anew, CLOSE)
+    return fuzz.found
