@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from tests.backends.transformers.test_architectures import BATCHED, write
+from tests.backends.transformers.test_batching_architectures import BATCHED, write
 from tests.backends.turns import (
     LENGTHS,
     Talker,

@@ -16,7 +16,7 @@ from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check
-from tests.backends.transformers.test_architectures import BATCHED, STATEFUL, write
+from tests.backends.transformers.test_batching_architectures import BATCHED, STATEFUL, write
 
 LENGTH = 160  # of the context
 COLD = TransformersOptions(device="cpu", threads=1, max_concurrent=1, context_length=LENGTH)
