@@ -154,7 +154,7 @@ class GridLayer(CacheLayerMixin):
         self.is_initialized = False
 
 
-class StateLayer(LinearAttentionLayer):  # type: ignore[misc]
+class StateLayer(LinearAttentionLayer):
     """One layer's states, each (rows, …), numbered: of convolutions and of recurrences.
 
     What transformers calls `conv_states` and `recurrent_states` are the rows that the pass aims at,
@@ -303,7 +303,8 @@ class Grid:
     @property
     def row_bytes(self) -> int:
         """All of a row; 0 before the first pass."""
-        return self.state_bytes + sum(cells[:1].nbytes for cells in self.cells)
+        tensors = (*self._states, *self.cells)
+        return sum(tensor[:1].nbytes for tensor in tensors)
 
     @property
     def state_bytes(self) -> int:
