@@ -206,3 +206,26 @@ def test_what_an_answer_waits_for_and_takes_is_shown_while_it_comes(
     on.set()
     page.get_by_label("What was sent").wait_for()
     expect(page.locator(".speed")).to_contain_text("61.2 tok/s")
+
+
+def test_conversations_are_found_by_what_was_said_and_pinned(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    server = stand(answers={CHAT: reports.answer("The capital is Bern.")})
+    page = open_page(server.url)
+    say(page, "Where?")
+    page.get_by_label("New conversation").click()
+    server.answers[CHAT] = reports.answer("Nothing of that kind.")
+    say(page, "What?")
+    expect(page.locator(".list-day")).to_have_text(["Today"])
+    page.keyboard.press("Control+k")
+    page.keyboard.type("bern capital")
+    expect(page.locator(".list-item")).to_have_count(1)
+    expect(page.locator(".list-item")).to_contain_text("Where?")
+    page.get_by_label("Actions for Where?").click()
+    page.get_by_text("Pin", exact=True).click()
+    page.get_by_label("Search conversations").fill("")
+    expect(page.locator(".list-day")).to_have_text(["Pinned", "Today"])
+    page.reload()
+    expect(page.locator(".list-item").first).to_contain_text("Where?")
+    shoot(page, "conversations")

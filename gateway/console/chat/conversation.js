@@ -17,7 +17,7 @@
  *     versions?: {content: string, images: string[], after: Turn[]}[], chosen?: number}
  *   | {id: string, role: "assistant", lanes: Lane[]}
  *   | {id: string, role: "tool", results: {id: string, name: string, content: string}[][]}} Turn
- * @typedef {{id: string, title: string, created: number, updated: number, models: string[], system: string,
+ * @typedef {{id: string, title: string, created: number, updated: number, pinned?: boolean, models: string[], system: string,
  *   settings: object, turns: Turn[]}} Conversation */
 
 export const PLAIN = Object.freeze({ sampling: {}, maxTokens: null, probabilities: false, thinking: "default", shape: "none", schema: "", tools: "" });
@@ -163,6 +163,34 @@ export function assistantMessage({ content, toolCalls }) {
   return { role: "assistant", content, ...(calls.length ? { tool_calls: calls } : {}) };
 }
 
+/** Whether a conversation has all words of a text, in its title or in what was said on its branch. */
+export function holding(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return (conversation) => words.every((word) => textOf(conversation).includes(word));
+}
+
+const texts = new WeakMap(); // a conversation never changes: another one takes its place
+
+function textOf(conversation) {
+  if (!texts.has(conversation)) texts.set(conversation, [conversation.title, ...conversation.turns.flatMap(wordsOf)].join("\n").toLowerCase());
+  return texts.get(conversation);
+}
+
+function wordsOf(turn) {
+  if (turn.role === "user") return [turn.content];
+  if (turn.role === "tool") return turn.results.flat().map((one) => one.content);
+  return turn.lanes.map((lane) => chosen(lane).content);
+}
+
+/** Conversations by their last change: the pinned ones, today's, and so on. @returns {[string, Conversation[]][]} */
+export function groups(conversations, now = new Date()) {
+  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  const day = 86400 * 1000;
+  const names = [["Today", midnight], ["Yesterday", midnight - day], ["Previous 7 days", midnight - 7 * day], ["Previous 30 days", midnight - 30 * day], ["Older", -Infinity]];
+  const nameOf = (one) => (one.pinned ? "Pinned" : names.find(([, from]) => one.updated >= from)[0]);
+  return ["Pinned", ...names.map(([name]) => name)].map((name) => [name, conversations.filter((one) => nameOf(one) === name)]).filter(([, list]) => list.length);
+}
+
 export const exported = (conversations) => JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
 
 /** Conversations from a file, under new ids. Raises Error for a file that holds none; what isn't theirs is left out. */
@@ -174,7 +202,7 @@ export function imported(text) {
 }
 
 function cleaned(given) {
-  const it = { ...fresh(), ...pick(given, { title: "string", created: "number", updated: "number", system: "string" }) };
+  const it = { ...fresh(), ...pick(given, { title: "string", created: "number", updated: "number", pinned: "boolean", system: "string" }) };
   it.models = list(given.models).filter(isText);
   it.settings = { ...PLAIN, ...pick(given.settings ?? {}, { maxTokens: "number", probabilities: "boolean", thinking: "string", shape: "string", schema: "string", tools: "string" }) };
   it.settings.sampling = Object.fromEntries(Object.entries(given.settings?.sampling ?? {}).filter(([, value]) => typeof value === "number"));

@@ -10,10 +10,10 @@ import { Icon, Mark } from "../ui/icons.js";
 import { Search } from "../ui/parts.js";
 import { say, trying } from "../ui/toast.js";
 import { addPictures, Composer } from "./composer.js";
-import { exported, imported } from "./conversation.js";
+import { exported, groups, holding, imported } from "./conversation.js";
 import { Panel } from "./panel.js";
 import { ModelPicker } from "./picker.js";
-import { add, answering, begin, conversations, forget, isBusy, open, readConversations, rename, setModels, show, sorted, talking, usable } from "./room.js";
+import { add, answering, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, show, sorted, talking, usable } from "./room.js";
 import { Thread } from "./thread.js";
 
 const WIDE = matchMedia("(min-width: 1100px)");
@@ -114,9 +114,17 @@ function readiness(model) {
 function List() {
   const [text, setText] = useState("");
   const [renaming, setRenaming] = useState(null);
-  const chooser = useRef(null);
-  const words = text.toLowerCase();
-  const found = sorted.value.filter((one) => one.title.toLowerCase().includes(words));
+  const chooser = useRef(null), frame = useRef(null);
+  const found = sorted.value.filter(holding(text));
+  useEffect(() => {
+    const listen = (event) => {
+      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      frame.current?.querySelector("input")?.focus();
+    };
+    document.addEventListener("keydown", listen);
+    return () => document.removeEventListener("keydown", listen);
+  }, []);
   const pick = (conversation) => { show(conversation); drawer.value = null; };
   const bring = (file) => trying(async () => {
     const list = imported(await file.text());
@@ -127,17 +135,18 @@ function List() {
     { icon: "up", text: "Export all", act: () => saveAs("conversations.json", exported(sorted.value)), disabled: !sorted.value.length },
     { icon: "download", text: "Import…", act: () => chooser.current.click() },
   ];
-  return html`<div class="list-head"><${Search} label="Search conversations" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>
+  return html`<div class="list-head" ref=${frame}><${Search} label="Search conversations" title="Titles and texts (Ctrl+K)" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>
     <input ref=${chooser} type="file" accept=".json,application/json" hidden aria-label="File of conversations" onChange=${(event) => { if (event.target.files[0]) bring(event.target.files[0]); event.target.value = ""; }} />
-    <ul class="list">${found.map((one) => html`<li key=${one.id} class=${one.id === open.value.id ? "current" : ""}>
+    <div class="lists">${groups(found).map(([name, list]) => html`<h3 key=${`${name} heading`} class="list-day">${name}</h3><ul key=${name} class="list" aria-label=${name}>${list.map((one) => html`<li key=${one.id} class=${one.id === open.value.id ? "current" : ""}>
       <button class="list-item" aria-current=${one.id === open.value.id} onClick=${() => pick(one)}><span class="cut">${one.title || "Untitled"}</span><span class="faint small cut">${answering.value.has(one.id) ? "answering…" : ago(one.updated)}</span></button>
-      <${Menu} label=${`Actions for ${one.title}`} items=${actions(one, setRenaming)} /></li>`)}</ul>
+      <${Menu} label=${`Actions for ${one.title}`} items=${actions(one, setRenaming)} /></li>`)}</ul>`)}</div>
     ${conversations.value !== null && !found.length && html`<p class="list-none">${text ? "None is called so." : "Nothing said yet."}</p>`}
     ${renaming && html`<${Rename} conversation=${renaming} onClose=${() => setRenaming(null)} />`}`;
 }
 
 function actions(conversation, setRenaming) {
   return [
+    { icon: "pin", text: conversation.pinned ? "Unpin" : "Pin", act: () => pin(conversation) },
     { icon: "edit", text: "Rename…", act: () => setRenaming(conversation) },
     { icon: "up", text: "Export", act: () => saveAs("conversation.json", exported([conversation])) },
     null,

@@ -134,6 +134,9 @@ export function setSettings(more) {
   change((it) => ({ ...it, settings }));
 }
 
+/** At the head of the list, or among the others again. */
+export const pin = (conversation) => put({ ...conversation, pinned: !conversation.pinned });
+
 export const rename = (conversation, title) => put({ ...conversation, title });
 
 // ---------------------------------------------------------------------------------------------- answers
