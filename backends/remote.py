@@ -144,6 +144,17 @@ class RemoteRerank(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller = UNKNOWN_CALLER
 
 
+class RemoteEncoding(msgspec.Struct, frozen=True, kw_only=True):
+    """A text whose tokens are wanted. `special`: texts of control tokens become them; `add_bos`:
+    where it is usual.
+    """
+
+    text: str
+    special: bool = True
+    add_bos: bool = True
+    caller: Caller = UNKNOWN_CALLER
+
+
 class RemoteVectors(msgspec.Struct, frozen=True, kw_only=True):
     """For each text, in their order, what `EncoderContainer.encode` gives: a vector, or a score."""
 
@@ -232,6 +243,28 @@ class RemoteContainer(ABC):
     @abstractmethod
     async def rerank(self, request: RemoteRerank) -> RemoteVectors:
         """The scores of all documents. Raises UpstreamError."""
+
+    @abstractmethod
+    async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
+        """The tokens of a text. Raises UpstreamError, also where the other server doesn't tell."""
+
+    @abstractmethod
+    async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
+        """The tokens of a conversation's prompt, as `encode`; of its parameters only those that
+        templates read.
+        """
+
+    @abstractmethod
+    async def count(self, request: RemoteChat) -> int:
+        """How many they are."""
+
+    @abstractmethod
+    async def render(self, request: RemoteChat) -> str:
+        """The same prompt as text."""
+
+    @abstractmethod
+    async def decode(self, tokens: tuple[int, ...], caller: Caller) -> str:
+        """The text of tokens, as `encode`."""
 
     @abstractmethod
     async def aclose(self) -> None: ...

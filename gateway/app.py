@@ -17,7 +17,8 @@ from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
 from gateway.answers.pictures import ImageLoader
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.tokens import Encoding, Tokens
+from gateway.answers.tokens import Tokens
+from gateway.answers.wording import Encoding
 from gateway.dialects.anthropic import error_body as anthropic_error
 from gateway.dialects.cohere import error_body as cohere_error
 from gateway.dialects.kobold import error_body as kobold_error

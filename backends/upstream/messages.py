@@ -120,15 +120,21 @@ def messages_body(
     request: RemoteChat, model: str, config: UpstreamConfig, signatures: Signatures
 ) -> bytes:
     """The body of a `messages` request."""
-    system, turns = _turns(request.messages, signatures)
     body: Body = {"max_tokens": config.max_tokens, **_parameters(request, config)}
-    body |= {"model": model, "messages": turns}
+    body |= count_body(request, model, signatures)
+    return _encode({**body, "stream": True, **config.set})
+
+
+def count_body(request: RemoteChat, model: str, signatures: Signatures) -> Body:
+    """The body of a `messages/count_tokens` request."""
+    system, turns = _turns(request.messages, signatures)
+    body: Body = {"model": model, "messages": turns}
     if system:
         body["system"] = system
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         body["tool_choice"] = _choice(request)
-    return _encode({**body, "stream": True, **config.set})
+    return body
 
 
 def messages_changes(request: RemoteRequest, config: UpstreamConfig) -> RemoteChanges:

@@ -77,6 +77,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it is sent. `conversation` stands for those that want the same replica."""
 
     path: str  # below the base URL: "/chat/completions"
+    at_root: bool = False  # beside the base URL's "/v1" instead
     body: bytes
     choices: int
     caller: Caller
@@ -219,7 +220,8 @@ class Relay:
     ) -> T:
         """What `begin` makes of a response that is no refusal."""
         config = self._config
-        url, headers = replica.url + question.path, self._headers(question.caller)
+        base = replica.url.removesuffix("/v1") if question.at_root else replica.url
+        url, headers = base + question.path, self._headers(question.caller)
         with httpx_errors(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):

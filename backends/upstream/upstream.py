@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import httpx
+import msgspec
 from msgspec.structs import replace
 
 from backends.errors import UpstreamError
@@ -20,6 +21,7 @@ from backends.remote import (
     RemoteChat,
     RemoteContainer,
     RemoteEmbedding,
+    RemoteEncoding,
     RemoteEvents,
     RemoteRequest,
     RemoteRerank,
@@ -30,12 +32,30 @@ from backends.remote import (
 )
 from backends.upstream.http1 import DirectClient, Http1Transport
 from backends.upstream.lists import NOTHING_KEPT, KeptLists, Lists, Offer
-from backends.upstream.messages import MessagesReader, Signatures, messages_body, messages_changes
+from backends.upstream.messages import (
+    MessagesReader,
+    Signatures,
+    count_body,
+    messages_body,
+    messages_changes,
+)
 from backends.upstream.reading import read_scores, read_vectors
 from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay, key_headers, single, with_missing
 from backends.upstream.replicas import Balance, Replica
 from backends.upstream.resolving import ResolvedFirst
+from backends.upstream.tokenizing import (
+    TokenCall,
+    decode_call,
+    encode_call,
+    encode_chat_call,
+    lacking,
+    read_count,
+    read_text,
+    read_tokens,
+    render_call,
+    renders,
+)
 from backends.upstream.wire import (
     OWNERS,
     chat_body,
@@ -45,6 +65,8 @@ from backends.upstream.wire import (
     text_body,
 )
 from config.upstreams import ServerKind, UpstreamConfig
+
+T = TypeVar("T")
 
 AGENT = "roundhouse"
 ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
@@ -271,6 +293,69 @@ class UpstreamModel(RemoteContainer):
         question = self._single("/rerank", body, request.caller)
         with upstream.in_use():
             return await upstream.relay.whole(question, lambda found: read_scores(found, count))
+
+    async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
+        upstream = self._openai("prompt", "it has no call for tokens")
+        call = encode_call(request, self._target.model, self._kind(upstream))
+        return await self._called(call, request.caller, read_tokens)
+
+    async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
+        upstream = self._openai("messages", "it has no call for tokens")
+        kind = self._kind(upstream)
+        if kind == "llama-server":
+            text = await self.render(request)
+            return await self.encode(RemoteEncoding(text=text, caller=request.caller))
+        call = encode_chat_call(request, self._target.model, kind)
+        return await self._called(call, request.caller, read_tokens)
+
+    async def count(self, request: RemoteChat) -> int:
+        upstream = self._find()
+        if upstream.config.protocol == "openai":
+            return len(await self.encode_chat(request))
+        body = count_body(request, self._target.model, upstream.signatures)
+        call = TokenCall("/messages/count_tokens", body, at_root=False)
+        return await self._called(call, request.caller, read_count)
+
+    async def render(self, request: RemoteChat) -> str:
+        upstream = self._openai("messages", "it has no call for prompts")
+        if not renders(self._kind(upstream)):
+            return await self.decode(await self.encode_chat(request), request.caller)
+        call = render_call(request, self._target.model)
+        return await self._called(call, request.caller, read_text)
+
+    async def decode(self, tokens: tuple[int, ...], caller: Caller) -> str:
+        upstream = self._openai("tokens", "it has no call for them")
+        call = decode_call(tokens, self._target.model, self._kind(upstream))
+        return await self._called(call, caller, read_text)
+
+    def _kind(self, upstream: Upstream) -> ServerKind | None:
+        return upstream.server(self._target.model)
+
+    def _openai(self, param: str, why: str) -> Upstream:
+        """Raises UpstreamError where the server speaks Anthropic's API."""
+        upstream = self._find()
+        if upstream.config.protocol != "openai":
+            raise _lacking(param, why)
+        return upstream
+
+    async def _called(self, call: TokenCall, caller: Caller, read: Callable[[bytes], T]) -> T:
+        upstream = self._find()
+        question = Question(
+            path=call.path,
+            at_root=call.at_root,
+            body=msgspec.json.encode(call.body),
+            choices=1,
+            caller=caller,
+            conversation=None,
+            model=self._target.model,
+        )
+        try:
+            with upstream.in_use():
+                return await upstream.relay.whole(question, read)
+        except UpstreamError as error:
+            if error.status in (404, 405) and error.code != "model_not_found":
+                raise lacking(f"{call.path}") from None
+            raise
 
     def _single(self, path: str, body: bytes, caller: Caller) -> Question:
         """One that is of no conversation."""

@@ -234,14 +234,19 @@ def chat_body(
         **_shared(request, config),
         **changed(_shape(request, server, chat=True), config),
         "model": model,
-        "messages": [_message(message) for message in request.messages],
+        **conversation(request),
     }
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
         body["tool_choice"] = _choice(request.tool_choice)
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
     return _encode(body | config.set)
+
+
+def conversation(request: RemoteChat) -> Body:
+    """What a chat's prompt is made of, besides parameters."""
+    tools = {"tools": [_tool(tool) for tool in request.tools]} if request.tools else {}
+    return {"messages": [_message(message) for message in request.messages], **tools}
 
 
 def text_body(

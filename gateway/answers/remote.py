@@ -76,6 +76,7 @@ Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")  # OpenAI's older and newer name
 _BUDGETS = "thinking_budget"
 _SPELLED = {"ban_eos": "ignore_eos"}  # ours that no other server has: vLLM's name
+_GOES_ON = {"continue_final_message": True, "add_generation_prompt": False}
 _BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
 
 
@@ -90,11 +91,19 @@ def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease)
     if request.allow_control_tokens:
         found["allow_control_tokens"] = True
     if request.continue_final:
-        found |= {"continue_final_message": True, "add_generation_prompt": False}
+        found |= _GOES_ON
     elif [one.tool_calls for one in request.messages[-1:] if one.role == "assistant"] == [()]:
         # Some servers would go on from the last message without being asked.
         found |= {"continue_final_message": False, "add_generation_prompt": True}
     return found | _thinking(request)
+
+
+def template_parameters(request: ChatRequest) -> Body:
+    """What templates read, for a prompt without an answer."""
+    found = _thinking(request)
+    if request.continue_final:
+        return found | _GOES_ON
+    return found | {"add_generation_prompt": request.opens_turn}
 
 
 def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Body:

@@ -4,19 +4,17 @@ What is long is done in a thread, given up when the client leaves, and refused b
 tokenized where it can't fit the model's context.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from backends.protocol import EncoderTokenizer, ModelContainer, ModelInfo
-from gateway.access import Access
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
 from gateway.errors import ContextLengthExceeded, InvalidRequest, translated
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt, Spans
-from gateway.registry import Lease, Registry
+from gateway.registry import Lease
 from gateway.request import ChatRequest, ImagePart, TextPart
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
@@ -109,7 +107,7 @@ class Tokens:
         """The prompts as their model reads them, control tokens spelled out."""
 
         def work(wanted: Wanted) -> tuple[str, ...]:
-            return tuple(_text(container, prompt, wanted) for prompt in prompts)
+            return tuple(text_of(container, prompt, wanted) for prompt in prompts)
 
         return await self.run(work, sum(map(len, prompts)))
 
@@ -251,11 +249,12 @@ def _too_long(info: ModelInfo, least: int, characters: int, param: str) -> Conte
     )
 
 
-def _text(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> str:
-    return b"".join(_pieces(container, tokens, wanted)).decode(errors="replace")
+def text_of(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> str:
+    """Their text; bytes that are none are marked. Raises Abandoned."""
+    return b"".join(pieces_of(container, tokens, wanted)).decode(errors="replace")
 
 
-def _pieces(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> Iterator[bytes]:
+def pieces_of(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> Iterator[bytes]:
     """The bytes of each token. Raises Abandoned."""
     for start in range(0, len(tokens), FEW_TOKENS):
         if not wanted():
@@ -316,99 +315,3 @@ def _inside(value: Any) -> Iterator[Any]:
                 break
         else:
             waiting.pop()
-
-
-# ----------------------------------------------------------------------------------------- encoding
-# Text to tokens and back, without an answer: a leased model's own tokenizer and template.
-
-
-class Encoding:
-    """Reads and writes tokens with the model that is named, or with the one in use."""
-
-    def __init__(self, registry: Registry, tokens: Tokens) -> None:
-        self._registry = registry
-        self._tokens = tokens
-
-    async def encode(
-        self,
-        model: str | None,
-        text: str,
-        access: Access,
-        *,
-        special: bool,
-        add_bos: bool,
-        param: str = "text",
-    ) -> tuple[int, ...]:
-        """The tokens of `text`. `special`: texts of control tokens become them. `add_bos`: where it
-        is usual. `param`: the field the text came from.
-        """
-        async with self.leased(model, access) as lease:
-            return await self._tokens.of(
-                lease.tokenizer,
-                text,
-                special=special,
-                add_bos=None if add_bos else False,
-                param=param,
-            )
-
-    async def pieces(
-        self, model: str | None, tokens: Sequence[int], access: Access
-    ) -> Sequence[bytes]:
-        """The bytes of each token. Raises InvalidRequest."""
-        async with self.leased(model, access) as lease:
-            container = lease.local
-            return await self._tokens.run(
-                lambda wanted: tuple(_pieces(container, tokens, wanted)), len(tokens)
-            )
-
-    async def encode_chat(
-        self, model: str | None, request: ChatRequest, access: Access
-    ) -> tuple[int, ...]:
-        """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
-        async with self.leased(model, access) as lease:
-            return (await self._tokens.chat(request, lease)).tokens
-
-    async def render_chat(self, model: str | None, request: ChatRequest, access: Access) -> str:
-        """The same prompt as text, special tokens spelled out. Raises InvalidRequest."""
-        async with self.leased(model, access) as lease:
-            return (await self._tokens.chat(request, lease)).rendered.text
-
-    async def decode(
-        self, model: str | None, tokens: Sequence[int], access: Access, *, special: bool = True
-    ) -> str:
-        """The text of `tokens`; without `special`, control tokens leave none. Raises
-        InvalidRequest.
-        """
-        async with self.leased(model, access) as lease:
-            container = lease.tokenizer
-
-            def work(wanted: Wanted) -> str:
-                if tokens and max(tokens) >= container.info.vocab_size:
-                    size = container.info.vocab_size
-                    raise InvalidRequest(f"The model has {size} tokens, from 0 on.", param="tokens")
-                kept = tokens if special else _without_control(container, tokens)
-                if lease.entry.files.task != "generate":
-                    return container.detokenize(kept)
-                return _text(lease.local, kept, wanted)
-
-            return await self._tokens.run(work, len(tokens))
-
-    @asynccontextmanager
-    async def leased(self, model: str | None, access: Access) -> AsyncIterator[Lease]:
-        """The named model, loaded if it must be; without a name the loaded one that is in use, else
-        the default.
-
-        Raises as `Registry.lease`.
-        """
-        name = await self.named(model, access)
-        async with self._registry.lease(name, access=access) as lease:
-            yield lease
-
-    async def named(self, model: str | None, access: Access) -> str:
-        """The id of the model a request means. Raises ModelNotFound."""
-        return (await self._registry.find(self._registry.named(model or "", access), access)).name
-
-
-def _without_control(container: EncoderTokenizer, tokens: Sequence[int]) -> tuple[int, ...]:
-    control = {container.tokenize(text, special=True) for text in container.info.special.control}
-    return tuple(token for token in tokens if (token,) not in control)

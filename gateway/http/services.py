@@ -19,7 +19,7 @@ from gateway.access import Access
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.tokens import Encoding
+from gateway.answers.wording import Encoding
 from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
 from gateway.dialects.tabby.reply import CurrentModel, LoadedParameters, OutputFormat

@@ -56,8 +56,9 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = (await services.read(anthropic.read_messages, await request.body())).request
 
     async def whole() -> bytes:
-        tokens = await services.wording.encode_chat(asked.model, asked, request.auth)
-        return anthropic.count_body(len(tokens))
+        by = caller(request.headers, line_of(request).id)
+        count = await services.wording.count_chat(asked.model, asked, request.auth, by)
+        return anthropic.count_body(count)
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()
     return WholeErrand(whole, {ID_HEADER: line_of(request).id, **ignoring(unapplied)})

@@ -58,8 +58,9 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text."""
     asked = read_fields(await request.body()).read(TokenizeWire)
     name = await services.wording.named(asked.model, request.auth)
+    by = caller(request.headers, line_of(request).id)
     tokens = await services.wording.encode(
-        name, asked.text, request.auth, special=False, add_bos=False
+        name, asked.text, request.auth, by, special=False, add_bos=False
     )
     pieces = await services.wording.pieces(name, tokens, request.auth)
     texts = [piece.decode(errors="replace") for piece in pieces]
@@ -70,7 +71,8 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
     asked = read_fields(await request.body()).read(DetokenizeWire)
-    text = await services.wording.decode(asked.model, asked.tokens, request.auth)
+    by = caller(request.headers, line_of(request).id)
+    text = await services.wording.decode(asked.model, asked.tokens, request.auth, by)
     return Plain(body(Detokenized(text)))
 
 

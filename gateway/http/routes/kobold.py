@@ -107,7 +107,12 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
         lambda content: read_fields(content).read(wire.TokenCount), await request.body()
     )
     tokens = await services.wording.encode(
-        asked.model, asked.prompt, request.auth, special=True, add_bos=asked.special
+        asked.model,
+        asked.prompt,
+        request.auth,
+        caller(request.headers, line_of(request).id),
+        special=True,
+        add_bos=asked.special,
     )
     return Plain(body(wire.TokensWire(len(tokens), tokens)))
 
@@ -118,7 +123,8 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await services.read(
         lambda content: read_fields(content).read(wire.Detokenize), await request.body()
     )
-    text = await services.wording.decode(asked.model, asked.ids, request.auth)
+    by = caller(request.headers, line_of(request).id)
+    text = await services.wording.decode(asked.model, asked.ids, request.auth, by)
     return Plain(body(wire.Detokenized(text)))
 
 

@@ -131,8 +131,10 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _asked(request, services, request.auth, exchange)
 
     async def whole() -> bytes:
-        tokens = await services.wording.encode_chat(asked.model, asked, request.auth)
-        return stored.tokens_body(len(tokens))
+        by = caller(request.headers, line_of(request).id)
+        return stored.tokens_body(
+            await services.wording.count_chat(asked.model, asked, request.auth, by)
+        )
 
     return WholeErrand(whole)
 

@@ -30,9 +30,9 @@ from gateway.errors import (
     ShuttingDown,
     UpstreamFailed,
 )
-from gateway.http.auth import AnyRequest
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import ignoring
-from gateway.http.request_record import audit
+from gateway.http.request_record import audit, line_of
 from gateway.http.services import Services, card, current_card
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting, require_task
@@ -266,17 +266,19 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, or of a conversation as its answer's prompt."""
     data = await request.body()
     order = await services.read(lambda body: wants.read_long(body, wants.Encode), data)
+    by = caller(request.headers, line_of(request).id)
     if isinstance(order.text, str):
         tokens = await services.wording.encode(
             order.model,
             order.text,
             request.auth,
+            by,
             special=order.encode_special_tokens,
             add_bos=order.add_bos_token,
         )
     else:
         chat = await services.read(lambda body: openai.read_chat(wants.as_chat(body)), data)
-        tokens = await services.wording.encode_chat(order.model, chat.request, request.auth)
+        tokens = await services.wording.encode_chat(order.model, chat.request, request.auth, by)
     return Plain(body(reply.TabbyTokens(tokens, len(tokens))))
 
 
@@ -287,7 +289,10 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
         lambda body: wants.read_long(body, wants.Decode), await request.body()
     )
     special = order.decode_special_tokens
-    text = await services.wording.decode(order.model, order.tokens, request.auth, special=special)
+    by = caller(request.headers, line_of(request).id)
+    text = await services.wording.decode(
+        order.model, order.tokens, request.auth, by, special=special
+    )
     return Plain(body(reply.TabbyText(text)))
 
 

@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from backends.protocol import ModelInfo
+from backends.remote import Caller
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body
@@ -100,10 +101,11 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
     name = await services.wording.named(order.model, request.auth)
+    by = caller(request.headers, line_of(request).id)
     if order.is_chat:
-        tokens, left = await _of_conversation(services, request.auth, name, data)
+        tokens, left = await _of_conversation(services, request.auth, by, name, data)
     else:
-        tokens = await _of_text(services, request.auth, name, order)
+        tokens = await _of_text(services, request.auth, by, name, order)
     pieces: Sequence[bytes] = ()
     if order.with_pieces or order.return_token_strs:
         pieces = await services.wording.pieces(name, tokens, request.auth)
@@ -119,12 +121,13 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _of_text(
-    services: Services, access: Access, name: str, order: wire.Tokenize
+    services: Services, access: Access, by: Caller, name: str, order: wire.Tokenize
 ) -> Sequence[int]:
     return await services.wording.encode(
         name,
         order.text,
         access,
+        by,
         special=order.parse_special,
         add_bos=order.add_bos,
         param=order.field,
@@ -132,13 +135,13 @@ async def _of_text(
 
 
 async def _of_conversation(
-    services: Services, access: Access, name: str, data: bytes
+    services: Services, access: Access, by: Caller, name: str, data: bytes
 ) -> tuple[Sequence[int], Sequence[Unapplied]]:
     """The tokens, and what of the body says nothing to them."""
     request = await _conversation(services, data)
     unapplied = request.answering.unapplied
     left = [field for field in unapplied if field.name not in wire.OF_CONVERSATIONS]
-    return await services.wording.encode_chat(name, request, access), left
+    return await services.wording.encode_chat(name, request, access, by), left
 
 
 async def _conversation(services: Services, data: bytes) -> ChatRequest:
@@ -159,7 +162,8 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     order, left = await services.read(
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
-    text = await services.wording.decode(order.model, order.tokens, request.auth)
+    by = caller(request.headers, line_of(request).id)
+    text = await services.wording.decode(order.model, order.tokens, request.auth, by)
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
@@ -195,7 +199,8 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        text = await services.wording.render_chat(asked.model, asked, request.auth)
+        by = caller(request.headers, line_of(request).id)
+        text = await services.wording.render_chat(asked.model, asked, request.auth, by)
         return body(wire.Rendered(text))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
@@ -207,8 +212,9 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        tokens = await services.wording.encode_chat(asked.model, asked, request.auth)
-        return body(wire.InputTokens(len(tokens)))
+        by = caller(request.headers, line_of(request).id)
+        count = await services.wording.count_chat(asked.model, asked, request.auth, by)
+        return body(wire.InputTokens(count))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
 
