@@ -7,11 +7,10 @@ from pathlib import Path
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
-from litestar.handlers import HTTPRouteHandler
 
 from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
-from config.settings import ApisConfig, Config
+from config.settings import Config
 from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
@@ -19,14 +18,10 @@ from gateway.answers.pictures import ImageLoader
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Tokens
 from gateway.answers.wording import Encoding
-from gateway.dialects.anthropic import error_body as anthropic_error
-from gateway.dialects.cohere import error_body as cohere_error
-from gateway.dialects.kobold import error_body as kobold_error
+from gateway.dialects.dialect import Dialect
 from gateway.dialects.ollama import Presets
-from gateway.dialects.ollama import error_body as ollama_error
+from gateway.dialects.openai import error_body
 from gateway.dialects.responses.stored import interrupted
-from gateway.dialects.tabby.reply import problem_body
-from gateway.dialects.tgi import error_body as tgi_error
 from gateway.http.auth import (
     Authenticator,
     OriginGuard,
@@ -41,29 +36,13 @@ from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.console.publishing import Publisher
 from gateway.http.detached import Generations, KeptStreams, Runs
-from gateway.http.errors import Handler, handlers
+from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, TRUNCATED_HEADER, counting_hops
 from gateway.http.holding import Holdings, WholeBody, holding
 from gateway.http.metrics import Metrics
-from gateway.http.openapi import document_routes
+from gateway.http.openapi.documents import document_routes
 from gateway.http.request_record import ID_HEADER, Activity, RequestLog
-from gateway.http.routes import (
-    admin,
-    anthropic,
-    cohere,
-    console,
-    console_models,
-    conversations,
-    hub,
-    kobold,
-    llamaserver,
-    ollama,
-    openai,
-    rerank,
-    responses,
-    tabby,
-    tgi,
-)
+from gateway.http.routes import Api, admin, console, console_models, enabled_apis, openai
 from gateway.http.services import Services, given
 from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.logs import LogLines
@@ -72,9 +51,14 @@ from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
-_CONSOLE_ROUTES = (
-    *console.ROUTES,
-    *console_models.ROUTES,
+OWN = Api(
+    dialect=Dialect(name="Roundhouse", tag="This server"),
+    routes={
+        **openai.SERVER_ROUTES,
+        **admin.ROUTES,
+        **console.ROUTES,
+        **console_models.ROUTES,
+    },
 )
 
 OPEN_TO_ALL = (
@@ -100,7 +84,8 @@ def build(
     `lines`: what the log writes to, if its lines can be requested.
     """
     refuse_open_access(config)
-    cors = _cors(config)
+    apis = [*enabled_apis(config.apis), OWN]
+    cors = _cors(config, apis)
     guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
     services = _services(
         config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
@@ -111,13 +96,16 @@ def build(
         lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
         services.authenticator.roles,
     )
-    front, routers = _front_routes(config.apis), _api_routers(services)
+    routers = [_router(api, services) for api in apis]
+    front = [route for api in apis for route in api.front]  # they say themselves whose they are
     app = Litestar(
         route_handlers=[
             *(page_routes(page_files(page)) if config.console.enabled else ()),
             *front,
             *routers,
-            *document_routes([*routers, Router("/", route_handlers=front)], version("roundhouse")),
+            *document_routes(
+                apis, [*routers, Router("/", route_handlers=front)], version("roundhouse")
+            ),
         ],
         dependencies={"services": given(services)},
         exception_handlers=handlers(services),
@@ -143,46 +131,11 @@ def build(
     return app
 
 
-def _front_routes(apis: ApisConfig) -> list[HTTPRouteHandler]:
-    """Those at the address of the console's page. They say themselves whose they are."""
-    table = ((apis.ollama, ollama.FRONT_ROUTES), (apis.tgi, tgi.FRONT_ROUTES))
-    return [route for is_on, routes in table if is_on for route in routes]
-
-
-def _api_routers(services: Services) -> list[Router]:
-    """The server's own routes, and the enabled APIs; errors have each API's own form."""
-    apis = services.config.apis
-    plain, detailed = handlers(services), handlers(services, problem_body)
-    for_anthropic = handlers(services, anthropic_error, (anthropic.ID_HEADER,))
-    own = (*openai.SERVER_ROUTES, *admin.ROUTES, *_CONSOLE_ROUTES)
-    table = (
-        ("OpenAI", apis.openai, openai.ROUTES, plain),
-        ("Rerank", apis.rerank, rerank.ROUTES, plain),
-        ("OpenAI, responses", apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
-        ("Anthropic", apis.anthropic, anthropic.ROUTES, for_anthropic),
-        ("Ollama", apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
-        ("Cohere", apis.cohere, cohere.ROUTES, handlers(services, cohere_error)),
-        (tgi.NAME, apis.tgi, tgi.ROUTES, handlers(services, tgi_error)),
-        ("KoboldAI", apis.kobold, kobold.ROUTES, handlers(services, kobold_error)),
-        ("TabbyAPI", apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
-        (
-            "llama-server",
-            apis.llamaserver,
-            (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES),
-            detailed,
-        ),
-        ("This server", True, own, plain),
-    )
-    return [_tagged(name, routes, handle) for name, is_on, routes, handle in table if is_on]
-
-
-def _tagged(
-    name: str,
-    routes: Sequence[HTTPRouteHandler],
-    errors: dict[int | type[Exception], Handler] | None = None,
-) -> Router:
-    """The routes of one API, or some of them."""
-    return Router(path="/", route_handlers=routes, exception_handlers=errors, tags=[name])
+def _router(api: Api, services: Services) -> Router:
+    """The routes of one API; errors have its own form."""
+    dialect = api.dialect
+    errors = handlers(services, dialect.error_body or error_body, dialect.id_headers)
+    return Router("/", route_handlers=[*api.routes], exception_handlers=errors, tags=[dialect.tag])
 
 
 def _services(
@@ -342,16 +295,14 @@ def _nobody(_origin: str) -> bool:
     return False
 
 
-def _cors(config: Config) -> CORSConfig | None:
+def _cors(config: Config, apis: Sequence[Api]) -> CORSConfig | None:
     """Key headers are named, because a page that may call must be able to send its key."""
     if not config.server.cors_origins:
         return None
     return CORSConfig(
         allow_origins=list(config.server.cors_origins),
         allow_headers=[
-            "anthropic-beta",
-            "anthropic-dangerous-direct-browser-access",
-            "anthropic-version",
+            *(name for api in apis for name in api.dialect.read_headers),
             "authorization",
             "content-type",
             "x-admin-key",
@@ -359,5 +310,10 @@ def _cors(config: Config) -> CORSConfig | None:
             "x-conversation-id",
             "x-csrf-token",
         ],
-        expose_headers=[ID_HEADER, anthropic.ID_HEADER, *HEADERS, TRUNCATED_HEADER],
+        expose_headers=[
+            ID_HEADER,
+            *(name for api in apis for name in api.dialect.id_headers),
+            *HEADERS,
+            TRUNCATED_HEADER,
+        ],
     )

@@ -27,6 +27,7 @@ import queue
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -113,6 +114,11 @@ INSERT INTO owners SELECT owner, sum(size) FROM (
     SELECT owner, size FROM responses UNION ALL SELECT owner, size FROM conversations)
     GROUP BY owner;
 """  # noqa: S608 - our own number
+
+
+def fresh_id() -> str:
+    """Of the server's own choice: what is kept is found by it."""
+    return uuid.uuid4().hex
 
 
 class KeptResponse(msgspec.Struct, frozen=True, kw_only=True):

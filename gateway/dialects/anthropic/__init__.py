@@ -6,6 +6,7 @@ Pure: bytes in, structs out (`read_messages`); events in, bytes out (`MessagesRe
 from gateway.dialects.anthropic.reply import (
     PING,
     Able,
+    ErrorEnvelope,
     MessagesReply,
     ModelWire,
     count_body,
@@ -16,8 +17,25 @@ from gateway.dialects.anthropic.reply import (
     model_wire,
 )
 from gateway.dialects.anthropic.request import MessagesExchange, read_messages
+from gateway.dialects.dialect import Dialect
+
+ID_HEADER = "request-id"
+DIALECT = Dialect(
+    name="Anthropic",
+    tag="Anthropic",
+    error_body=error_body,
+    error=ErrorEnvelope,
+    id_headers=(ID_HEADER,),
+    read_headers=(
+        "anthropic-beta",
+        "anthropic-dangerous-direct-browser-access",
+        "anthropic-version",
+    ),
+)
 
 __all__ = [
+    "DIALECT",
+    "ID_HEADER",
     "PING",
     "Able",
     "MessagesExchange",

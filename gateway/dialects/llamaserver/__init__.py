@@ -3,3 +3,8 @@
 Its raw completion, its tokenizer calls (and vLLM's, which share the path), props, load and unload.
 Pure: bytes in, structs out; events in, bytes out.
 """
+
+from gateway.dialects.dialect import Dialect
+from gateway.dialects.openai.models import Problem, problem_body
+
+DIALECT = Dialect(name="LlamaServer", tag="llama-server", error_body=problem_body, error=Problem)

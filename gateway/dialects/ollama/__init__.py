@@ -3,8 +3,10 @@
 Pure: bytes in, structs out (`read_chat`, `read_generate`); events in, lines out (`OllamaReply`).
 """
 
+from gateway.dialects.dialect import Dialect
 from gateway.dialects.ollama.presets import Preset, Presets, read_copy, read_create
 from gateway.dialects.ollama.reply import (
+    ErrorWire,
     OllamaReply,
     embed_body,
     error_body,
@@ -23,7 +25,10 @@ from gateway.dialects.ollama.request import (
     without_latest,
 )
 
+DIALECT = Dialect(name="Ollama", tag="Ollama", error_body=error_body, error=ErrorWire)
+
 __all__ = [
+    "DIALECT",
     "OllamaExchange",
     "OllamaReply",
     "Presence",

@@ -10,6 +10,7 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
     reply.fold(deltas); reply.whole(usage)          # one JSON body, from the same deltas
 """
 
+from gateway.dialects.dialect import Dialect
 from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
 from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, read_embeddings
 from gateway.dialects.openai.models import (
@@ -33,7 +34,10 @@ from gateway.dialects.openai.request import (
 )
 from gateway.dialects.openai.text_reply import TextReply
 
+DIALECT = Dialect(name="OpenAI", tag="OpenAI")
+
 __all__ = [
+    "DIALECT",
     "UNOPENED",
     "ChatExchange",
     "ChatLoading",

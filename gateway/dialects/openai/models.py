@@ -149,6 +149,18 @@ def error_body(error: GatewayError) -> bytes:
     return body(envelope(error))
 
 
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's `error` and TabbyAPI's `detail`, for routes that clients of both call."""
+
+    error: ErrorDetail
+    detail: str
+
+
+def problem_body(error: GatewayError) -> bytes:
+    """The body that answers a request with `error`."""
+    return body(Problem(error=envelope(error).error, detail=error.message))
+
+
 def error_event(error: GatewayError) -> bytes:
     """The last event of a broken stream; no `[DONE]`, so that no client takes it for complete."""
     return frame(envelope(error))

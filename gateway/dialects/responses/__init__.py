@@ -3,7 +3,10 @@
 Pure: bytes in, structs out (`read_response`); events in, bytes out (`ResponsesReply`).
 """
 
+from gateway.dialects.dialect import Dialect
 from gateway.dialects.responses.reply import ResponsesReply
 from gateway.dialects.responses.request import ResponsesExchange, read_response
 
-__all__ = ["ResponsesExchange", "ResponsesReply", "read_response"]
+DIALECT = Dialect(name="Responses", tag="OpenAI, responses")
+
+__all__ = ["DIALECT", "ResponsesExchange", "ResponsesReply", "read_response"]

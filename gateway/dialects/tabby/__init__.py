@@ -2,3 +2,8 @@
 
 Pure: bytes in, structs out; structs and progress in, bytes out.
 """
+
+from gateway.dialects.dialect import Dialect
+from gateway.dialects.openai.models import Problem, problem_body
+
+DIALECT = Dialect(name="Tabby", tag="TabbyAPI", error_body=problem_body, error=Problem)

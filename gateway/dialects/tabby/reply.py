@@ -12,8 +12,7 @@ import msgspec
 
 from backends.protocol import Progress
 from gateway.dialects.frames import body, frame
-from gateway.dialects.openai.models import ErrorDetail, ModelCard, envelope
-from gateway.errors import GatewayError
+from gateway.dialects.openai.models import ModelCard
 
 Phase: TypeAlias = Literal["vision", "draft", "model", "embedding_model"]
 
@@ -65,18 +64,6 @@ def load_body() -> bytes:
 def embedding_load_body() -> bytes:
     """The same of an embedding model."""
     return body(TabbyLoadEvent("embedding_model", 1, 1, "finished"))
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's `error` and TabbyAPI's `detail`, since clients of both call the same routes."""
-
-    error: ErrorDetail
-    detail: str
-
-
-def problem_body(error: GatewayError) -> bytes:
-    """The body that answers a request with `error`."""
-    return body(Problem(error=envelope(error).error, detail=error.message))
 
 
 class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):

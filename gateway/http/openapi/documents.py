@@ -20,17 +20,9 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
-from gateway.dialects.anthropic.reply import ErrorEnvelope as AnthropicError
-from gateway.dialects.cohere.reply import CohereError
-from gateway.dialects.kobold.reply import KoboldError
-from gateway.dialects.ollama.reply import ErrorWire as OllamaError
 from gateway.dialects.openai.models import ErrorEnvelope
-from gateway.dialects.tabby.reply import Problem
-from gateway.dialects.tgi.reply import TgiError
-from gateway.http.openapi.answers import ANSWERS
-from gateway.http.openapi.encoding import ENCODING
-from gateway.http.openapi.management import CONSOLE, MANAGEMENT
 from gateway.http.openapi.models import Described, Schema, SchemaModels
+from gateway.http.routes import Api
 from gateway.http.sse import Plain
 
 Node = Mapping[str, Any]
@@ -192,31 +184,22 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-DESCRIBED: Mapping[Any, Described] = {
-    handler.fn: described
-    for handler, described in {**ANSWERS, **ENCODING, **MANAGEMENT, **CONSOLE}.items()
-}
-ERRORS: Mapping[str, type[msgspec.Struct]] = {  # by tag; ErrorEnvelope for the others
-    "Anthropic": AnthropicError,
-    "Ollama": OllamaError,
-    "KoboldAI": KoboldError,
-    "Cohere": CohereError,
-    "TabbyAPI": Problem,
-    "TGI and TEI": TgiError,
-    "llama-server": Problem,
-}
 KEYS: Schema = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 
 
-def document_routes(routers: Sequence[Router], release: str) -> list[HTTPRouteHandler]:
-    """Routes of the documents about `routers`. They need no key: there is no secret in them."""
+def document_routes(
+    apis: Sequence[Api], routers: Sequence[Router], release: str
+) -> list[HTTPRouteHandler]:
+    """Routes of the documents about `routers`, which have the routes of `apis`. They need no key:
+    there is no secret in them.
+    """
 
     @cache
     def document() -> Schema:
-        return _document(routers, release)
+        return _document(apis, routers, release)
 
     @cache
     def written() -> bytes:
@@ -245,7 +228,7 @@ async def _sent(made: Callable[[], bytes], media_type: bytes) -> ASGIApp:
     return Plain(body, media_type=media_type, headers=HEADERS)
 
 
-def _document(routers: Sequence[Router], release: str) -> Schema:
+def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> Schema:
     """Of an application that is only described, never run: its routes are `routers`'."""
     app = Litestar(
         list(routers),
@@ -256,17 +239,24 @@ def _document(routers: Sequence[Router], release: str) -> Schema:
         logging_config=None,
     )
     document: Schema = app.openapi_schema.to_schema()
+    known = {
+        handler.fn: described
+        for api in apis
+        for handler, described in {**api.routes, **api.front}.items()
+    }
     operations = [
-        (operation, DESCRIBED.get(handler.fn, Described()))
+        (operation, known[handler.fn])
         for path, method, handler in _handlers(app)
         if (operation := document["paths"].get(path, {}).get(method.lower())) is not None
     ]
-    errors = [_error(operation) for operation, _ in operations]
+    own = {api.dialect.tag: api.dialect.error for api in apis}
+    errors = [own[operation["tags"][0]] or ErrorEnvelope for operation, _ in operations]
     models = SchemaModels(
-        [*errors, *(kind for _, described in operations for kind in described.kinds())]
+        [*errors, *(kind for _, described in operations for kind in described.kinds())],
+        {api.folder: api.dialect.name for api in apis},
     )
-    for operation, described in operations:
-        _complete(operation, described, models)
+    for (operation, described), error in zip(operations, errors, strict=True):
+        _complete(operation, described, error, models)
     schemes = {"securitySchemes": KEYS, "schemas": models.schemas}
     keys: list[Schema] = [{}, *({name: []} for name in KEYS)]
     return {**document, "components": schemes, "security": keys}
@@ -276,10 +266,6 @@ def _nothing() -> None:
     """No route runs in it."""
 
 
-def _error(operation: Schema) -> type[msgspec.Struct]:
-    return ERRORS.get(operation["tags"][0], ErrorEnvelope)
-
-
 def _handlers(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
     for route in app.routes:
         if isinstance(route, HTTPRoute):
@@ -287,7 +273,9 @@ def _handlers(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
                 yield route.path_format, method, handler
 
 
-def _complete(operation: Schema, described: Described, models: SchemaModels) -> None:
+def _complete(
+    operation: Schema, described: Described, failed: type[msgspec.Struct], models: SchemaModels
+) -> None:
     """Add to what Litestar knows."""
     about = " ".join(operation.get("description", "").split())
     operation["description"] = about
@@ -298,7 +286,7 @@ def _complete(operation: Schema, described: Described, models: SchemaModels) -> 
         operation["requestBody"] = {"content": {BYTES_TYPE: {"schema": {"type": "string"}}}}
     if described.query is not None:
         operation["parameters"] = [*operation.get("parameters", ()), *_query(described.query)]
-    error = models.ref(_error(operation))
+    error = models.ref(failed)
     operation["responses"] = {
         str(described.status): {
             "description": "It was done.",

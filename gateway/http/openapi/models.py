@@ -7,28 +7,17 @@ several names: `Body` puts together what a client may write.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from litestar.handlers import HTTPRouteHandler
 from msgspec import inspect
 
 from gateway.dialects.fields import SPELLINGS
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/"
-
-APIS: Mapping[str, str] = {  # by the folder in gateway/dialects; Roundhouse for all else
-    "openai": "OpenAI",
-    "anthropic": "Anthropic",
-    "ollama": "Ollama",
-    "responses": "Responses",
-    "kobold": "Kobold",
-    "tabby": "Tabby",
-    "llamaserver": "LlamaServer",
-    "rerank": "Rerank",
-    "tgi": "Tgi",
-    "cohere": "Cohere",
-}
+OWN = "Roundhouse"
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +41,16 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 class SchemaModels:
     """The components of one document. Knows no routes."""
 
-    def __init__(self, kinds: Sequence[Any]) -> None:
-        """`kinds`: types and `Body`s, all that will be referred to."""
+    def __init__(self, kinds: Sequence[Any], apis: Mapping[str, str]) -> None:
+        """`kinds`: types and `Body`s, all that will be referred to. `apis`: what components of an
+        API begin with, by its module in `gateway.dialects`; those of all others with `OWN`.
+        """
         bodies = [kind for kind in kinds if isinstance(kind, Body)]
         bodies += [needed for one in bodies for needed in one.needs]
         shown = [kind for kind in kinds if not isinstance(kind, Body)]
         types = list(dict.fromkeys([*shown, *(shape for one in bodies for shape in one.shapes)]))
         refs, known = msgspec.json.schema_components(types, ref_template=f"{REF}{{name}}")
-        names = _names(types)
+        names = _names(types, apis)
         found = {names[name]: _renamed(one, names) for name, one in known.items()}
         self._refs = {kind: _renamed(ref, names) for kind, ref in zip(types, refs, strict=True)}
         whole = {one.name: self._merged(one, found) for one in bodies}
@@ -108,7 +99,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     return value
 
 
-def _names(types: Sequence[Any]) -> dict[str, str]:
+def _names(types: Sequence[Any], apis: Mapping[str, str]) -> dict[str, str]:
     """The names of components as msgspec has them, and ours: `OpenAIMessage` of
     `openai.messages.MessageWire`; where an API has one in its requests and one in its answers, the
     other is `…AnswerMessage`.
@@ -116,20 +107,20 @@ def _names(types: Sequence[Any]) -> dict[str, str]:
     seen: set[type] = set()
     structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
     short = Counter(struct.__name__ for struct in structs)
-    ours = Counter(_name(struct) for struct in structs)
+    ours = Counter(_name(struct, apis) for struct in structs)
     return {
         struct.__name__
         if short[struct.__name__] == 1
         else f"{struct.__module__}.{struct.__qualname__}": _name(
-            struct, in_answers=ours[_name(struct)] > 1 and "reply" in struct.__module__
+            struct, apis, in_answers=ours[_name(struct, apis)] > 1 and "reply" in struct.__module__
         )
         for struct in structs
     }
 
 
-def _name(struct: type, *, in_answers: bool = False) -> str:
+def _name(struct: type, apis: Mapping[str, str], *, in_answers: bool = False) -> str:
     _, _, below = struct.__module__.partition("dialects.")
-    api = APIS.get(below.partition(".")[0], "Roundhouse")
+    api = apis.get(below.partition(".")[0], OWN)
     base = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
     return f"{api}{'Answer' if in_answers else ''}{base}"
 
@@ -207,3 +198,6 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
         """All models that it refers to."""
         taken = () if self.takes is None else (self.takes,)
         return (*taken, *self.gives, *self.events)
+
+
+Routes: TypeAlias = Mapping[HTTPRouteHandler, Described]  # and what each takes and gives

@@ -1,1 +1,36 @@
-"""The routes, one file for each API. A route decodes, calls, and encodes."""
+"""The routes, one module for each API.
+
+An API is a switch of `ApisConfig`, a module of that name in `gateway.dialects`, whose `DIALECT`
+says how it is written, and one here: its `ROUTES` are the routes and what each takes and gives, its
+`FRONT_ROUTES` those at the address of the console's page.
+"""
+
+from importlib import import_module
+
+import msgspec
+
+from config.settings import ApisConfig
+from gateway.dialects.dialect import Dialect
+from gateway.http.openapi.models import Routes
+
+
+class Api(msgspec.Struct, frozen=True, kw_only=True):
+    """`folder`: its module in `gateway.dialects`; "": the server's own."""
+
+    folder: str = ""
+    dialect: Dialect
+    routes: Routes
+    front: Routes = {}
+
+
+def enabled_apis(switches: ApisConfig) -> list[Api]:
+    """The APIs that are switched on."""
+    names = ApisConfig.__struct_fields__
+    return [_api(name) for name in names if getattr(switches, name)]
+
+
+def _api(name: str) -> Api:
+    dialect = import_module(f"gateway.dialects.{name}")
+    routes = import_module(f"gateway.http.routes.{name}")
+    front = getattr(routes, "FRONT_ROUTES", {})
+    return Api(folder=name, dialect=dialect.DIALECT, routes=routes.ROUTES, front=front)

@@ -11,9 +11,11 @@ from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import NotFound
 from gateway.http.auth import AnyRequest
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain
+from gateway.reloading import ReloadReport
 
 
 @post("/v1/admin/reload", status_code=200, access="admin")
@@ -91,4 +93,8 @@ def _wire(replica: Replica) -> ReplicaWire:
     )
 
 
-ROUTES = (reload, upstreams, drain)
+ROUTES: Routes = {
+    reload: Described(gives=(ReloadReport,)),
+    upstreams: Described(gives=(list[UpstreamWire],)),
+    drain: Described(takes=DrainWire, gives=(list[UpstreamWire],)),
+}

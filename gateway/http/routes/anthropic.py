@@ -4,14 +4,27 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic
+from gateway.dialects.anthropic.reply import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Count,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    MessageWhole,
+    Ping,
+)
+from gateway.dialects.anthropic.request import AnsweringWire, ConversationWire
+from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import Exchange, WireOptions, ignoring
+from gateway.http.openapi.bodies import USER
+from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.request import ChatRequest, ImagePart, all_unapplied
-
-ID_HEADER = "request-id"
 
 
 def _remark(text: str) -> bytes:
@@ -43,7 +56,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
         WireOptions(
             quiet=services.config.server.comment_after,
             framing=PINGS,
-            headers={ID_HEADER: request_id},
+            headers={anthropic.ID_HEADER: request_id},
         ),
     )
 
@@ -61,7 +74,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
         return anthropic.count_body(count)
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()
-    return WholeErrand(whole, {ID_HEADER: line_of(request).id, **ignoring(unapplied)})
+    return WholeErrand(whole, {anthropic.ID_HEADER: line_of(request).id, **ignoring(unapplied)})
 
 
 def _has_pictures(asked: ChatRequest) -> bool:
@@ -69,4 +82,39 @@ def _has_pictures(asked: ChatRequest) -> bool:
     return any(isinstance(part, ImagePart) for part in parts)
 
 
-ROUTES = (messages, count_tokens)
+MESSAGES = Body(
+    name="AnthropicMessagesRequest",
+    about="A conversation to be continued, in Anthropic's form.",
+    shapes=(AnsweringWire, ConversationWire, SamplingWire),
+    names={"max_tokens": ("max_tokens",)},
+)
+_ANTHROPIC_EVENTS = (
+    MessageStart,
+    BlockStart,
+    BlockDelta,
+    BlockStop,
+    MessageDelta,
+    MessageStop,
+    Ping,
+)
+
+ROUTES: Routes = {
+    messages: Described(
+        takes=MESSAGES,
+        gives=(MessageWhole,),
+        events=_ANTHROPIC_EVENTS,
+        examples={
+            "A conversation": {
+                "model": DEFAULT,
+                "max_tokens": 8,
+                "system": "Be brief.",
+                "messages": USER,
+            },
+        },
+    ),
+    count_tokens: Described(
+        takes=MESSAGES,
+        gives=(Count,),
+        examples={"A conversation": {"model": DEFAULT, "messages": USER}},
+    ),
+}

@@ -7,13 +7,30 @@ from gateway.dialects import cohere
 from gateway.dialects.cohere.embedding import (
     Detokenized,
     DetokenizeWire,
+    Embedded,
+    EmbedWire,
     Tokenized,
     TokenizeWire,
 )
+from gateway.dialects.cohere.request import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    ChatAnswer,
+    ChatWire,
+    ContentDelta,
+    ContentEnd,
+    ContentStart,
+    MessageEnd,
+    MessageStart,
+)
 from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body
+from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.openapi.bodies import TOOL, USER
+from gateway.http.openapi.models import Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import Plain
@@ -76,4 +93,43 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(Detokenized(text)))
 
 
-ROUTES = (chat, embed, tokenize, detokenize)
+COHERE = Body(
+    name="CohereChatRequest",
+    about="A conversation to be continued, in Cohere's form.",
+    shapes=(ChatWire, SamplingWire),
+    names={"stop": ("stop_sequences",), "top_p": ("p",), "top_k": ("k",)},
+)
+
+ROUTES: Routes = {
+    chat: Described(
+        takes=COHERE,
+        gives=(ChatAnswer,),
+        events=(
+            MessageStart,
+            ContentStart,
+            ContentDelta,
+            ContentEnd,
+            CallStart,
+            CallDelta,
+            CallEnd,
+            MessageEnd,
+        ),
+        examples={
+            "A question": {"messages": USER, "max_tokens": 8},
+            "A tool": {"messages": USER, "tools": [TOOL], "max_tokens": 8},
+        },
+    ),
+    embed: Described(
+        takes=EmbedWire,
+        gives=(Embedded,),
+        examples={"Texts": {"texts": ["One.", "Two."], "input_type": "search_query"}},
+    ),
+    tokenize: Described(
+        takes=TokenizeWire, gives=(Tokenized,), examples={"A text": {"text": "Hi"}}
+    ),
+    detokenize: Described(
+        takes=DetokenizeWire,
+        gives=(Detokenized,),
+        examples={"Tokens": {"tokens": [5, 6]}},
+    ),
+}

@@ -33,6 +33,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.console.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.console.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.console.publishing import model_updates
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import RequestStanding, audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
@@ -396,4 +397,14 @@ def _refused(error: ConfigError) -> CheckedWire:
     return CheckedWire(ok=False, error=error.problem, line=number, option=error.path)
 
 
-ROUTES = (me, requests, cancel, logs, events, models, memory, settings, check)
+ROUTES: Routes = {
+    me: Described(gives=(MeWire,)),
+    requests: Described(gives=(RequestsWire,)),
+    cancel: Described(gives=(RequestStanding,)),
+    logs: Described(gives=(LogWire,)),
+    events: Described(events=(SnapshotWire,)),
+    models: Described(gives=(ModelsWire,)),
+    memory: Described(gives=(MemoryWire,)),
+    settings: Described(gives=(SettingsWire,)),
+    check: Described(takes=CheckOrder, gives=(CheckedWire,)),
+}

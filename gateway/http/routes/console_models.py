@@ -30,6 +30,8 @@ from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest
 from gateway.http.console.gauges import ModelWire
 from gateway.http.console.publishing import model_updates
+from gateway.http.openapi.bodies import NAMED
+from gateway.http.openapi.models import DEFAULT, Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
@@ -493,19 +495,24 @@ async def _pieces(request: AnyRequest) -> AsyncIterator[bytes]:
         yield piece
 
 
-ROUTES = (
-    load,
-    unload,
-    pin,
-    options,
-    duplicate,
-    remove,
-    sampling,
-    files,
-    downloads,
-    begin,
-    stop,
-    resume,
-    remove_download,
-    upload,
-)
+ROUTES: Routes = {
+    load: Described(takes=LoadOrder, gives=(ModelWire,), status=202, examples=NAMED),
+    unload: Described(takes=UnloadOrder, gives=(ModelWire,), examples=NAMED),
+    pin: Described(takes=PinOrder, gives=(ModelWire,), examples=NAMED),
+    options: Described(gives=(OptionsWire,)),
+    duplicate: Described(
+        takes=CopyOrder,
+        gives=(CopiedWire,),
+        status=201,
+        examples={"A copy": {"model": DEFAULT, "name": "another"}},
+    ),
+    remove: Described(takes=RemoveOrder, gives=(RemovedWire,)),
+    sampling: Described(gives=(SamplingWire,)),
+    files: Described(gives=(RepositoryWire,)),
+    downloads: Described(gives=(DownloadsWire,)),
+    begin: Described(takes=DownloadOrder, gives=(DownloadState,), status=202),
+    stop: Described(gives=(DownloadState,)),
+    resume: Described(gives=(DownloadState,), status=202),
+    remove_download: Described(gives=(RemovedDownload,)),
+    upload: Described(takes_file=True, gives=(UploadedWire,), status=201),
+}

@@ -11,10 +11,10 @@ from gateway.dialects.responses import items, stored
 from gateway.errors import NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.holding import held
-from gateway.http.routes.responses import fresh_id
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
-from gateway.store import KeptConversation, KeptItem
+from gateway.store import KeptConversation, KeptItem, fresh_id
 
 
 @post("/v1/conversations", access="user")
@@ -124,4 +124,20 @@ def _missing(name: str) -> NotFound:
     return NotFound(f"There is no conversation {name!r:.80}.")
 
 
-ROUTES = (create, retrieve, describe, remove, append, list_items, item, drop)
+_ITEMS = {"A message": {"items": [{"type": "message", "role": "user", "content": "Hello!"}]}}
+_METADATA = {"Metadata": {"metadata": {"topic": "weather"}}}
+
+ROUTES: Routes = {
+    create: Described(
+        takes=stored.ConversationWire, gives=(stored.ConversationBody,), examples=_ITEMS
+    ),
+    retrieve: Described(gives=(stored.ConversationBody,)),
+    describe: Described(
+        takes=stored.ConversationWire, gives=(stored.ConversationBody,), examples=_METADATA
+    ),
+    remove: Described(gives=(stored.Deleted,)),
+    append: Described(takes=stored.ConversationWire, gives=(stored.Page,), examples=_ITEMS),
+    list_items: Described(gives=(stored.Page,), query=stored.PageQuery),
+    item: Described(gives=(items.Item,)),
+    drop: Described(gives=(stored.ConversationBody,)),
+}

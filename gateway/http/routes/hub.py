@@ -17,6 +17,7 @@ from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.http.auth import AnyRequest
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
@@ -201,5 +202,14 @@ def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
     return own if shared else (*own, projector)
 
 
-TABBY_ROUTES = (download,)
-LLAMASERVER_ROUTES = (fetch_model, delete_model)
+TABBY_ROUTES: Routes = {
+    download: Described(
+        takes=wants.Download,
+        gives=(reply.Downloaded,),
+        events=(reply.DownloadEvent,),
+    ),
+}
+LLAMASERVER_ROUTES: Routes = {
+    fetch_model: Described(takes=wire.NamedModel, gives=(wire.Success,)),
+    delete_model: Described(gives=(wire.Success,)),
+}

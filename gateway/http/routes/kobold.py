@@ -4,6 +4,7 @@ Their clients know one model: the one in use, else the default.
 """
 
 from functools import partial
+from typing import Any
 
 from litestar import get, post, put
 from litestar.types import ASGIApp
@@ -14,9 +15,12 @@ from gateway.dialects import kobold
 from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.kobold import request as wire
+from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import Abortable, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.openapi.bodies import STRING
+from gateway.http.openapi.models import Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import JSON, SSE, Plain
@@ -214,21 +218,54 @@ async def perf(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(found))
 
 
-ROUTES = (
-    generate,
-    generate_stream,
-    check,
-    check_keyed,
-    abort,
-    token_count,
-    detokenize,
-    model,
-    max_context_length,
-    max_length,
-    soft_prompts,
-    soft_prompt,
-    set_soft_prompt,
-    united_version,
-    cpp_version,
-    perf,
+KOBOLD = Body(
+    name="KoboldGenerateRequest",
+    about="A text to go on from, in KoboldAI's form.",
+    shapes=(wire.GenerateWire, SamplingWire),
+    further={
+        "banned_tokens": {"type": "array", "items": STRING, "description": "Texts, not ids."},
+        "custom_token_bans": {**STRING, "description": "Ids of tokens, with commas between."},
+    },
+    names={
+        "max_tokens": ("max_length",),
+        "min_tokens": ("min_length",),
+        "stop": ("stop_sequence",),
+        "seed": ("sampler_seed",),
+        "repetition_penalty": ("rep_pen",),
+        "penalty_range": ("rep_pen_range",),
+        "typical_p": ("typical",),
+        "mirostat_mode": ("mirostat",),
+    },
 )
+_KOBOLD_EXAMPLE = {
+    "A text": {"prompt": "Once upon a time", "max_length": 8, "stop_sequence": ["\n\n"]}
+}
+
+ROUTES: Routes = {
+    generate: Described(takes=KOBOLD, gives=(wire.Results,), examples=_KOBOLD_EXAMPLE),
+    generate_stream: Described(takes=KOBOLD, events=(wire.TokenStep,), examples=_KOBOLD_EXAMPLE),
+    check: Described(gives=(wire.Results,)),
+    check_keyed: Described(
+        takes=wire.Keyed, gives=(wire.Results,), examples={"A key": {"genkey": "KCPP1234"}}
+    ),
+    abort: Described(
+        takes=wire.Keyed, gives=(wire.Aborted,), examples={"A key": {"genkey": "KCPP1234"}}
+    ),
+    token_count: Described(
+        takes=wire.TokenCount, gives=(wire.TokensWire,), examples={"A text": {"prompt": "Hi"}}
+    ),
+    detokenize: Described(
+        takes=wire.Detokenize, gives=(wire.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
+    ),
+    model: Described(gives=(wire.TextValue,)),
+    max_context_length: Described(gives=(wire.NumberValue,)),
+    max_length: Described(gives=(wire.NumberValue,)),
+    soft_prompts: Described(gives=(wire.SoftPrompts,)),
+    soft_prompt: Described(gives=(wire.SoftPrompt,)),
+    set_soft_prompt: Described(
+        takes=wire.SoftPrompt, gives=(dict[str, Any],), examples={"None": {"value": ""}}
+    ),
+    united_version: Described(gives=(wire.TextValue,)),
+    cpp_version: Described(gives=(wire.KoboldVersion,)),
+    perf: Described(gives=(wire.Perf,)),
+}

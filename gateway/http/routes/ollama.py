@@ -20,9 +20,20 @@ from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import reply as wires
+from gateway.dialects.ollama.presets import CopyWire, CreateWire
+from gateway.dialects.ollama.request import (
+    AnsweringWire,
+    ChatWire,
+    GenerateWire,
+    NamedModel,
+    OptionsWire,
+)
+from gateway.dialects.parameters import SamplingWire
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.openapi.bodies import NAMED, USER
+from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Routes
 from gateway.http.request_record import audit, line_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services
@@ -229,7 +240,7 @@ def _embedded(
 # ------------------------------------------------------------------------------------------ models
 
 
-@head("/", tags=["Ollama"], access="open")
+@head("/", tags=[ollama.DIALECT.tag], access="open")
 async def alive() -> None:
     """The health check of Ollama's command line."""
 
@@ -391,5 +402,102 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole)
 
 
-FRONT_ROUTES = (alive,)  # at the same address as the console's page, so one router has both
-ROUTES = (chat, generate, embed, embeddings, version, tags, ps, show, create, copy, pull, remove)
+OPTIONS = Body(
+    name="OllamaOptions",
+    about="Sampling parameters and limits, by Ollama's names and by all others.",
+    shapes=(OptionsWire, SamplingWire),
+    names={
+        "max_tokens": ("num_predict",),
+        "repetition_penalty": ("repeat_penalty",),
+        "penalty_range": ("repeat_last_n",),
+    },
+)
+_OPTIONS = {"options": {"$ref": f"{REF}{OPTIONS.name}"}}
+OLLAMA_CHAT = Body(
+    name="OllamaChatRequest",
+    about="A conversation to be continued; without messages its model is loaded, or unloaded.",
+    shapes=(AnsweringWire, ChatWire),
+    further=_OPTIONS,
+    needs=(OPTIONS,),
+)
+OLLAMA_GENERATE = Body(
+    name="OllamaGenerateRequest",
+    about="A prompt to be answered; without one its model is loaded, or unloaded.",
+    shapes=(AnsweringWire, GenerateWire),
+    further=_OPTIONS,
+    needs=(OPTIONS,),
+)
+
+FRONT_ROUTES: Routes = {
+    alive: Described(),
+}  # at the same address as the console's page, so one router has both
+ROUTES: Routes = {
+    chat: Described(
+        takes=OLLAMA_CHAT,
+        gives=(wires.ChunkWire,),
+        events=(wires.ChunkWire,),
+        lines=True,
+        examples={
+            "A conversation": {
+                "model": DEFAULT,
+                "messages": USER,
+                "stream": False,
+                "options": {"num_predict": 8},
+            },
+            "A stream": {"model": DEFAULT, "messages": USER, "options": {"num_predict": 8}},
+            "A load": {"model": DEFAULT, "keep_alive": "5m"},
+        },
+    ),
+    generate: Described(
+        takes=OLLAMA_GENERATE,
+        gives=(wires.ChunkWire,),
+        events=(wires.ChunkWire,),
+        lines=True,
+        examples={
+            "A prompt": {
+                "model": DEFAULT,
+                "prompt": "Say hello.",
+                "stream": False,
+                "options": {"num_predict": 8},
+            }
+        },
+    ),
+    embed: Described(
+        takes=wires.EmbedWire,
+        gives=(wires.Embedded,),
+        examples={"Texts": {"input": ["One.", "Two."]}},
+    ),
+    embeddings: Described(
+        takes=wires.OldEmbedWire,
+        gives=(wires.OldEmbedded,),
+        examples={"A text": {"prompt": "A man is eating."}},
+    ),
+    version: Described(gives=(wires.Version,)),
+    tags: Described(gives=(wires.Models,)),
+    ps: Described(gives=(wires.Models,)),
+    show: Described(takes=NamedModel, gives=(wires.Shown,), examples=NAMED),
+    create: Described(
+        takes=CreateWire,
+        gives=(wires.Status,),
+        events=(wires.Status,),
+        lines=True,
+        examples={
+            "A pirate": {
+                "model": "pirate",
+                "from": DEFAULT,
+                "system": "Say arr.",
+                "stream": False,
+                "parameters": {"temperature": 0.5},
+            }
+        },
+    ),
+    copy: Described(takes=CopyWire, text="text/plain"),
+    pull: Described(
+        takes=NamedModel,
+        gives=(wires.Status,),
+        events=(wires.Status,),
+        lines=True,
+        examples=NAMED,  # one that is here is no error
+    ),
+    remove: Described(takes=NamedModel, text="text/plain"),
+}

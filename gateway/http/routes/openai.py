@@ -11,12 +11,21 @@ from backends.remote import HOPS
 from config.settings import Config
 from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
+from gateway.dialects.anthropic.reply import ModelPage, ModelWire
 from gateway.dialects.llamaserver.request import asks_own_form
+from gateway.dialects.openai.chat_reply import ChatChunk, ChatCompletion
+from gateway.dialects.openai.embeddings import EmbeddingList, EmbeddingsWire, PooledList
+from gateway.dialects.openai.models import ModelCard, ModelList
+from gateway.dialects.openai.request import AnsweringWire, TextWire
+from gateway.dialects.openai.text_reply import TextCompletion
+from gateway.dialects.parameters import SamplingWire
 from gateway.errors import Forbidden
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import HEADER, KeptStreamResponse, checked_name
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
+from gateway.http.openapi.bodies import CHAT, SHAPES, TOOL, USER
+from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.routes.llamaserver.completions import embedded
 from gateway.http.services import Services, card, placed
@@ -207,5 +216,59 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(text, media_type=CONTENT_TYPE, headers=started)
 
 
-ROUTES = (chat_completions, completions, embeddings, bare_embeddings, pooling, models, model)
-SERVER_ROUTES = (health, health_head, metrics)  # of no API
+TEXT = Body(
+    name="OpenAITextRequest",
+    about="One or more texts to go on from. A null means that the field is not given.",
+    shapes=(AnsweringWire, TextWire, SamplingWire),
+    further=SHAPES,
+)
+_EMBEDDINGS = Described(
+    takes=EmbeddingsWire,
+    gives=(EmbeddingList,),
+    examples={
+        "A text": {"input": "A man is eating."},
+        "Texts, as base64": {"input": ["One.", "Two."], "encoding_format": "base64"},
+        "The first values": {"input": "A man is eating.", "dimensions": 64},
+        "Tokens": {"input": [[101, 102]]},
+    },
+)
+
+ROUTES: Routes = {
+    chat_completions: Described(
+        takes=CHAT,
+        gives=(ChatCompletion,),
+        events=(ChatChunk,),
+        examples={
+            "A conversation": {"model": DEFAULT, "messages": USER, "max_tokens": 8},
+            "A stream with its usage": {
+                "model": DEFAULT,
+                "messages": USER,
+                "max_tokens": 8,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            },
+            "A tool": {"model": DEFAULT, "messages": USER, "tools": [TOOL], "max_tokens": 8},
+            "A choice": {"model": DEFAULT, "messages": USER, "guided_choice": ["yes", "no"]},
+        },
+    ),
+    completions: Described(
+        takes=TEXT,
+        gives=(TextCompletion,),
+        events=(TextCompletion,),
+        examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "max_tokens": 8}},
+    ),
+    embeddings: _EMBEDDINGS,
+    bare_embeddings: _EMBEDDINGS,
+    pooling: Described(
+        takes=EmbeddingsWire,
+        gives=(PooledList,),
+        examples={"A text": {"input": "A man is eating."}},
+    ),
+    models: Described(gives=(ModelList, ModelPage)),
+    model: Described(gives=(ModelCard, ModelWire)),
+}
+SERVER_ROUTES: Routes = {
+    health: Described(gives=(dict[str, str],)),
+    health_head: Described(),
+    metrics: Described(text="text/plain"),
+}  # of no API

@@ -8,6 +8,7 @@ from litestar.types import ASGIApp
 from gateway.dialects import rerank as dialect
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 
@@ -63,4 +64,25 @@ async def score(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-ROUTES = (rerank, rerank_v2, score)
+_DOCUMENTS = {"query": "Who eats?", "documents": ["A man is eating.", "It rains."], "top_n": 1}
+
+ROUTES: Routes = {
+    rerank: Described(
+        takes=dialect.RerankWire,
+        gives=(dialect.RerankList, list[dialect.ScoreWire]),
+        examples={
+            "The best document": _DOCUMENTS,
+            "As TEI has it": {"query": "Who eats?", "texts": ["A man is eating.", "It rains."]},
+        },
+    ),
+    rerank_v2: Described(
+        takes=dialect.RerankWire,
+        gives=(dialect.RerankList, list[dialect.ScoreWire]),
+        examples={"The best document": _DOCUMENTS},
+    ),
+    score: Described(
+        takes=dialect.ScoreBody,
+        gives=(dialect.ScoreList,),
+        examples={"A text to several": {"text_1": "Who eats?", "text_2": ["A man.", "Rain."]}},
+    ),
+}

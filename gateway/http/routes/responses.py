@@ -4,7 +4,6 @@ Each key sees its own: another's response, or an item of one, is not found.
 """
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
@@ -18,26 +17,32 @@ from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.pipeline import OnWait
 from gateway.dialects import responses
+from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import items, stored
+from gateway.dialects.responses.reply import (
+    GrownEvent,
+    ItemEvent,
+    Lifecycle,
+    PartEvent,
+    ResponseWire,
+    WholeEvent,
+)
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import Run
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import Held, held
+from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import RequestLine, line_of
+from gateway.http.routes import conversations
 from gateway.http.services import LONG_BODY, Services
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
-from gateway.store import KeptItem, KeptResponse, Part, Room
+from gateway.store import KeptItem, KeptResponse, Part, Room, fresh_id
 
 MOST_HOMES = 64  # responses and conversations that are read for one request
 NEVER = 1e9  # seconds: no keep-alive comments
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
-
-
-def fresh_id() -> str:
-    """Of the server's own choice: what is kept is found by it."""
-    return uuid.uuid4().hex
 
 
 class _Making:
@@ -359,4 +364,42 @@ def _missing(name: str) -> NotFound:
     return NotFound(f"There is no response {name!r:.80}.")
 
 
-ROUTES = (create, input_tokens, cancel, retrieve, remove, input_items)
+RESPONSE = Body(
+    name="ResponsesRequest",
+    about="Items to be answered, and what they go on from.",
+    shapes=(items.CreateWire, SamplingWire),
+)
+_RESPONSE_EVENTS = (
+    Lifecycle,
+    ItemEvent,
+    PartEvent,
+    GrownEvent,
+    WholeEvent,
+)
+
+ROUTES: Routes = {
+    create: Described(
+        takes=RESPONSE,
+        gives=(ResponseWire,),
+        events=_RESPONSE_EVENTS,
+        examples={
+            "A question": {"model": DEFAULT, "input": "Say hello.", "max_output_tokens": 8},
+            "A stream": {
+                "model": DEFAULT,
+                "input": "Say hello.",
+                "max_output_tokens": 8,
+                "stream": True,
+            },
+        },
+    ),
+    input_tokens: Described(
+        takes=RESPONSE,
+        gives=(stored.InputTokens,),
+        examples={"A question": {"model": DEFAULT, "input": "Say hello."}},
+    ),
+    cancel: Described(gives=(ResponseWire,)),
+    retrieve: Described(gives=(ResponseWire,), events=_RESPONSE_EVENTS),
+    remove: Described(gives=(stored.Deleted,)),
+    input_items: Described(gives=(stored.Page,), query=stored.PageQuery),
+    **conversations.ROUTES,
+}

@@ -19,6 +19,7 @@ from gateway.access import Access
 from gateway.answers.interpreter import Chosen, preset
 from gateway.dialects import openai
 from gateway.dialects.frames import body
+from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.dialects.tabby.request import Translation, engine_options
@@ -32,7 +33,10 @@ from gateway.errors import (
 )
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import ignoring
+from gateway.http.openapi.bodies import NAMED
+from gateway.http.openapi.models import DEFAULT, Described, Routes
 from gateway.http.request_record import audit, line_of
+from gateway.http.routes import hub
 from gateway.http.services import Services, card, current_card
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting, require_task
@@ -406,25 +410,48 @@ def wants_json(headers: Mapping[str, str]) -> bool:
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
-ROUTES = (
-    model_list,
-    current_model,
-    load,
-    unload,
-    permission,
-    encode,
-    decode,
-    template_list,
-    template_switch,
-    template_unload,
-    overrides,
-    override_switch,
-    override_unload,
-    loras,
-    lora_load,
-    service_info,
-    embedding_list,
-    current_embedding,
-    embedding_load,
-    embedding_unload,
-)
+ROUTES: Routes = {
+    model_list: Described(gives=(ModelList,)),
+    current_model: Described(gives=(reply.CurrentModel,)),
+    load: Described(
+        takes=wants.LoadWire,
+        gives=(reply.TabbyLoadEvent,),
+        events=(reply.TabbyLoadEvent,),
+        examples={"A model": {"model_name": DEFAULT}},
+    ),
+    unload: Described(
+        takes=wants.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
+    ),
+    permission: Described(gives=(reply.Permission,)),
+    encode: Described(
+        takes=wants.Encode,
+        gives=(reply.TabbyTokens,),
+        examples={
+            "A text": {"text": "Hello"},
+            "A conversation": {"text": [{"role": "user", "content": "Hello"}]},
+        },
+    ),
+    decode: Described(
+        takes=wants.Decode,
+        gives=(reply.TabbyText,),
+        examples={"Tokens": {"tokens": [5, 6]}},
+    ),
+    template_list: Described(gives=(reply.Names,)),
+    template_switch: Described(takes=wants.TemplateSwitch, gives=(None,)),
+    template_unload: Described(takes=wants.TemplateUnload, gives=(None,), examples=NAMED),
+    overrides: Described(gives=(reply.Overrides,)),
+    override_switch: Described(
+        takes=wants.OverrideSwitch,
+        gives=(None,),
+        examples={"A temperature": {"overrides": {"temperature": {"override": 0.7}}}},
+    ),
+    override_unload: Described(gives=(None,)),
+    loras: Described(gives=(reply.Names,)),
+    lora_load: Described(takes=wants.LoraLoad),
+    service_info: Described(gives=(reply.ServiceInfo,)),
+    embedding_list: Described(gives=(ModelList,)),
+    current_embedding: Described(gives=(ModelCard,)),
+    embedding_load: Described(takes=wants.EmbeddingLoad, gives=(reply.TabbyLoadEvent,)),
+    embedding_unload: Described(gives=(None,)),
+    **hub.TABBY_ROUTES,
+}

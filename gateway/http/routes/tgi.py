@@ -14,19 +14,19 @@ from msgspec.structs import replace
 from gateway.dialects import tgi
 from gateway.dialects.frames import body
 from gateway.dialects.parameters import MAX_STOPS
-from gateway.dialects.tgi.request import InfoWire
+from gateway.dialects.tgi.request import EmbedWire, Generated, GenerateWire, InfoWire, StreamStep
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 
-NAME = "TGI and TEI"
 TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
 TEXTS = 2_048  # of one request for vectors
 
 
-@post("/", tags=[NAME], access="user")
+@post("/", tags=[tgi.DIALECT.tag], access="user")
 async def either(request: AnyRequest, services: Services) -> ASGIApp:
     """A text or vectors, as the body says; where it has inputs alone, vectors if a model is there
     that makes them.
@@ -111,5 +111,25 @@ async def info(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-FRONT_ROUTES = (either,)  # at the same address as the console's page, so one router has both
-ROUTES = (generate, generate_stream, embed, info)
+_TGI_EXAMPLE = {
+    "A text": {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8, "details": True}}
+}
+
+FRONT_ROUTES: Routes = {
+    either: Described(
+        takes=GenerateWire,
+        gives=(list[Generated], list[list[float]]),
+        events=(StreamStep,),
+        examples=_TGI_EXAMPLE,
+    ),
+}  # at the same address as the console's page, so one router has both
+ROUTES: Routes = {
+    generate: Described(takes=GenerateWire, gives=(Generated,), examples=_TGI_EXAMPLE),
+    generate_stream: Described(takes=GenerateWire, events=(StreamStep,), examples=_TGI_EXAMPLE),
+    embed: Described(
+        takes=EmbedWire,
+        gives=(list[list[float]], list[str]),
+        examples={"Texts": {"inputs": ["One.", "Two."]}},
+    ),
+    info: Described(gives=(InfoWire,)),
+}

@@ -2,6 +2,13 @@
 people.
 """
 
+from gateway.http.openapi.models import Routes
+from gateway.http.routes import hub
 from gateway.http.routes.llamaserver import completions, models, slots
 
-ROUTES = (*models.ROUTES, *slots.ROUTES, *completions.ROUTES)
+ROUTES: Routes = {
+    **models.ROUTES,
+    **slots.ROUTES,
+    **completions.ROUTES,
+    **hub.LLAMASERVER_ROUTES,
+}

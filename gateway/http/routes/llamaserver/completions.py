@@ -23,7 +23,7 @@ from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import request as wire
-from gateway.dialects.llamaserver.completion import CompletionReply
+from gateway.dialects.llamaserver.completion import Completion, CompletionReply
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,
     embedding_body,
@@ -31,10 +31,14 @@ from gateway.dialects.llamaserver.request import (
     read_embedding,
     read_infill,
 )
+from gateway.dialects.openai.request import AnsweringWire, TextWire
+from gateway.dialects.parameters import SamplingWire
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import KeptStreamResponse, checked_name
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
+from gateway.http.openapi.bodies import CHAT, SHAPES, USER
+from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, card
 from gateway.http.sse import Plain, WholeErrand
@@ -280,16 +284,74 @@ async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(found))
 
 
-ROUTES = (
-    completion,
-    infill,
-    embedding,
-    tokenize,
-    detokenize,
-    tokenizer_info,
-    apply_template,
-    input_tokens,
-    resume,
-    stop,
-    lookup,
+COMPLETION = Body(
+    name="LlamaServerCompletionRequest",
+    about="One or more texts to go on from, in llama-server's form.",
+    shapes=(wire.CompletionWire, AnsweringWire, TextWire, SamplingWire),
+    further={
+        **SHAPES,
+        "prompt": {
+            "description": "A text, a list of texts and token ids, an object with prompt_string, "
+            "or a list of those."
+        },
+    },
 )
+INFILL = Body(
+    name="LlamaServerInfillRequest",
+    about="The texts before and behind a gap that is to be filled in.",
+    shapes=(
+        wire.InfillWire,
+        wire.CompletionWire,
+        AnsweringWire,
+        SamplingWire,
+    ),
+    further=SHAPES,
+)
+
+ROUTES: Routes = {
+    completion: Described(
+        takes=COMPLETION,
+        gives=(Completion, list[Completion]),
+        events=(Completion,),
+        examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "n_predict": 8}},
+    ),
+    infill: Described(takes=INFILL, gives=(Completion, list[Completion]), events=(Completion,)),
+    embedding: Described(
+        takes=wire.EmbeddingBody,
+        gives=(list[wire.EmbeddedWire],),
+        examples={"A text": {"content": "A man is eating."}},
+    ),
+    tokenize: Described(
+        takes=wire.Tokenize,
+        gives=(wire.LlamaTokens,),
+        examples={
+            "As llama-server has it": {"content": "Hello"},
+            "As vLLM has it": {"model": DEFAULT, "prompt": "Hello"},
+            "A conversation": {
+                "model": DEFAULT,
+                "messages": [{"role": "user", "content": "Hello"}],
+            },
+        },
+    ),
+    detokenize: Described(
+        takes=wire.Detokenize, gives=(wire.LlamaText,), examples={"Tokens": {"tokens": [5, 6]}}
+    ),
+    tokenizer_info: Described(gives=(wire.TokenizerInfo,)),
+    apply_template: Described(
+        takes=CHAT,
+        gives=(wire.Rendered,),
+        examples={"A conversation": {"model": DEFAULT, "messages": USER}},
+    ),
+    input_tokens: Described(
+        takes=CHAT,
+        gives=(wire.InputTokens,),
+        examples={"A conversation": {"model": DEFAULT, "messages": USER}},
+    ),
+    resume: Described(text="text/event-stream"),
+    stop: Described(),
+    lookup: Described(
+        takes=Lookup,
+        gives=(list[StreamWire],),
+        examples={"Two conversations": {"conversation_ids": ["a", "b"]}},
+    ),
+}

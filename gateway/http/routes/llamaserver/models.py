@@ -23,7 +23,10 @@ from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import request as loading
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.request import settings
+from gateway.dialects.openai.models import ModelList
 from gateway.http.auth import AnyRequest
+from gateway.http.openapi.bodies import NAMED
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, context_length, status_wire
@@ -331,14 +334,18 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
     return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))
 
 
-ROUTES = (
-    load_model,
-    models,
-    model_events,
-    begin_load,
-    end_load,
-    props,
-    status,
-    unload,
-    reset_measurements,
-)
+ROUTES: Routes = {
+    load_model: Described(
+        takes=loading.NamedModel, events=(loading.LlamaLoadEvent,), examples=NAMED
+    ),
+    models: Described(gives=(ModelList,)),
+    model_events: Described(events=(loading.StateEvent,)),
+    begin_load: Described(takes=loading.NamedModel, gives=(loading.Success,), examples=NAMED),
+    end_load: Described(takes=loading.NamedModel, gives=(loading.Success,), examples=NAMED),
+    props: Described(gives=(loading.Props,)),
+    status: Described(gives=(LlamaStatusWire,)),
+    unload: Described(takes=loading.MaybeNamedModel, gives=(UnloadedWire,), examples=NAMED),
+    reset_measurements: Described(
+        takes=loading.MaybeNamedModel, gives=(ForgottenWire,), examples=NAMED
+    ),
+}

@@ -22,6 +22,7 @@ from gateway.dialects.llamaserver import completion as wires
 from gateway.dialects.llamaserver import request as wire
 from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
 from gateway.http.auth import AnyRequest
+from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services, card
 from gateway.http.sse import Plain, WholeErrand
@@ -196,4 +197,10 @@ def _beside(path: Path) -> Path:
     return path.with_name(path.name + DIGEST)
 
 
-ROUTES = (slots, order)
+ROUTES: Routes = {
+    slots: Described(gives=(list[wires.SlotWire],)),
+    order: Described(
+        takes=wires.SlotOrder,
+        gives=(wires.SlotSaved, wires.SlotRestored, wires.SlotErased),
+    ),
+}

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from backends.protocol import Progress
-from gateway.dialects.tabby.reply import LoadReply, problem_body
+from gateway.dialects.openai.models import problem_body
+from gateway.dialects.tabby.reply import LoadReply
 from gateway.errors import ModelNotFound
 
 
