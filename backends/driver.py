@@ -1,25 +1,21 @@
-"""The driver: one thread per container steps an engine; everything asynchronous is here.
+"""The engine's end of a container: one thread steps an engine; everything asynchronous is here.
 
     event loop                                engine thread
-    generate(job) ── Submit ──────────────▶   waits in line, then engine.admit
-    outputs  ◀── one call per step ────────   engine.step, for all jobs together
-    outputs.stop() ── Finish ─────────────▶   engine.release
-    outputs  ◀── Ended ────────────────────
-    context exits ── Stop ────────────────▶   engine.release
-                  ◀── stopped ─────────────
+    EnginePort.send: Begin ───────────────▶   waits in line, then engine.admit
+      ◀── Outcomes, one a step ────────────   engine.step, for all jobs together
+    Finish ───────────────────────────────▶   engine.release
+      ◀── Outcomes, with its Ended ────────
+    Leave ────────────────────────────────▶   engine.release
+      ◀── Left ────────────────────────────
 
 An engine is a small synchronous object (`backends.engine`); `DrivenContainer` makes a
 `ModelContainer` of it. The driver knows nothing of models: text, stop strings and limits are
-`backends.transcript`'s, what a grammar allows is `backends.constraints`'.
+`backends.transcript`'s, what a grammar allows is `backends.constraints`'. Its messages are
+`backends.messages`', and `backends.container` is their other end.
 
 The threads of an engine beside the event loop: the one it is loaded on, and the one it belongs
-to from then on. Commands to that one, notifications to the loop, and the handling of either's end.
-It knows no jobs.
-
-    event loop                                engine thread
-    _put(command) ─────────────────────────▶  _work: takes it, steps the engine, takes the next
-              ◀── _call(function) ──────────
-    close() ── Close ──────────────────────▶  _work returns, the engine is closed
+to from then on (`EngineThread`). Commands to that one, events to the loop, and the handling of
+either's end. It knows no jobs.
 """
 
 import asyncio
@@ -27,43 +23,51 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Generic, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 import anyio
 import msgspec
 
-from backends.bounds import bounded, check_choice, check_tokens
-from backends.constraints import Grammars, MaskThreads, unbanned
+from backends.constraints import Grammars, MaskThreads, Matcher, unbanned
+from backends.container import PortContainer
 from backends.engine import Engine, JobFailed, Token
 from backends.errors import (
     BackendError,
     GenerationFailed,
-    InvalidJob,
     OutOfMemory,
     PromptTooLong,
     while_generating,
 )
 from backends.jobs import (
     DriverJob,
-    Finish,
-    JobOutputs,
-    Mailbox,
     SlotKeeper,
-    Slots,
+    SlotOrders,
     WaitingLine,
-    deliver,
     output_of,
     tokens_left,
     write,
 )
-from backends.protocol import (
-    Ended,
-    Generation,
-    ModelInfo,
-    Output,
+from backends.messages import (
+    Answered,
+    Began,
+    Begin,
+    Broke,
+    Close,
+    Closed,
+    Command,
+    Event,
+    Failure,
+    Finish,
+    Leave,
+    Left,
+    Outcomes,
+    SlotOrder,
+    Withdraw,
 )
+from backends.protocol import Ended, Generation, ModelInfo, Output
 from backends.transcript import BannedStrings, Transcript, Written
 
 
@@ -81,7 +85,7 @@ class Owned(Protocol):
 
 E = TypeVar("E", bound=Owned)
 Job = TypeVar("Job")
-Command = TypeVar("Command")
+OtherCommand = TypeVar("OtherCommand")
 Loaded = TypeVar("Loaded")
 Arguments = TypeVarTuple("Arguments")
 
@@ -92,18 +96,7 @@ class Submit(msgspec.Struct, Generic[Job], frozen=True):
     running: Job
 
 
-class Stop(msgspec.Struct, Generic[Job], frozen=True):
-    """A job leaves; `stopped` is called when the device doesn't work for it."""
-
-    running: Job
-    stopped: Callable[[], None]
-
-
-class Close(msgspec.Struct, frozen=True):
-    """The thread ends after this."""
-
-
-class EngineThread(ABC, Generic[E, Job, Command]):
+class EngineThread(ABC, Generic[E, Job, OtherCommand]):
     """Created on the event loop it reports to; the engine belongs to the thread from then on.
     A subclass calls `_start` when it is fully constructed.
     """
@@ -111,9 +104,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
     def __init__(self, engine: E, name: str) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Submit[Job] | Stop[Job] | Command | Close] = (
-            queue.SimpleQueue()
-        )
+        self._commands: queue.SimpleQueue[Submit[Job] | OtherCommand | Close] = queue.SimpleQueue()
         self._failures = 0  # failed steps since the last that went well
         self.failure: str | None = None  # why the engine is unusable
         self._open = True
@@ -122,12 +113,6 @@ class EngineThread(ABC, Generic[E, Job, Command]):
 
     def submit(self, running: Job) -> None:
         self._put(Submit(running))
-
-    async def stop(self, running: Job) -> None:
-        """When this returns, the device no longer works for the job."""
-        stopped = anyio.Event()
-        self._put(Stop(running, lambda: self._call(stopped.set)))
-        await stopped.wait()
 
     async def close(self) -> None:
         self._commands.put(Close())
@@ -138,7 +123,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
     def _start(self) -> None:
         self._thread.start()
 
-    def _put(self, command: Submit[Job] | Stop[Job] | Command) -> None:
+    def _put(self, command: Submit[Job] | OtherCommand) -> None:
         self._commands.put(command)
         if self._ended:  # checked second: whichever side comes last finds the command
             self._answer_the_rest()
@@ -159,7 +144,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
                 self._work()
             except Exception as error:  # noqa: BLE001 - see above
                 reason = translated(error)
-                self.failure = str(reason)  # the engine's state is unknown
+                self._break(reason)  # the engine's state is unknown
                 self._give_up(reason)
         with suppress(Exception):  # the model is gone, one way or the other
             self._let_go()
@@ -174,12 +159,16 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         reason = translated(error)
         self._failures += not isinstance(reason, OutOfMemory)
         if self._failures > 1:
-            self.failure = str(reason)
+            self._break(reason)
         try:
             self._engine.recover()
         except Exception as hopeless:  # noqa: BLE001 - as in `_run`
-            self.failure = str(translated(hopeless))
+            self._break(translated(hopeless))
         return reason
+
+    def _break(self, reason: BackendError) -> None:
+        """The engine is unusable from now on."""
+        self.failure = str(reason)
 
     def _answer_the_rest(self) -> None:
         """No commands are taken any more: answer those that are left."""
@@ -187,9 +176,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         with suppress(queue.Empty):
             while True:
                 command = self._commands.get_nowait()
-                if isinstance(command, Stop):
-                    command.stopped()
-                elif not isinstance(command, Close):
+                if not isinstance(command, Close):
                     self._refuse(command)
 
     @abstractmethod
@@ -201,86 +188,11 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         """Every job there is has failed."""
 
     @abstractmethod
-    def _refuse(self, command: Submit[Job] | Command) -> None:
+    def _refuse(self, command: Submit[Job] | OtherCommand) -> None:
         """It will not be carried out: report that."""
 
     def _let_go(self) -> None:
         """Release what there is besides the engine."""
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """`work` is to be done once `ready`, if it is still `wanted`; then `answer` gets what it
-    returned or raised.
-    """
-
-    work: Callable[[], object]
-    ready: Callable[[], bool]
-    wanted: Callable[[], bool]
-    answer: Callable[[object, BaseException | None], None]
-
-    def carry_out(self) -> None:
-        """Now. Raises nothing."""
-        try:
-            done = self.work()
-        except Exception as error:  # noqa: BLE001 - raised in the caller
-            self.answer(None, error)
-        else:
-            self.answer(done, None)
-
-
-class Questions:
-    """Those that wait for their time, on the engine's thread."""
-
-    def __init__(self) -> None:
-        self._open: list[Asked] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
-    def join(self, asked: Asked) -> None:
-        self._open.append(asked)
-
-    def answer_ready(self) -> None:
-        """Carry out those whose time has come."""
-        waiting, self._open = self._open, []
-        for asked in waiting:
-            if not asked.wanted():  # the caller has left
-                continue
-            if asked.ready():
-                asked.carry_out()
-            else:
-                self._open.append(asked)
-
-    def give_up(self, error: BackendError) -> None:
-        """None of them will be carried out."""
-        left, self._open = self._open, []
-        for asked in left:
-            asked.answer(None, error)
-
-
-def question(
-    loop: asyncio.AbstractEventLoop,
-    call: Callable[[Callable[[], None]], None],
-    work: Callable[[], object],
-    ready: Callable[[], bool],
-) -> tuple[Asked, asyncio.Future[Any]]:
-    """What to put to the engine's thread, and the answer as the loop's side awaits it. `call`
-    calls a function on the loop's thread.
-    """
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def resolve(done: object, error: BaseException | None) -> None:
-        if future.done():  # the caller has left
-            return
-        if error is None:
-            future.set_result(done)
-        else:
-            future.set_exception(error)
-
-    def wanted() -> bool:
-        return not future.done()
-
-    return Asked(work, ready, wanted, lambda *said: call(lambda: resolve(*said))), future
 
 
 def closed() -> BackendError:
@@ -315,99 +227,107 @@ async def run_abandonable(
         raise
 
 
-class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
+# What the engine's thread is told besides of jobs that come.
+JobCommand: TypeAlias = Finish | Leave | SlotOrder | Withdraw
+
+
+class Driver(EngineThread[Engine, DriverJob, JobCommand]):
     """The thread of an engine that generates."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
-        super().__init__(engine, f"engine-{name}")
+    def __init__(
+        self, engine: Engine, keeper: SlotKeeper | None, hand_on: Callable[[Event], None]
+    ) -> None:
+        """`hand_on` gets each event, on the event loop's thread."""
+        super().__init__(engine, f"engine-{engine.info.architecture}")
+        self._hand_on = hand_on
         self._waiting: WaitingLine[DriverJob] = WaitingLine()
         self._active: dict[int, DriverJob] = {}
-        self._questions = Questions()
+        self._jobs: dict[int, DriverJob] = {}  # both
+        self._orders = SlotOrders(engine.info, self._by_age, keeper, self._tell)
         self._masks = MaskThreads()
         self._start()
 
-    def finish(self, running: DriverJob) -> None:
-        """The job ends before the next step; this does not wait for it."""
-        if not running.over:
-            self._put(Finish(running))
+    def put(self, command: JobCommand) -> None:
+        """To be taken between two steps."""
+        self._put(command)
 
-    async def ask(self, work: Callable[[], Any], ready: Callable[[], bool]) -> Any:
-        """What `work` returns, called between two steps once `ready` says so. Raises what it
-        raises, or GenerationFailed when the model is closed before.
-        """
-        asked, answer = question(self._loop, self._call, work, ready)
-        self._put(asked)
-        return await answer
+    def _tell(self, event: Event) -> None:
+        self._call(self._hand_on, event)
 
-    def active(self) -> Sequence[DriverJob]:
-        """The jobs that the engine has, oldest first. For its thread."""
+    def _by_age(self) -> Sequence[DriverJob]:
+        """The jobs that the engine has, oldest first."""
         return tuple(self._active.values())
+
+    def _break(self, reason: BackendError) -> None:
+        super()._break(reason)
+        self._tell(Broke(str(reason)))
 
     def _work(self) -> None:
         while self._open:
             self._take_commands()
-            self._questions.answer_ready()  # before others take the place they wait for
+            self._orders.carry_out_ready()  # before others take the place they wait for
             self._admit_waiting()
             if self._active:
                 self._step()
 
     def _let_go(self) -> None:
-        self._questions.give_up(closed())
+        self._orders.give_up(closed())
         self._masks.close()
 
     def _give_up(self, reason: BackendError) -> None:
-        jobs = [*self._active.values(), *self._waiting.leave_all()]
+        jobs = tuple(self._jobs.values())
+        self._waiting.leave_all()
         self._active.clear()
         self._fail(jobs, reason)
 
-    def _refuse(self, command: Submit[DriverJob] | Finish | Asked) -> None:
+    def _refuse(self, command: Submit[DriverJob] | JobCommand) -> None:
         match command:
-            case Asked(answer=answer):
-                answer(None, closed())
-            case Submit(running) | Finish(running) if not running.over:
-                self._fail([running], closed())
-            case _:
-                pass
+            case Submit(running):
+                self._fail((running,), closed())
+            case Leave(key):
+                self._tell(Left(key))
+            case Finish() | Withdraw():
+                pass  # the job was given up, or the order
+            case order:
+                self._tell(Answered(order.number, Failure.of(closed())))
 
     def _take_commands(self) -> None:
-        idle = not (self._active or self._waiting or self._questions)
+        idle = not (self._jobs or self._orders)
         while idle or not self._commands.empty():
             match self._commands.get():
                 case Submit(running):
+                    self._jobs[running.key] = running
                     self._waiting.join(running.request, running)
-                case Finish(running):
-                    self._finish(running)
-                case Stop(running, stopped):
+                case Finish(key):
+                    self._finish(key)
+                case Leave(key):
                     try:
-                        self._drop(running)
+                        self._drop(key)
                     finally:
-                        stopped()
-                case Asked() as asked:
-                    self._questions.join(asked)
+                        self._tell(Left(key))
+                case Withdraw(number):
+                    self._orders.withdraw(number)
                 case Close():
                     self._open = False
+                case order:
+                    self._orders.join(order)
             idle = False
 
-    def _drop(self, running: DriverJob) -> None:
-        if running.over:
-            return
-        running.over = True
-        if self._active.pop(running.key, None):
-            self._release(running)
-        else:
-            self._waiting.leave(running.request, running)
+    def _drop(self, key: int) -> int:
+        """The job is over, if it wasn't. How many tokens of its prompt were found in the cache."""
+        running = self._jobs.pop(key, None)
+        if running is None:
+            return 0
+        if self._active.pop(key, None):
+            return self._release(running) or 0
+        self._waiting.leave(running.request, running)
+        return 0
 
-    def _finish(self, running: DriverJob) -> None:
-        if running.over:
-            return
-        running.over = True
-        cached = 0
-        if self._active.pop(running.key, None):
-            cached = self._release(running) or 0
-        else:
-            self._waiting.leave(running.request, running)
-        outputs = [(running.mailbox, running.ended(Written(cause="stopped"), cached))]
-        self._call(deliver, outputs)
+    def _finish(self, key: int) -> None:
+        if (running := self._jobs.get(key)) is not None:
+            cached = self._drop(key)
+            ended = running.ended(Written(cause="stopped"), cached)
+            self._tell(Outcomes(((key, ended),)))
 
     def _release(self, running: DriverJob) -> int | None:
         """See `Engine.release`. None where that fails: the device may still work for the job, so
@@ -452,7 +372,7 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
         except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
             self._step_failed(error)
             return
-        outputs: list[tuple[Mailbox, Output | BackendError]] = []
+        outputs: list[tuple[int, Output | Failure]] = []
         now = time.perf_counter()
         left = tokens_left(results)
         for result in results:
@@ -461,8 +381,8 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
                 continue
             if not isinstance(result, Token):
                 if isinstance(result, JobFailed):
-                    self._drop(running)
-                outputs.append((running.mailbox, output_of(result)))
+                    self._drop(result.key)
+                outputs.append((result.key, output_of(result)))
             elif left is None:
                 self._take(running, result, now, outputs, 0)
             elif left[result.key]:  # else it was taken back within this very step
@@ -470,27 +390,27 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
                 if self._take(running, result, now, outputs, left[result.key]).void:
                     left[result.key] = 0
         if outputs:
-            self._call(deliver, outputs)
+            self._tell(Outcomes(tuple(outputs)))
 
     def _take(
         self,
         running: DriverJob,
         token: Token,
         now: float,
-        outputs: list[tuple[Mailbox, Output | BackendError]],
+        outputs: list[tuple[int, Output | Failure]],
         ahead: int,
     ) -> Written:
         """What goes wrong with one job's token is that job's alone."""
         try:
             written = self._write(running, token, now, ahead)
         except Exception as error:  # noqa: BLE001 - as in `_run`
-            self._drop(running)
-            outputs.append((running.mailbox, translated(error)))
+            self._drop(running.key)
+            outputs.append((running.key, Failure.of(translated(error))))
             return Written()
         if written.piece is not None:
-            outputs.append((running.mailbox, written.piece))
+            outputs.append((running.key, written.piece))
         if written.cause is not None:
-            outputs.append((running.mailbox, self._end(running, written)))
+            outputs.append((running.key, self._end(running, written)))
         return written
 
     def _write(self, running: DriverJob, token: Token, now: float, ahead: int) -> Written:
@@ -502,8 +422,7 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
         return write(running, self._engine, token, ahead)
 
     def _end(self, running: DriverJob, written: Written) -> Ended:
-        running.over = True
-        del self._active[running.key]
+        del self._jobs[running.key], self._active[running.key]
         cached = self._release(running)
         if cached is not None:
             self._failures = 0
@@ -513,72 +432,81 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
         """Only the requests of this step fail; see `_rebuilt`."""
         reason = self._rebuilt(error)
         failed, self._active = list(self._active.values()), {}
-        self._fail(failed, reason)  # last: readers then check `failure`
+        self._fail(failed, reason)
 
     def _fail(self, jobs: Sequence[DriverJob], error: BackendError) -> None:
+        failure = Failure.of(error)
         for running in jobs:
-            running.over = True
-        outputs = [(running.mailbox, error) for running in jobs]
-        self._call(deliver, outputs)
+            self._jobs.pop(running.key, None)
+        self._tell(Outcomes(tuple((running.key, failure) for running in jobs)))
 
 
-class DrivenContainer:
-    """A `ModelContainer` made of an engine. Create it on the event loop."""
+class EnginePort:
+    """The engine's end: its thread, and the grammars that its jobs are held to. Create it on the
+    event loop.
+    """
 
-    def __init__(self, engine: Engine, keeper: SlotKeeper | None = None) -> None:
-        """`keeper`: of the engine's slots, where it can save and restore them."""
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
         self._engine = engine
-        self._driver = Driver(engine, engine.info.architecture)
-        self._slots = Slots(engine.info, self._driver.ask, self._driver.active, keeper)
+        self._loop = asyncio.get_running_loop()
         self._grammars = Grammars(engine)
-        self._keys = 0
-        self._closed = False
+        self._compiling: dict[int, asyncio.Task[Matcher]] = {}  # by the job that waits for it
+        self._closing: asyncio.Task[None] | None = None
+        self._receive: Callable[[Event], None] | None = None
+        self._driver = Driver(engine, keeper, self._hand_on)
 
     @property
     def info(self) -> ModelInfo:
         return self._engine.info
 
-    @property
-    def failure(self) -> str | None:
-        return self._driver.failure
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        """See `Port.connect`."""
+        self._receive = receive
 
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return self._engine.tokenize(text, special=special)
+    def send(self, command: Command) -> None:
+        """See `Port.send`."""
+        match command:
+            case Begin(key, job) if job.constraint is not None:
+                compiling = self._grammars.matcher(job, job.constraint)
+                self._compiling[key] = self._loop.create_task(compiling)
+                self._compiling[key].add_done_callback(partial(self._compiled, key, job))
+            case Begin(key, job):
+                self._driver.submit(DriverJob(key, job, self.info))
+            case Leave(key) if key in self._compiling:
+                self._compiling.pop(key).cancel()
+                self._loop.call_soon(self._hand_on, Left(key))
+            case Close():
+                self._closing = self._loop.create_task(self._close())
+            case _:
+                self._driver.put(command)
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        check_tokens(tokens, self.info, "prompt")
-        return self._engine.detokenize(tokens)
+    def _hand_on(self, event: Event) -> None:
+        assert self._receive is not None, "it is connected before anything is sent"
+        self._receive(event)
 
-    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
-        check_tokens(tokens, self.info, "tokens")
-        return [self._engine.piece(token) for token in tokens]
+    def _compiled(self, key: int, job: Generation, task: "asyncio.Task[Matcher]") -> None:
+        if self._compiling.pop(key, None) is None:  # it has left
+            return
+        error = closed() if task.cancelled() else task.exception()
+        if error is None:
+            self._hand_on(Began(key))
+            self._driver.submit(DriverJob(key, job, self.info, task.result()))
+        else:
+            assert isinstance(error, Exception)
+            self._hand_on(Outcomes(((key, Failure.of(translated(error))),)))
 
-    @property
-    def slots(self) -> Slots:
-        return self._slots
-
-    @asynccontextmanager
-    async def generate(self, job: Generation) -> AsyncIterator[JobOutputs]:
-        """See `ModelContainer.generate`."""
-        job = bounded(job, self.info)
-        if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
-            backend = self.info.backend
-            raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
-        check_choice(job, self.info, self._engine.ends)
-        matcher = await self._grammars.matcher(job, job.constraint) if job.constraint else None
-        self._keys += 1
-        mailbox = Mailbox(asyncio.get_running_loop())
-        running = DriverJob(self._keys, job, mailbox, self.info, matcher)
-        self._driver.submit(running)
+    async def _close(self) -> None:
         try:
-            yield JobOutputs(mailbox, lambda: self._driver.finish(running))
-        finally:
-            if not running.over:
-                with anyio.CancelScope(shield=True):
-                    await self._driver.stop(running)
-
-    async def aclose(self) -> None:
-        if not self._closed:
-            self._closed = True
             await self._grammars.aclose()
             await self._driver.close()
+        finally:
+            self._hand_on(Closed())
+
+
+class DrivenContainer(PortContainer):
+    """A `ModelContainer` made of an engine in this process. Create it on the event loop."""
+
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None = None) -> None:
+        """`keeper`: of the engine's slots, where it can save and restore them."""
+        super().__init__(EnginePort(engine, keeper), engine)
+        self.engine = engine

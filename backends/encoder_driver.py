@@ -9,15 +9,16 @@ vectors come in its own order.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Never, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import anyio
 import msgspec
 
 from backends.bounds import check_inputs, check_tokens
-from backends.driver import Close, EngineThread, Stop, Submit, closed
+from backends.driver import EngineThread, Submit, closed
 from backends.errors import BackendError, GenerationFailed
+from backends.messages import Close
 from backends.protocol import EncoderInput, EncoderTokenizer, ModelInfo
 
 # The target time of a pass: new requests wait no longer for it, nor do cancelled ones.
@@ -108,7 +109,14 @@ def _fits(length: int, rows: int, longest: int, room: int, most: Pass) -> bool:
     return ALIKE * longest <= length <= longest and (rows + 1) * longest <= room
 
 
-class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Never]):
+class Stop(msgspec.Struct, frozen=True):
+    """A request leaves; `stopped` is called when the device doesn't work for it."""
+
+    job: EncoderJob
+    stopped: Callable[[], None]
+
+
+class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
     """The thread of an engine that encodes."""
 
     def __init__(self, engine: EncoderEngine, name: str) -> None:
@@ -116,6 +124,12 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Never]):
         self._jobs: deque[EncoderJob] = deque()
         self._rate = FIRST_GUESS
         self._start()
+
+    async def stop(self, job: EncoderJob) -> None:
+        """When this returns, the device no longer works for the request."""
+        stopped = anyio.Event()
+        self._put(Stop(job, lambda: self._call(stopped.set)))
+        await stopped.wait()
 
     def _work(self) -> None:
         while self._open:
@@ -126,8 +140,12 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Never]):
     def _give_up(self, reason: BackendError) -> None:
         self._fail(tuple(self._jobs), reason)
 
-    def _refuse(self, command: Submit[EncoderJob]) -> None:
-        self._fail((command.running,), closed())
+    def _refuse(self, command: Submit[EncoderJob] | Stop) -> None:
+        match command:
+            case Submit(job):
+                self._fail((job,), closed())
+            case Stop(stopped=stopped):
+                stopped()
 
     def _take_commands(self) -> None:
         while self._open and (not self._jobs or not self._commands.empty()):

@@ -7,7 +7,14 @@ import msgspec
 
 from backends.constraints import Mask
 from backends.errors import BackendError
-from backends.protocol import Generation, ModelInfo, PromptProgress, Scored, TokenLogprob
+from backends.protocol import (
+    Generation,
+    ModelInfo,
+    PromptProgress,
+    Scored,
+    Tokenizer,
+    TokenLogprob,
+)
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
@@ -42,25 +49,11 @@ class JobFailed(msgspec.Struct, frozen=True):
 StepResult: TypeAlias = Token | PromptScored | PromptRead | JobFailed
 
 
-class Engine(Protocol):
-    """One model on one device. Only one thread calls it, except `tokenize` and `detokenize`, which
-    any may.
-    """
+class Engine(Tokenizer, Protocol):
+    """One model on one device. Only one thread calls it, except as a tokenizer."""
 
     @property
     def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str: ...
-
-    def piece(self, token: int) -> bytes:
-        """The token's text as bytes, control tokens included."""
-        ...
-
-    def ends(self, token: int) -> bool:
-        """Whether the token ends a generation."""
-        ...
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         """Take a job; never more than `info.max_concurrent` at once. Returns the tokens of its

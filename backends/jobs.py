@@ -1,159 +1,42 @@
-"""A job in the driver: the line for a slot, the handling of each token, and the queue of outputs to
-the reader.
+"""The engine's end of jobs and slots, on the engine's thread.
 
-An engine's slots: the state of each, and its cache saved to a file and restored.
+A job in the driver: the line for a slot, and the handling of each token.
 
-`Slots` is the gateway's interface to them. Every engine has slots; an engine that can also save and
-restore a slot's cells has a `SlotKeeper`.
+An engine's slots: the state of each, and its cache saved to a file and restored. Every engine has
+slots; an engine that can also save and restore a slot's cells has a `SlotKeeper`.
 """
 
-import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from backends.constraints import Matcher
 from backends.engine import Engine, JobFailed, PromptRead, PromptScored, StepResult, Token
-from backends.errors import BackendError, InvalidJob, NotAble
+from backends.errors import BackendError, while_generating
+from backends.messages import (
+    Answered,
+    EraseSlot,
+    Failure,
+    ReadSlots,
+    RestoreSlot,
+    SaveSlot,
+    SlotOrder,
+    SlotStates,
+    SlotTokens,
+)
 from backends.protocol import (
     Ended,
     Generation,
     ModelInfo,
     Output,
     Piece,
-    PromptProgress,
-    Scored,
+    SavedSlot,
+    SlotState,
 )
 from backends.transcript import BannedStrings, Taken, Transcript, Verdict, Written
-
-
-class Mailbox:
-    """One job's outputs on the event loop's side. Pieces that were not fetched yet are joined into
-    one; while nothing waits here and the reader does, `take` may have a piece first, and `flush` is
-    called at the step's end (see `protocol.Outputs.offer`).
-
-    The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
-    waits on a bare future: an anyio.Event costs several times as much.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._before: deque[Scored | PromptProgress] = deque()  # all of it comes before the pieces
-        self._pieces: list[Piece] = []
-        self._last: Ended | Exception | None = None
-        self._closed = False
-        self._reader: asyncio.Future[None] | None = None
-        self.take: Callable[[Piece], bool] | None = None
-        self.flush: Callable[[], None] | None = None
-
-    def put(self, output: Output | BackendError) -> None:
-        """Called on the event loop's thread, by the driver's one call per step."""
-        if self._last is not None:  # the reader is about to get an exception of its own
-            return
-        reader = self._reader
-        awaited = reader is not None and not reader.done()
-        if isinstance(output, Piece):
-            if not awaited or self.take is None:
-                self._pieces.append(output)
-            elif self._taken(self.take, output):
-                return
-        elif isinstance(output, Scored | PromptProgress):
-            self._before.append(output)
-        else:
-            self._last = output
-        if awaited:
-            reader.set_result(None)  # type: ignore[union-attr]
-
-    def _taken(self, take: Callable[[Piece], bool], piece: Piece) -> bool:
-        """Whether the piece has gone. An exception is raised in the reader, not in the other jobs
-        of this step.
-        """
-        try:
-            if take(piece):
-                return True
-            self._pieces.append(piece)
-        except Exception as error:  # noqa: BLE001 - see above
-            self._last = error
-        return False
-
-    def send(self) -> None:
-        """The step's outputs are all in their mailboxes: what was taken of these goes on. Where it
-        doesn't the answer has a hole: what came behind that is worth nothing, its end neither.
-        """
-        if self.flush is None:
-            return
-        try:
-            self.flush()
-        except Exception as error:  # noqa: BLE001 - as in `_taken`
-            self._pieces.clear()
-            if not isinstance(self._last, Exception):  # which came first, and may be why
-                self._last = error
-            if self._reader is not None and not self._reader.done():
-                self._reader.set_result(None)
-
-    def __aiter__(self) -> AsyncIterator[Output]:
-        return self
-
-    async def __anext__(self) -> Output:
-        if self._closed:
-            raise StopAsyncIteration
-        while not self._pieces and self._last is None and not self._before:
-            self._reader = self._loop.create_future()
-            await self._reader
-        if self._before:
-            return self._before.popleft()
-        if self._pieces:
-            return self._take_pieces()
-        self._closed = True
-        if isinstance(self._last, Exception):
-            raise self._last
-        assert self._last is not None
-        return self._last
-
-    def _take_pieces(self) -> Piece:
-        pieces, self._pieces = self._pieces, []
-        if len(pieces) == 1:
-            return pieces[0]
-        return Piece(
-            "".join(piece.text for piece in pieces),
-            tuple(token for piece in pieces for token in piece.tokens),
-            tuple(logprob for piece in pieces for logprob in piece.logprobs),
-            tuple(pieces),
-        )
-
-
-def deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
-    """Put each into its mailbox, on the event loop's thread. What goes straight to connections is
-    sent when all are there: Python and the kernel in turns would take each other's place in the
-    caches at every token (benchmarks/results/diary.md).
-    """
-    for mailbox, output in outputs:
-        mailbox.put(output)
-    for mailbox, _ in outputs:
-        mailbox.send()
-
-
-class JobOutputs:
-    """See `protocol.Outputs`. Iteration is over the mailbox itself, for it is the hot path."""
-
-    def __init__(self, mailbox: Mailbox, stop: Callable[[], None]) -> None:
-        self._mailbox = mailbox
-        self.stop = stop
-
-    def __aiter__(self) -> AsyncIterator[Output]:
-        return self._mailbox
-
-    def __anext__(self) -> Awaitable[Output]:
-        return self._mailbox.__anext__()
-
-    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
-        """See `protocol.Outputs.offer`."""
-        self._mailbox.take = take
-        self._mailbox.flush = flush
-
 
 Job = TypeVar("Job")
 
@@ -201,7 +84,6 @@ class DriverJob:
         self,
         key: int,
         job: Generation,
-        mailbox: Mailbox,
         info: ModelInfo,
         matcher: Matcher | None = None,
     ) -> None:
@@ -209,8 +91,6 @@ class DriverJob:
         self.matcher = matcher  # of its constraint
         self.request = -key if job.request is None else job.request  # it shares turns in line
         self.job = job
-        self.mailbox = mailbox
-        self.over = False
         self.prompt_tokens = len(job.prompt)
         self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
         self.begun = False  # its first token has come
@@ -238,12 +118,6 @@ class DriverJob:
         )
 
 
-class Finish(msgspec.Struct, frozen=True):
-    """A job is to end; its `Ended` comes when it is released."""
-
-    running: DriverJob
-
-
 # ----------------------------------------------------------------------------------------- tokens
 # What a job's next token leads to: its text, or that tokens are taken back, or the end. Between the
 # engine's tokens and the transcript stand the strings that the answer may not hold
@@ -260,7 +134,7 @@ def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
     return Counter(result.key for result in results if isinstance(result, Token))
 
 
-def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | BackendError:
+def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | Failure:
     """The output that the job's reader gets."""
     match result:
         case PromptScored(scored=scored):
@@ -268,7 +142,7 @@ def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | Backend
         case PromptRead(progress=progress):
             return progress
         case JobFailed(error=error):
-            return error
+            return Failure.of(error)
 
 
 def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Written:
@@ -374,27 +248,6 @@ def _force(running: DriverJob, engine: Engine, closing: Sequence[int]) -> None:
             running.banned.forced(len(forced))
 
 
-T = TypeVar("T")
-
-
-class SlotState(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot at this moment. Counts are tokens."""
-
-    id: int
-    cells: int | None = None  # whose cells it holds; None: its engine doesn't report it
-    task: int | None = None  # the job that is computed in it; None: it is idle
-    job: Generation | None = None
-    prompt: int = 0
-    generated: int = 0
-
-
-class SavedSlot(msgspec.Struct, frozen=True):
-    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
-
-    tokens: int
-    data: bytes | bytearray
-
-
 class SlotKeeper(Protocol):
     """What an engine with a cache by slots can do with them. Called by its own thread alone, and
     never for a slot that is busy, except `cells` and `places`.
@@ -423,81 +276,75 @@ class SlotKeeper(Protocol):
         ...
 
 
-class ActiveJob(Protocol):
-    """A job that an engine has, as its driver keeps it. Counts are tokens."""
-
-    @property
-    def key(self) -> int: ...
-
-    @property
-    def job(self) -> Generation: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
-
-
-Work: TypeAlias = Callable[[], T]
-Ready: TypeAlias = Callable[[], bool]
-Active: TypeAlias = Callable[[], Sequence[ActiveJob]]
-
-
-class Ask(Protocol):
-    """Runs `work` on the engine's thread once `ready` says so; raises what it raises."""
-
-    def __call__(self, work: Work[Any], ready: Ready) -> Awaitable[Any]: ...
-
-
-class Slots:
-    """The slots of one container."""
+class SlotOrders:
+    """The orders that wait for their slot to be idle. All of it on the engine's thread."""
 
     def __init__(
-        self, info: ModelInfo, ask: Ask, active: Active, keeper: SlotKeeper | None
+        self,
+        info: ModelInfo,
+        active: Callable[[], Sequence[DriverJob]],
+        keeper: SlotKeeper | None,
+        tell: Callable[[Answered], None],
     ) -> None:
-        """`active`: the jobs that the engine has, oldest first; for its thread."""
+        """`active`: the jobs that the engine has, oldest first. `keeper`: None only where
+        `info.keeps_slots` is false: then slots are read, and that is all.
+        """
         self._info = info
-        self._ask = ask
         self._active = active
         self._keeper = keeper
+        self._tell = tell
+        self._open: dict[int, SlotOrder] = {}
 
-    async def states(self) -> Sequence[SlotState]:
-        """All of them, in order. Raises BackendError."""
-        found: Sequence[SlotState] = await self._ask(self._states, _always)
-        return found
+    def __bool__(self) -> bool:
+        return bool(self._open)
 
-    async def save(self, slot: int) -> SavedSlot:
-        """The cells of a slot, once it is idle. Raises BackendError."""
-        keeper = self._kept(slot)
-        saved: SavedSlot = await self._ask(lambda: keeper.save(slot), self._idle(keeper, slot))
-        return saved
+    def join(self, order: SlotOrder) -> None:
+        """It is carried out when its time has come."""
+        self._open[order.number] = order
 
-    async def restore(self, slot: int, data: bytes) -> int:
-        """Put back what `save` gave, once the slot is idle; its tokens. Raises BackendError."""
-        keeper = self._kept(slot)
-        idle = self._idle(keeper, slot)
-        restored: int = await self._ask(lambda: keeper.restore(slot, data), idle)
-        return restored
+    def withdraw(self, number: int) -> None:
+        """Who gave it has left."""
+        self._open.pop(number, None)
 
-    async def erase(self, slot: int) -> int:
-        """Forget a slot's cells, once it is idle; the tokens they held. Raises BackendError."""
-        keeper = self._kept(slot)
-        erased: int = await self._ask(lambda: keeper.erase(slot), self._idle(keeper, slot))
-        return erased
+    def carry_out_ready(self) -> None:
+        """Those whose time has come. Raises nothing."""
+        if not self._open:
+            return
+        for number, order in tuple(self._open.items()):
+            if self._is_ready(order):
+                del self._open[number]
+                self._tell(Answered(number, self._answer(order)))
 
-    def _kept(self, slot: int) -> SlotKeeper:
-        if self._keeper is None:
-            raise NotAble(f"{self._info.backend} can't save, restore or erase its slots.")
-        if not 0 <= slot < self._info.max_concurrent:
-            last = self._info.max_concurrent - 1
-            raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
-        return self._keeper
+    def give_up(self, error: BackendError) -> None:
+        """None of them will be carried out."""
+        for number in self._open:
+            self._tell(Answered(number, Failure.of(error)))
+        self._open.clear()
 
-    def _idle(self, keeper: SlotKeeper, slot: int) -> Ready:
-        return lambda: slot not in keeper.places().values()
+    def _is_ready(self, order: SlotOrder) -> bool:
+        if isinstance(order, ReadSlots) or self._keeper is None:
+            return True
+        return order.slot not in self._keeper.places().values()
 
-    def _states(self) -> Sequence[SlotState]:
+    def _answer(self, order: SlotOrder) -> SlotStates | SavedSlot | SlotTokens | Failure:
+        try:
+            return self._carried_out(order)
+        except Exception as error:  # noqa: BLE001 - raised where the order was given
+            return Failure.of(while_generating(error, "the engine"))
+
+    def _carried_out(self, order: SlotOrder) -> SlotStates | SavedSlot | SlotTokens:
+        if isinstance(order, ReadSlots):
+            return SlotStates(self._states())
+        assert self._keeper is not None, "the other end gives no such orders"
+        match order:
+            case SaveSlot(slot=slot):
+                return self._keeper.save(slot)
+            case RestoreSlot(slot=slot, data=data):
+                return SlotTokens(self._keeper.restore(slot, data))
+            case EraseSlot(slot=slot):
+                return SlotTokens(self._keeper.erase(slot))
+
+    def _states(self) -> tuple[SlotState, ...]:
         places = self._keeper.places() if self._keeper else _in_order(self._active())
         cells = self._keeper.cells() if self._keeper else None
         running = {places[job.key]: job for job in self._active() if job.key in places}
@@ -507,11 +354,11 @@ class Slots:
         )
 
 
-def _in_order(active: Sequence[ActiveJob]) -> Mapping[int, int]:
+def _in_order(active: Sequence[DriverJob]) -> Mapping[int, int]:
     return {job.key: place for place, job in enumerate(active)}
 
 
-def _state(slot: int, cells: int | None, running: ActiveJob | None) -> SlotState:
+def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState:
     if running is None:
         return SlotState(id=slot, cells=cells)
     return SlotState(
@@ -522,7 +369,3 @@ def _state(slot: int, cells: int | None, running: ActiveJob | None) -> SlotState
         prompt=running.prompt_tokens,
         generated=running.completion_tokens,
     )
-
-
-def _always() -> bool:
-    return True

@@ -1,7 +1,10 @@
 """The contract between the gateway and a loaded model.
 
-Everything that crosses it is a frozen msgspec struct, so the same contract can later cross a
-process boundary without a caller noticing. This module knows no engine and no gateway.
+What goes to a container that generates and comes back are messages, frozen structs that can be
+sent as bytes (`backends.messages`), so the engine may run elsewhere without a caller noticing. Two
+things don't cross: a model's tokenizer, which is made anew from `ModelInfo` where texts are read,
+and what a reader has its outputs handed to (`Outputs`), which is all on the gateway's side. This
+module knows no engine and no gateway.
 
     async with container.generate(job) as outputs:
         async for output in outputs:
@@ -16,8 +19,8 @@ Times are seconds, sizes are bytes, probabilities are natural logarithms.
 The contract between the gateway and a loaded model that reads texts and writes none: embeddings
 (its task is "embed"), or scores of documents for a query ("rank").
 
-A sibling of `backends.protocol`, under the same registry, leases and memory. What crosses is tokens
-in and bytes out, so that it can cross a process boundary too. It knows no engine and no gateway.
+A sibling of the contract above, under the same registry, leases and memory. What it encodes is
+tokens in and bytes out; its texts are read where it is loaded, which is in the gateway's process.
 
     inputs = [container.read(text) for text in texts]       # in any thread
     vectors = await container.encode(inputs)                # of all of them, in their order
@@ -36,13 +39,9 @@ import math
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
-
-if TYPE_CHECKING:
-    from backends.jobs import Slots
-
 
 Modality: TypeAlias = Literal["text", "image"]
 Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: see `backends.protocol`
@@ -171,7 +170,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
     """A token that could have been chosen. `text` is its bytes; they need not be whole UTF-8."""
 
     token: int
@@ -179,7 +178,7 @@ class Candidate(msgspec.Struct, frozen=True):
     logprob: float
 
 
-class TokenLogprob(msgspec.Struct, frozen=True):
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """What was chosen, and the best alternatives, from the model's own distribution before
     sampling. What was forced (the closing of a `ThinkingBudget`) is certain: its logprob is 0, and
     it has no alternatives.
@@ -189,7 +188,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: tuple[Candidate, ...] = ()
 
 
-class Scored(msgspec.Struct, frozen=True):
+class Scored(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The next tokens of the prompt and how likely the model finds each after those before it.
 
     All of them come, in one or several of these, before the first `Piece`. Nothing stands before
@@ -199,7 +198,7 @@ class Scored(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...]
 
 
-class PromptProgress(msgspec.Struct, frozen=True):
+class PromptProgress(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How much of the prompt has been read: `done` of `total` tokens, of which `cached` were in the
     KV cache. `seconds` since its slot was there. The first comes before anything is computed.
     """
@@ -210,7 +209,8 @@ class PromptProgress(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):  # there is one for each token
+# There is one for each token.
+class Piece(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a
     character). `parts`: what it was joined from, where a reader came late; else empty.
     """
@@ -224,7 +224,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):  # there is one for each tok
 Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full", "stopped"]
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """Why a job ended, and its usage. `token`: the end token, if the model has written one. It
     counts, but has no text, and so no piece; `logprob` is its own, where logprobs are wanted.
     """
@@ -263,7 +263,8 @@ class Outputs(Protocol):
         output and none is queued, on the event loop's thread: without a task's wake-up. The pieces
         for which it returns False come as usual, as everything else does. `flush` is called, before
         anything else runs there, when all jobs' outputs of the step have come: what was taken may
-        wait for that. Implementations without a direct path ignore this.
+        wait for that. Neither crosses to the engine's end: they are called where its messages come.
+        Implementations without a direct path ignore this.
         """
         ...
 
@@ -351,18 +352,81 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"
     layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported
+    # The file or folder from which its tokenizer can be made in another process
+    # (`catalog.ContainerModule.tokenizer`); None: from no file, or it can't be.
+    tokenizer_path: str | None = None
+
+
+class Tokenizer(Protocol):
+    """A model's texts and tokens. Needs no device; any thread may call it."""
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """See `ModelContainer.tokenize`."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
+
+    def piece(self, token: int) -> bytes:
+        """The token's text as bytes, control tokens included."""
+        ...
+
+    def ends(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        ...
+
+
+class SlotState(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot at this moment. Counts are tokens."""
+
+    id: int
+    cells: int | None = None  # whose cells it holds; None: its engine doesn't report it
+    task: int | None = None  # the job that is computed in it; None: it is idle
+    job: Generation | None = None
+    prompt: int = 0
+    generated: int = 0
+
+
+class SavedSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
+
+    tokens: int
+    data: bytearray  # gigabytes, perhaps: written once, and copied by nobody
+
+
+class Slots(Protocol):
+    """The slots of a model, in which its jobs are computed."""
+
+    async def states(self) -> Sequence[SlotState]:
+        """All of them, in order, between two steps. Raises BackendError."""
+        ...
+
+    async def save(self, slot: int) -> SavedSlot:
+        """The cells of a slot, once it is idle. Raises BackendError."""
+        ...
+
+    async def restore(self, slot: int, data: bytes) -> int:
+        """Put back what `save` gave, once the slot is idle; its tokens. Raises BackendError."""
+        ...
+
+    async def erase(self, slot: int) -> int:
+        """Forget a slot's cells, once it is idle; the tokens they held. Raises BackendError."""
+        ...
 
 
 class ModelContainer(Protocol):
-    """A model in memory. Every container passes `tests/backends/contract.py`."""
+    """A model in memory. Every container passes `tests/backends/contract.py`, as it is and with
+    bytes between its two ends.
+
+    Texts become tokens, and tokens texts, in the caller's process: by its tokenizer.
+    """
 
     @property
     def info(self) -> ModelInfo: ...
 
     @property
     def failure(self) -> str | None:
-        """Why it can't generate any more; None while it can. To be checked when a generation has
-        failed.
+        """Why it can't generate any more; None while it can. The engine reports it once, before the
+        errors of the jobs that it ends.
         """
         ...
 
@@ -382,9 +446,7 @@ class ModelContainer(Protocol):
         ...
 
     @property
-    def slots(self) -> "Slots":
-        """The slots in which jobs are computed."""
-        ...
+    def slots(self) -> Slots: ...
 
     def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:
         """Run `job`. When the context has exited the device no longer works for it and its cells

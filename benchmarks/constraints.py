@@ -30,6 +30,7 @@ from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from backends import catalog
 from backends.constraints import Grammars, Vocabulary
+from backends.driver import DrivenContainer
 from backends.llamacpp.batch import allowed_ids
 from backends.llamacpp.engine import draw_among
 from backends.llamacpp.library import api
@@ -268,7 +269,8 @@ async def measure(folder: Path, rounds: int) -> Results:
             keys[name] = await in_turns(container, fixed, rounds, 1, 4 * TOKENS)
             firsts[name] = await first_texts(container)
             if name == "llamacpp":
-                engine = container._engine  # type: ignore[attr-defined]  # noqa: SLF001 - its vocabulary
+                assert isinstance(container, DrivenContainer)
+                engine = container.engine
                 compiled = await compiling(engine)
                 row = OneRow(engine, engine._vocabulary.pointer)  # noqa: SLF001 - as above
                 token = {

@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from backends.cells import Slot
 from backends.errors import GenerationFailed, InvalidJob
-from backends.jobs import SavedSlot
 from backends.llamacpp.batch import LlamaJob
 from backends.llamacpp.library import api
-from backends.protocol import ModelInfo
+from backends.protocol import ModelInfo, SavedSlot
 
 State: TypeAlias = npt.NDArray[np.uint8]
 WHOLE, PART = api.LLAMA_STATE_SEQ_FLAGS_NONE, api.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY

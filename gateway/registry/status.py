@@ -9,7 +9,6 @@ import anyio
 import msgspec
 
 from backends.catalog import ModelFiles
-from backends.jobs import Slots
 from backends.protocol import (
     EncoderContainer,
     MemoryNeed,
@@ -17,6 +16,7 @@ from backends.protocol import (
     ModelContainer,
     ModelInfo,
     Progress,
+    Slots,
     Task,
 )
 from backends.remote import Container, RemoteContainer

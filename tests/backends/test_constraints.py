@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from backends import constraints
 from backends.constraints import Grammars, Matcher
+from backends.driver import DrivenContainer
 from backends.errors import GenerationFailed, InvalidJob
 from backends.protocol import Constraint, Generation, ModelContainer, ModelInfo, Sampling
 from config.engines import ScriptedOptions
@@ -60,7 +61,8 @@ async def test_forced_text_is_streamed_at_once(container: ModelContainer) -> Non
 
 async def test_what_can_only_end_so_is_not_computed(container: ModelContainer) -> None:
     """A step for the first letter and none for the others."""
-    engine = container._engine  # type: ignore[attr-defined]  # noqa: SLF001 - its steps
+    assert isinstance(container, DrivenContainer)
+    engine = container.engine
     step, steps = engine.step, []
 
     def counted() -> Sequence[object]:
@@ -68,7 +70,7 @@ async def test_what_can_only_end_so_is_not_computed(container: ModelContainer) -
         found: Sequence[object] = step()
         return found
 
-    engine.step = counted
+    engine.step = counted  # type: ignore[method-assign]
     whole = lark('start: "Hello, and welcome."')
     assert await said(container, whole) == "Hello, and welcome."
     assert len(steps) == 1

@@ -1,11 +1,12 @@
 """When an engine fails: who is told, who goes on, and when it is given up."""
 
 import threading
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 import anyio
+import msgspec
 import pytest
 from anyio import to_thread
 from hypothesis import given
@@ -16,7 +17,17 @@ from backends.driver import DrivenContainer
 from backends.engine import JobFailed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
 from backends.jobs import WaitingLine
-from backends.protocol import Ended, Generation, ModelInfo, Outputs, Piece, ThinkingBudget
+from backends.protocol import (
+    Constraint,
+    Ended,
+    Generation,
+    ModelInfo,
+    Outputs,
+    Piece,
+    SavedSlot,
+    SlotState,
+    ThinkingBudget,
+)
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -403,6 +414,10 @@ class Gated(Engine):
     def let(self, steps: int) -> None:
         self._gate.release(steps)
 
+    @property
+    def jobs(self) -> Collection[int]:
+        return self._jobs.keys()
+
 
 @asynccontextmanager
 async def gated(slots: int = 4) -> AsyncIterator[tuple[Gated, DrivenContainer]]:
@@ -412,6 +427,131 @@ async def gated(slots: int = 4) -> AsyncIterator[tuple[Gated, DrivenContainer]]:
         yield engine, container
     finally:
         engine.let(1000)
+        await container.aclose()
+
+
+class Keeper:
+    """Of one slot, which is busy as long as the engine has a job."""
+
+    def __init__(self, engine: Gated) -> None:
+        self._engine = engine
+        self.erased: list[int] = []
+        self.broken: list[Exception] = []
+
+    def cells(self) -> Sequence[int]:
+        return [3]
+
+    def places(self) -> Mapping[int, int]:
+        return dict.fromkeys(self._engine.jobs, 0)
+
+    def save(self, slot: int) -> SavedSlot:
+        return SavedSlot(3, bytearray(b"abc"))
+
+    def restore(self, slot: int, data: bytes) -> int:
+        return len(data)
+
+    def erase(self, slot: int) -> int:
+        if self.broken:
+            raise self.broken.pop()
+        self.erased.append(slot)
+        return 3
+
+
+async def test_an_order_for_a_slot_waits_until_it_is_idle_and_is_dropped_with_who_gave_it() -> None:
+    engine = Gated(slots=1)
+    engine.info = msgspec.structs.replace(engine.info, keeps_slots=True)
+    keeper = Keeper(engine)
+    container = DrivenContainer(engine, keeper)
+    tokens: list[int] = []
+
+    async def erase() -> None:
+        tokens.append(await container.slots.erase(0))
+
+    with anyio.fail_after(HANG):
+        async with container.generate(Generation(prompt=LONG)) as outputs:
+            await to_thread.run_sync(engine.stepping_now.wait, HANG)
+            async with anyio.create_task_group() as leaves:
+                leaves.start_soon(erase)
+                await anyio.wait_all_tasks_blocked()
+                leaves.cancel_scope.cancel()
+            async with anyio.create_task_group() as stays:
+                stays.start_soon(erase)
+                await anyio.wait_all_tasks_blocked()
+                engine.let(1)
+                await anext(outputs)
+                (state,) = await let_go_on(engine, container)
+                assert (state.cells, state.job, keeper.erased) == (3, Generation(prompt=LONG), [])
+                outputs.stop()
+                engine.let(1000)
+        assert (tokens, keeper.erased) == ([3], [0])
+        assert await container.slots.restore(0, b"ab") == 2
+        keeper.broken = [ValueError("odd")]
+        with pytest.raises(GenerationFailed, match="odd"):
+            await container.slots.erase(0)
+        await container.aclose()
+        with pytest.raises(GenerationFailed, match="closed"):
+            await container.slots.states()
+
+
+async def let_go_on(engine: Gated, container: DrivenContainer) -> Sequence[SlotState]:
+    """The states of the slots, which are read between two steps."""
+    states: list[Sequence[SlotState]] = []
+
+    async def read() -> None:
+        states.append(await container.slots.states())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        engine.let(1)
+    return states[0]
+
+
+class Compiling(Engine):
+    """Has texts, which grammars need; while they are not `readable` a grammar is being compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = msgspec.structs.replace(self.info, constrains=True)
+        self.readable = threading.Event()
+        self.reading_now = threading.Event()
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        self.reading_now.set()
+        assert self.readable.wait(HANG), "the test lets nothing be read"
+        return tuple(text.encode())
+
+
+GRAMMAR = '{"grammars": [{"lark_grammar": "start: /a*/"}]}'
+
+
+@pytest.mark.parametrize("ending", ["runs", "is refused", "leaves"])
+async def test_a_job_whose_grammar_is_compiled_leaves_nothing_behind(ending: str) -> None:
+    engine = Compiling()
+    container = DrivenContainer(engine)
+    grammar = "{}" if ending == "is refused" else GRAMMAR
+    job = Generation(prompt=SHORT, constraint=Constraint(grammar=grammar))
+    ends: list[object] = []
+
+    async def run() -> None:
+        try:
+            async with container.generate(job) as outputs:
+                *_, last = [output async for output in outputs]
+                ends.append(type(last))
+        except InvalidJob as error:
+            ends.append(error.param)
+
+    with anyio.fail_after(HANG):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await to_thread.run_sync(engine.reading_now.wait, HANG)
+            if ending == "leaves":
+                tasks.cancel_scope.cancel()
+            else:
+                engine.readable.set()
+        assert ends == {"runs": [Ended], "is refused": ["response_format"], "leaves": []}[ending]
+        assert isinstance(await outcome(container), Ended)
+        engine.readable.set()
         await container.aclose()
 
 

@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.jobs import SlotState
-from backends.protocol import Candidate, PromptProgress, TokenLogprob
+from backends.protocol import Candidate, PromptProgress, SlotState, TokenLogprob
 from gateway.dialects.frames import frame
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,

@@ -17,8 +17,7 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from backends.jobs import SlotState
-from backends.protocol import Modality
+from backends.protocol import Modality, SlotState
 from gateway.http.request_record import Activity, RequestStanding
 from gateway.registry import ModelStatus, Registry, State
 from gateway.registry.overview import Fit, Ledger, Measured, Parts

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.jobs import JobOutputs, Mailbox
+from backends.container import JobOutputs, Mailbox
 from backends.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
 from gateway.answers.answer import Choice, StopStrings
 from gateway.events import (

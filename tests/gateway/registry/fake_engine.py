@@ -15,8 +15,16 @@ from anyio.abc import TaskGroup
 
 from backends.catalog import Cards, ModelFiles, Placement
 from backends.errors import UnsupportedModel
-from backends.jobs import Slots
-from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
+from backends.protocol import (
+    Generation,
+    MemoryNeed,
+    ModelInfo,
+    Outputs,
+    Progress,
+    Report,
+    SavedSlot,
+    SlotState,
+)
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
@@ -81,7 +89,7 @@ class FakeContainer:
             size_bytes=1,
             memory=MemoryNeed(weights=engine.present[name], cache=0, engine=0),
         )
-        self.slots = Slots(self.info, _unasked, tuple, None)
+        self.slots = NoSlots()
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         raise NotImplementedError
@@ -103,8 +111,20 @@ class FakeContainer:
         await self._engine.close(self)
 
 
-async def _unasked(work: object, ready: object) -> None:
-    raise NotImplementedError
+class NoSlots:
+    """Nobody asks for them."""
+
+    async def states(self) -> Sequence[SlotState]:
+        raise NotImplementedError
+
+    async def save(self, slot: int) -> SavedSlot:
+        raise NotImplementedError
+
+    async def restore(self, slot: int, data: bytes) -> int:
+        raise NotImplementedError
+
+    async def erase(self, slot: int) -> int:
+        raise NotImplementedError
 
 
 class FakeEngine:

@@ -15,7 +15,7 @@ from litestar import get, post
 from litestar.types import ASGIApp
 
 from backends.errors import BackendError
-from backends.jobs import Slots, SlotState
+from backends.protocol import Slots, SlotState
 from gateway.access import Access
 from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import completion as wires

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from backends.jobs import SlotState
+from backends.protocol import SlotState
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
 from gateway.http.console.feed import Feed, ModelRemoved

@@ -1,19 +1,28 @@
 """What a mailbox promises whoever reads it, and whoever its pieces are offered to first."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import anyio
 import pytest
 
-from backends.driver import Questions, question
-from backends.errors import BackendError, GenerationFailed
-from backends.jobs import JobOutputs, Mailbox, deliver
+from backends.container import JobOutputs, Mailbox, Mailboxes
+from backends.errors import GenerationFailed
+from backends.messages import Failure
 from backends.protocol import Ended, Output, Piece
 
 pytestmark = pytest.mark.anyio
 
 ENDED = Ended(cause="end_token", prompt_tokens=1, cached_tokens=0, completion_tokens=3)
+
+
+@contextmanager
+def several(count: int) -> Iterator[tuple[Mailboxes, list[Mailbox]]]:
+    """The mailboxes of the jobs 0, 1, ..."""
+    mailboxes = Mailboxes()
+    with ExitStack() as held:
+        yield mailboxes, [held.enter_context(mailboxes.opened(key)) for key in range(count)]
 
 
 class Reader:
@@ -88,27 +97,35 @@ async def test_who_fails_to_take_a_piece_hears_of_it_alone() -> None:
 
 
 async def test_what_is_taken_is_sent_when_all_of_the_step_is_there() -> None:
-    loop = asyncio.get_running_loop()
-    mailboxes = [Mailbox(loop) for _ in range(2)]
-    first, second = readers = [Reader(mailbox) for mailbox in mailboxes]
-    unsent: list[tuple[str, ...]] = []
+    with several(2) as (mailboxes, each):
+        first, second = readers = [Reader(mailbox) for mailbox in each]
+        unsent: list[tuple[str, ...]] = []
 
-    def watched() -> None:
-        unsent.append((*first.taken, *second.taken, *first.sent, *second.sent))
-        first.flush()
+        def watched() -> None:
+            unsent.append((*first.taken, *second.taken, *first.sent, *second.sent))
+            first.flush()
 
-    mailboxes[0].flush = watched
-    async with anyio.create_task_group() as tasks:
-        for reader in readers:
+        each[0].flush = watched
+        async with anyio.create_task_group() as tasks:
+            for reader in readers:
+                tasks.start_soon(reader.run)
+            await anyio.wait_all_tasks_blocked()
+            mailboxes.deliver([*enumerate(map(Piece, "ab")), (0, ENDED), (1, ENDED)])
+            assert unsent[0] == ("a", "b")
+            assert [reader.sent for reader in readers] == [["a"], ["b"]]
+
+
+async def test_what_comes_for_a_reader_that_is_gone_keeps_nothing_from_the_others() -> None:
+    with several(1) as (mailboxes, (mailbox,)):
+        reader = Reader(mailbox)
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(reader.run)
-        await anyio.wait_all_tasks_blocked()
-        pieces = [(mailbox, Piece(text)) for mailbox, text in zip(mailboxes, "ab", strict=True)]
-        deliver([*pieces, (mailboxes[0], ENDED), (mailboxes[1], ENDED)])
-        assert unsent[0] == ("a", "b")
-        assert [reader.sent for reader in readers] == [["a"], ["b"]]
+            await anyio.wait_all_tasks_blocked()
+            mailboxes.deliver([(7, Piece("a")), (0, Piece("b")), (7, ENDED), (0, ENDED)])
+        assert reader.sent == ["b"]
 
 
-BROKEN = GenerationFailed("broken")
+BROKEN = Failure.of(GenerationFailed("broken"))
 
 
 @pytest.mark.parametrize(
@@ -122,66 +139,41 @@ BROKEN = GenerationFailed("broken")
 )
 @pytest.mark.parametrize("place", range(3))
 async def test_who_fails_to_send_hears_of_it_alone_whatever_else_the_step_brought(
-    place: int, behind: Sequence[Output | BackendError], told: type[Exception]
+    place: int, behind: Sequence[Output | Failure], told: type[Exception]
 ) -> None:
-    mailboxes = [Mailbox(asyncio.get_running_loop()) for _ in range(3)]
-    readers = [Reader(mailbox) for mailbox in mailboxes]
-    broken, failing = mailboxes[place], readers[place]
+    with several(3) as (mailboxes, each):
+        readers = [Reader(mailbox) for mailbox in each]
+        broken, failing = each[place], readers[place]
 
-    def flush() -> None:
-        raise ZeroDivisionError
+        def flush() -> None:
+            raise ZeroDivisionError
 
-    broken.flush = flush
-    broken.take = lambda piece: piece.text != "z" and failing.take(piece)
+        broken.flush = flush
+        broken.take = lambda piece: piece.text != "z" and failing.take(piece)
 
-    async def run() -> None:
-        with pytest.raises(told):
-            await failing.run()
+        async def run() -> None:
+            with pytest.raises(told):
+                await failing.run()
 
-    async with anyio.create_task_group() as tasks:
-        for reader in readers:
-            tasks.start_soon(run if reader is failing else reader.run)
-        await anyio.wait_all_tasks_blocked()
-        step: list[Output | BackendError] = [Piece("a"), *behind]
-        sound = [mailbox for mailbox in mailboxes if mailbox is not broken]
-        begun = [(mailbox, Piece("a")) for mailbox in sound]
-        deliver([*begun[:place], *((broken, output) for output in step), *begun[place:]])
-        deliver([(mailbox, Piece("b")) for mailbox in sound])
-        deliver([(mailbox, ENDED) for mailbox in sound])
-    assert failing.read == []
-    assert [reader.sent for reader in readers if reader is not failing] == [["a", "b"]] * 2
+        async with anyio.create_task_group() as tasks:
+            for reader in readers:
+                tasks.start_soon(run if reader is failing else reader.run)
+            await anyio.wait_all_tasks_blocked()
+            step: list[Output | Failure] = [Piece("a"), *behind]
+            sound = [key for key in range(3) if key != place]
+            begun = [(key, Piece("a")) for key in sound]
+            mailboxes.deliver([*begun[:place], *((place, one) for one in step), *begun[place:]])
+            mailboxes.deliver([(key, Piece("b")) for key in sound])
+            mailboxes.deliver([(key, ENDED) for key in sound])
+        assert failing.read == []
+        assert [reader.sent for reader in readers if reader is not failing] == [["a", "b"]] * 2
 
 
 async def test_an_engine_s_error_comes_behind_what_was_said() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     reader = Reader(mailbox)
     mailbox.put(Piece("a"))
-    mailbox.put(GenerationFailed("broken"))
+    mailbox.put(Failure.of(GenerationFailed("broken")))
     with pytest.raises(GenerationFailed):
         await reader.run()
     assert reader.said == ["a"]
-
-
-async def test_a_question_of_someone_who_left_is_not_carried_out() -> None:
-    done: list[str] = []
-    is_ready = False
-    questions, loop = Questions(), asyncio.get_running_loop()
-
-    def call(function: Callable[[], None]) -> None:
-        loop.call_soon(function)
-
-    def ask(name: str) -> "asyncio.Future[object]":
-        asked, answer = question(loop, call, lambda: done.append(name), lambda: is_ready)
-        questions.join(asked)
-        return answer
-
-    left, stays = ask("left"), ask("stays")
-    questions.answer_ready()
-    left.cancel()
-    questions.answer_ready()
-    assert done == []
-    is_ready = True
-    questions.answer_ready()
-    await stays
-    assert done == ["stays"]
-    assert not questions

@@ -1,0 +1,211 @@
+"""The messages between the two ends of a container that generates. All are frozen structs, and
+`encode` makes bytes of each that `command_of` and `event_of` read back: so the engine's end may
+live in another process.
+
+    the gateway's end (`backends.container`)          the engine's end (`backends.driver`)
+    Begin(key, job) ──────────────────────────────▶   compiles its grammar, waits in line, runs it
+         ◀── Began(key) ───────────────────────────   only of a job with a constraint
+         ◀── Outcomes ─────────────────────────────   one for each step, with all jobs' outputs
+    Finish(key) ──────────────────────────────────▶   its `Ended` comes in one of these
+    Leave(key) ───────────────────────────────────▶   the device drops it
+         ◀── Left(key) ────────────────────────────
+    ReadSlots, SaveSlot, RestoreSlot, EraseSlot ──▶   carried out between two steps
+         ◀── Answered(number, ...) ────────────────
+         ◀── Broke(reason) ────────────────────────   before the errors that it causes
+    Close ────────────────────────────────────────▶
+         ◀── Closed ───────────────────────────────
+
+A job's key and an order's number are chosen by the gateway's end, and used once. After a job's
+`Ended` or `Failure` nothing more comes of it but `Left`, where it is to leave all the same.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias, get_args
+
+import msgspec
+
+from backends.errors import (
+    BackendError,
+    GenerationFailed,
+    InvalidJob,
+    NotAble,
+    OutOfMemory,
+    PromptTooLong,
+)
+from backends.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
+
+Kind: TypeAlias = Literal[
+    "BackendError", "GenerationFailed", "InvalidJob", "NotAble", "OutOfMemory", "PromptTooLong"
+]
+_KINDS: dict[str, type[BackendError]] = {
+    kind.__name__: kind
+    for kind in (BackendError, GenerationFailed, InvalidJob, NotAble, OutOfMemory, PromptTooLong)
+}
+assert set(_KINDS) == set(get_args(Kind))
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A `BackendError` on its way. `param`: of an InvalidJob; the counts: of a PromptTooLong."""
+
+    kind: Kind
+    text: str
+    param: str | None = None
+    prompt_tokens: int = 0
+    context_length: int = 0
+
+    @classmethod
+    def of(cls, error: BackendError) -> "Failure":
+        """What `error` says; a kind that isn't told apart here is the nearest one that is."""
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _KINDS)
+        match error:
+            case PromptTooLong():
+                counts = error.prompt_tokens, error.context_length
+                return cls("PromptTooLong", str(error), error.param, *counts)
+            case InvalidJob():
+                return cls("InvalidJob", str(error), error.param)
+        return cls(kind, str(error))  # type: ignore[arg-type]  # a key of `_KINDS`
+
+    def error(self) -> BackendError:
+        """The error, to be raised where it came to."""
+        match self.kind:
+            case "PromptTooLong":
+                return PromptTooLong(self.prompt_tokens, self.context_length)
+            case "InvalidJob":
+                return InvalidJob(self.text, self.param)
+        return _KINDS[self.kind](self.text)
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A job joins the line. It is within `backends.bounds`."""
+
+    key: int
+    job: Generation
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A job ends before the next step, with the cause "stopped"; harmless when it is over."""
+
+    key: int
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A job's reader has gone: answered with `Left` when the device doesn't work for it."""
+
+    key: int
+
+
+class ReadSlots(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `SlotStates`, between two steps."""
+
+    number: int
+
+
+class SaveSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with a `SavedSlot` once the slot is idle."""
+
+    number: int
+    slot: int
+
+
+class RestoreSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `SlotTokens` once the slot is idle. `data`: of a `SavedSlot`."""
+
+    number: int
+    slot: int
+    data: bytes
+
+
+class EraseSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `SlotTokens` once the slot is idle."""
+
+    number: int
+    slot: int
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Who gave the order has left: it is not carried out any more, nor answered."""
+
+    number: int
+
+
+class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The last command: the device is given back, and all that is left gets an error."""
+
+
+SlotOrder: TypeAlias = ReadSlots | SaveSlot | RestoreSlot | EraseSlot
+Command: TypeAlias = Begin | Finish | Leave | SlotOrder | Withdraw | Close
+
+# ------------------------------------------------------------------------------------------- events
+
+
+class Began(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The grammar of a job's constraint is compiled, and the job is in line."""
+
+    key: int
+
+
+class Outcomes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What one step gave, for all jobs: by the job's key, in order."""
+
+    outputs: tuple[tuple[int, Output | Failure], ...]
+
+
+class Left(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The device no longer works for this job."""
+
+    key: int
+
+
+class SlotStates(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All slots, in order."""
+
+    states: tuple[SlotState, ...]
+
+
+class SlotTokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How many tokens were restored, or erased."""
+
+    tokens: int
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What became of an order."""
+
+    number: int
+    answer: SlotStates | SavedSlot | SlotTokens | Failure
+
+
+class Broke(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The model can't generate any more."""
+
+    reason: str
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The device is free. The last event."""
+
+
+Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed
+
+
+class Port(Protocol):
+    """The engine's end, as the gateway's sees it. Used on the event loop's thread."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        """`receive` gets all events from now on, on the event loop's thread, in their order."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Does not wait."""
+        ...
+
+
+encode = msgspec.msgpack.Encoder().encode
+command_of: Callable[[bytes], Command] = msgspec.msgpack.Decoder(Command).decode
+event_of: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
