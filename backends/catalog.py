@@ -27,9 +27,11 @@ from backends.protocol import (
     MemoryNeed,
     Modality,
     ModelContainer,
+    ModelInfo,
     Report,
     Sampling,
     Task,
+    Tokenizer,
 )
 from backends.remote import RemoteTarget
 from config.engines import EngineOptions
@@ -238,6 +240,12 @@ class ContainerModule(Protocol):
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> EncoderContainer:
         """As `load`, what makes vectors or ranks. Only where `files` recognises such models."""
+        ...
+
+    def tokenizer(self, info: ModelInfo) -> Tokenizer:
+        """That of a model which is loaded elsewhere, by what its container says of it. Takes its
+        time, and no device. Raises LoadFailed.
+        """
         ...
 
 

@@ -139,6 +139,7 @@ class ExLlamaModel(ABC):
             penalties_first=True,
             forces_from=FORCES_FROM,
             generation_defaults=files.generation_defaults,
+            tokenizer_path=str(files.path),
         )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from backends.catalog import ModelFiles
 from backends.exllama.container import driven
 from backends.exllamav3.library import ExLlamaV3Library, installed
-from backends.protocol import ModelContainer, Report
+from backends.huggingface.vocabulary import tokenizer_of
+from backends.protocol import ModelContainer, ModelInfo, Report, Tokenizer
 from config.engines import EngineOptions, ExLlamaV3Options
 
 
@@ -23,3 +24,8 @@ async def load_with(
     """As `load`, with the library that `library` gives on the loading thread."""
     assert isinstance(options, ExLlamaV3Options)
     return await driven("backends.exllamav3.loading", library, files, options, report)
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:
+    """See `ContainerModule.tokenizer`."""
+    return tokenizer_of(info)

@@ -35,9 +35,10 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from backends.container import VocabularyTokenizer
 from backends.errors import LoadFailed
 from backends.huggingface.model_folder import read_json_if_there, text_config
-from backends.protocol import SpecialTokens
+from backends.protocol import ModelInfo, SpecialTokens
 
 SECTION = 1 << 15  # characters
 AROUND = 256  # characters on each side of a cut that is tried
@@ -424,3 +425,10 @@ def _speller(description: Description) -> Callable[[str], bytes]:
     decoder = description.get("decoder") or {}
     kinds = {decoder.get("type")} | {part.get("type") for part in decoder.get("decoders", ())}
     return _ByteLevel() if "ByteLevel" in kinds else _sentence_piece
+
+
+def tokenizer_of(info: ModelInfo) -> VocabularyTokenizer:
+    """See `catalog.ContainerModule.tokenizer`. Raises LoadFailed."""
+    if info.tokenizer_path is None:
+        raise LoadFailed("the model has no tokenizer.json: its tokenizer was converted in its load")
+    return VocabularyTokenizer(HfVocabulary(Path(info.tokenizer_path), info.vocab_size))

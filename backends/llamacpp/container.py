@@ -2,12 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from backends.catalog import ModelFiles, command
+from backends.container import VocabularyTokenizer
 from backends.driver import DrivenContainer, run_abandonable
 from backends.encoder_driver import DrivenEncoder
-from backends.errors import BackendMissing
-from backends.protocol import EncoderContainer, ModelContainer, Progress, Report
+from backends.errors import BackendMissing, LoadFailed
+from backends.protocol import (
+    EncoderContainer,
+    ModelContainer,
+    ModelInfo,
+    Progress,
+    Report,
+    Tokenizer,
+)
 from config.engines import EngineOptions, LlamaCppOptions
 
 try:
@@ -43,6 +52,13 @@ async def load_encoder(
         encoder.LlamaEncoderModel.free,
     )
     return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:
+    """See `ContainerModule.tokenizer`: llama.cpp's own, of the same file."""
+    if info.tokenizer_path is None:
+        raise LoadFailed("the model names no file of its vocabulary")
+    return VocabularyTokenizer(loading.load_vocabulary(Path(info.tokenizer_path)))
 
 
 def _reporting(

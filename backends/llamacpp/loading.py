@@ -12,6 +12,7 @@ that of every buffer, where each layer lies, and why something failed:
 import ctypes
 import re
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -268,6 +269,20 @@ def load_model(
     return model
 
 
+def load_vocabulary(path: Path) -> LlamaVocabulary:
+    """The vocabulary alone, without weights and device. Raises LoadFailed."""
+    listen()
+    params = api.llama_model_default_params()
+    params.vocab_only = True
+    params.n_gpu_layers = 0
+    model = api.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise LoadFailed(f"llama.cpp can't read the vocabulary of {path.name}: {last_errors()}")
+    vocabulary = LlamaVocabulary(model)
+    weakref.finalize(vocabulary, api.llama_model_free, model)
+    return vocabulary
+
+
 def _warn_unheeded(options: LlamaCppOptions) -> None:
     """Layers on a card were asked for by their number, or there is a card, but none is used."""
     if not api.llama_supports_gpu_offload() and (
@@ -457,4 +472,5 @@ def _info(
         generation_defaults=files.generation_defaults,
         layers=layers(),
         memory=memory_taken(files),
+        tokenizer_path=str(files.path),
     )

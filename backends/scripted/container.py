@@ -4,8 +4,8 @@ import anyio
 
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
-from backends.protocol import ModelContainer, Progress, Report
-from backends.scripted.engine import ScriptedEngine
+from backends.protocol import ModelContainer, ModelInfo, Progress, Report, Tokenizer
+from backends.scripted.engine import ByteTokenizer, ScriptedEngine
 from backends.scripted.files import read
 from config.engines import EngineOptions, ScriptedOptions
 
@@ -20,3 +20,8 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
         await anyio.sleep(options.load_seconds / PARTS)
     report(Progress("weights", files.size_bytes, files.size_bytes))
     return DrivenContainer(ScriptedEngine(files, read(files.path), options))
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:  # noqa: ARG001 - the contract's shape
+    """See `ContainerModule.tokenizer`: the same for all scripts."""
+    return ByteTokenizer()

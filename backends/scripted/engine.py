@@ -86,7 +86,23 @@ class Speaker:
             self.at = end
 
 
-class ScriptedEngine:
+class ByteTokenizer:
+    """A token for each byte."""
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token != END).decode(errors="replace")
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == END else bytes((token,))
+
+    def ends(self, token: int) -> bool:
+        return token == END
+
+
+class ScriptedEngine(ByteTokenizer):
     """See `backends.engine.Engine`."""
 
     def __init__(self, files: ModelFiles, script: Script, options: ScriptedOptions) -> None:
@@ -107,18 +123,6 @@ class ScriptedEngine:
             scores_prompts=True,
             constrains=True,
         )
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return tuple(text.encode())
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token != END).decode(errors="replace")
-
-    def piece(self, token: int) -> bytes:
-        return b"" if token == END else bytes((token,))
-
-    def ends(self, token: int) -> bool:
-        return token == END
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         prompt = self.detokenize(job.prompt)

@@ -14,7 +14,15 @@ from backends.catalog import ModelFiles, command
 from backends.driver import DrivenContainer, run_abandonable
 from backends.encoder_driver import DrivenEncoder
 from backends.errors import BackendMissing
-from backends.protocol import EncoderContainer, ModelContainer, Progress, Report
+from backends.huggingface.vocabulary import tokenizer_of
+from backends.protocol import (
+    EncoderContainer,
+    ModelContainer,
+    ModelInfo,
+    Progress,
+    Report,
+    Tokenizer,
+)
 from config.engines import EngineOptions, TransformersOptions
 
 if TYPE_CHECKING:
@@ -42,6 +50,11 @@ async def load_encoder(
         lambda wanted: _encoder(files, chosen, reporting(wanted)), lambda engine: engine.close()
     )
     return DrivenEncoder(made)
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:
+    """See `ContainerModule.tokenizer`."""
+    return tokenizer_of(info)
 
 
 def _reporting(

@@ -39,6 +39,7 @@ from config.engines import TransformersOptions
 
 # transformers announces its progress through one hook for the whole process, so loads take turns.
 _ONE_AT_A_TIME = threading.Lock()
+OWN_TOKENIZER = "tokenizer.json"
 Step = Callable[[float], bool]
 
 
@@ -306,8 +307,8 @@ def _processor(files: ModelFiles, options: TransformersOptions, config: Any) -> 
 def vocabulary_of(
     files: ModelFiles, options: TransformersOptions, size: int
 ) -> tuple[HfVocabulary, Tokenizer]:
-    """By the folder's `tokenizer.json`; where there is none, by the one transformers makes."""
-    if (files.path / "tokenizer.json").is_file():
+    """By the folder's own; where there is none, by the one transformers makes."""
+    if (files.path / OWN_TOKENIZER).is_file():
         return _in_folder(files.path, size)
     trust = options.trust_remote_code
     tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=trust)
@@ -320,7 +321,7 @@ def vocabulary_of(
 
 
 def _in_folder(folder: Path, size: int) -> tuple[HfVocabulary, Tokenizer]:
-    return HfVocabulary(folder, size), whole_tokenizer(folder / "tokenizer.json")
+    return HfVocabulary(folder, size), whole_tokenizer(folder / OWN_TOKENIZER)
 
 
 def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:
@@ -345,6 +346,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         constrains=True,
         penalties_first=True,
         generation_defaults=files.generation_defaults,
+        tokenizer_path=str(files.path) if (files.path / OWN_TOKENIZER).is_file() else None,
     )
 
 

@@ -20,6 +20,7 @@ from tests.backends import gguf_grown
 from tests.backends.batching import BATCHING, GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import PROMISES, Subject, run, text_of
+from tests.backends.loopback import over_bytes
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +50,15 @@ async def test_contract(
     promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
 ) -> None:
     await promise(Subject(container, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("promise", [*PROMISES, *CONSTRAINED], ids=lambda promise: promise.__name__)
+async def test_contract_over_bytes(promise: Callable[[Subject], Awaitable[None]]) -> None:
+    container = over_bytes(await load(SPLIT))
+    try:
+        await promise(Subject(container, prompt=GREETING, long=STORY))
+    finally:
+        await container.aclose()
 
 
 @pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)

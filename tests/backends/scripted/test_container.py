@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
 from backends import catalog
@@ -10,6 +11,7 @@ from backends.errors import GenerationFailed
 from backends.protocol import ModelContainer, Progress
 from config.engines import ScriptedOptions
 from tests.backends.contract import PROMISES, Subject, job, run, text_of
+from tests.backends.loopback import BytesPort, over_bytes
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +41,31 @@ async def test_contract(promise: Callable[[Subject], Awaitable[None]], tmp_path:
         await promise(Subject(container, prompt="hello", long="long"))
     finally:
         await container.aclose()
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_contract_over_bytes(
+    promise: Callable[[Subject], Awaitable[None]], tmp_path: Path
+) -> None:
+    container = over_bytes(await load(tmp_path, ScriptedOptions(max_concurrent=4)))
+    try:
+        await promise(Subject(container, prompt="hello", long="long"))
+    finally:
+        await container.aclose()
+
+
+async def test_a_step_is_one_message_for_all_its_jobs(tmp_path: Path) -> None:
+    container = over_bytes(await load(tmp_path, ScriptedOptions(max_concurrent=4)))
+    assert isinstance(container.port, BytesPort)
+    subject = Subject(container, prompt="hello", long="long")
+    said = "An engine stands on the turntable, turns, and leaves on another track."
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(run, container, job(subject, "long"))
+    # each letter and the end, a few more where jobs didn't begin at the same step
+    assert len(said) < container.port.events < 2 * len(said)
+    assert container.port.commands == 4
+    await container.aclose()
 
 
 async def test_a_failed_step_fails_its_own_requests_only(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
-from backends.protocol import ModelContainer, Progress, Report
+from backends.protocol import ModelContainer, ModelInfo, Progress, Report, Tokenizer
 from config.engines import EngineOptions
-from tests.backends.toy.engine import TableEngine
+from tests.backends.toy.engine import ByteTokenizer, TableEngine
 from tests.backends.toy.files import read
 from tests.backends.toy.options import ToyOptions
 
@@ -14,3 +14,7 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
     table = read(files.path)
     report(Progress("weights", files.size_bytes, files.size_bytes))
     return DrivenContainer(TableEngine(files, table, options))
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:
+    return ByteTokenizer()

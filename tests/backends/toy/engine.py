@@ -33,7 +33,23 @@ class Answer:
         return self.chance.choices([*row], [share**power for share in row.values()])[0]
 
 
-class TableEngine:
+class ByteTokenizer:
+    """See `backends.protocol.Tokenizer`: a token for each byte."""
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token != END).decode(errors="replace")
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == END else bytes((token,))
+
+    def ends(self, token: int) -> bool:
+        return token == END
+
+
+class TableEngine(ByteTokenizer):
     """See `backends.engine.Engine`."""
 
     def __init__(self, files: ModelFiles, table: Table, options: ToyOptions) -> None:
@@ -51,18 +67,6 @@ class TableEngine:
             chat_template=files.chat_template,
             samplers=frozenset({"temperature", "seed"}),
         )
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return tuple(text.encode())
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token != END).decode(errors="replace")
-
-    def piece(self, token: int) -> bytes:
-        return b"" if token == END else bytes((token,))
-
-    def ends(self, token: int) -> bool:
-        return token == END
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         self._answers[key] = Answer(job)

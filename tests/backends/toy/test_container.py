@@ -16,6 +16,7 @@ from config.errors import ConfigError
 from config.loader import load_config
 from config.settings import Config, EnginesConfig
 from tests.backends.contract import PROMISES, Subject, job, run, text_of
+from tests.backends.loopback import over_bytes
 from tests.backends.toy.options import ToyOptions
 from tests.gateway.http.serving import HELLO, Running, serving
 
@@ -61,6 +62,20 @@ async def test_contract(promise: Callable[[Subject], Awaitable[None]], tmp_path:
     container = await CATALOG["toy"].container.load(
         files, ToyOptions(max_concurrent=4), lambda _: None
     )
+    try:
+        await promise(Subject(container, prompt="S", long="answer:"))
+    finally:
+        await container.aclose()
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_contract_over_bytes(
+    promise: Callable[[Subject], Awaitable[None]], tmp_path: Path
+) -> None:
+    loaded = await CATALOG["toy"].container.load(
+        CATALOG.recognise(write(tmp_path)), ToyOptions(max_concurrent=4), lambda _: None
+    )
+    container = over_bytes(loaded, CATALOG)
     try:
         await promise(Subject(container, prompt="S", long="answer:"))
     finally:

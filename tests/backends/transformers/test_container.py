@@ -21,6 +21,7 @@ from config.engines import TransformersOptions
 from tests.backends.batching import BATCHING, GREETING, STORY, said
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import GREEDY, PROMISES, Subject, closes_while_idle
+from tests.backends.loopback import over_bytes
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +64,13 @@ async def solo() -> AsyncIterator[ModelContainer]:
     await loaded.aclose()
 
 
+@pytest.fixture(scope="module")
+async def distant() -> AsyncIterator[ModelContainer]:
+    loaded = over_bytes(await load(OPTIONS))
+    yield loaded
+    await loaded.aclose()
+
+
 LASTING = [promise for promise in PROMISES if promise is not closes_while_idle]
 
 
@@ -71,6 +79,13 @@ async def test_contract(
     promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
 ) -> None:
     await promise(Subject(container, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("promise", [*LASTING, *CONSTRAINED], ids=lambda promise: promise.__name__)
+async def test_contract_over_bytes(
+    promise: Callable[[Subject], Awaitable[None]], distant: ModelContainer
+) -> None:
+    await promise(Subject(distant, prompt=GREETING, long=STORY))
 
 
 @pytest.mark.parametrize("promise", LASTING, ids=lambda promise: promise.__name__)

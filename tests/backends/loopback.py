@@ -1,0 +1,41 @@
+"""Bytes between the two ends of a container, as between two processes: every message is encoded and
+decoded, and the gateway's end has a tokenizer of its own, made of what the other end said of its
+model.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from backends.catalog import BACKENDS, Catalog
+from backends.container import PortContainer
+from backends.messages import Command, Event, Port, command_of, encode, event_of
+from backends.protocol import ModelContainer, ModelInfo
+
+
+class BytesPort:
+    """The far end of `port`: what goes there and comes from there is bytes."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self.info = msgspec.msgpack.decode(encode(port.info), type=ModelInfo)
+        self.commands = 0
+        self.events = 0  # messages that came
+
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        def received(event: Event) -> None:
+            self.events += 1
+            receive(event_of(encode(event)))
+
+        self._port.connect(received)
+
+    def send(self, command: Command) -> None:
+        self.commands += 1
+        self._port.send(command_of(encode(command)))
+
+
+def over_bytes(container: ModelContainer, catalog: Catalog = BACKENDS) -> PortContainer:
+    """The same model, spoken to through bytes alone, in the container's place."""
+    assert isinstance(container, PortContainer)
+    port = BytesPort(container.port)
+    return PortContainer(port, catalog[port.info.backend].container.tokenizer(port.info))
