@@ -1,4 +1,5 @@
-"""Limits of a job: a bound for every field of `Sampling` and `Generation`, in one table.
+"""Limits of a job: a bound for every field of `Generation`, in one table. Those of its sampling
+stand in the rows of `backends.samplers`.
 
 Engines hand numbers, texts and lists on to native code, which wraps, allocates or ends the process
 where Python would raise. So each field has a bound that fits the type and the cost of what it
@@ -7,14 +8,12 @@ no engine.
 
 What lies outside is an error that names the field, except where a smaller number means exactly the
 same: a `top_k` beyond the vocabulary, a range beyond the context.
-
-The kinds of bounds that a field of a job may have: numbers, texts, token ids, images.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,44 +24,21 @@ from backends.protocol import (
     Generation,
     Image,
     ModelInfo,
-    Sampling,
     ThinkingBudget,
 )
-
-Extent = Literal["context", "vocabulary"]
-
-
-class Bound(Protocol):
-    """What one field may hold."""
-
-    def fault(self, value: object) -> str | None:
-        """Why `value` can't be, whatever the model; None where it can."""
-        ...
-
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
-        """Why this model can't have `value`, which has no other fault."""
-        ...
-
-    def fitted(self, value: object, info: ModelInfo) -> object:
-        """`value`, or what means the same to this model and is not larger than it needs to be."""
-        ...
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A bound without faults, for others to be made of."""
-
-    def fault(self, value: object) -> str | None:
-        return None
-
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
-        return None
-
-    def fitted(self, value: object, info: ModelInfo) -> object:
-        return value
-
-
-class Flag(Kind, frozen=True):
-    """True or false."""
+from backends.samplers import (
+    OF_CONTEXT,
+    ROWS,
+    Bound,
+    Flag,
+    Kind,
+    Number,
+    Sampling,
+    Texts,
+    TokenIds,
+    is_half,
+    unknown,
+)
 
 
 class Label(Kind, frozen=True):
@@ -79,80 +55,6 @@ class Places(Kind, frozen=True):
         if len(value) > self.most:
             return f"Expected at most {self.most} places, got {len(value)}."
         return None
-
-
-class Number(Kind, frozen=True, kw_only=True):
-    """From `low` to `high`, both included; or None, where the field may be. What is above `enough`
-    of the model means the same as that.
-    """
-
-    low: float
-    high: float = math.inf  # infinity only where `enough` is given: then it never arrives
-    enough: Extent | None = None
-
-    def fault(self, value: object) -> str | None:
-        assert value is None or isinstance(value, int | float)
-        if value is None or (self.low <= value <= self.high and value != math.inf):
-            return None
-        end = "" if self.high == math.inf else f" to {self.high:g}"
-        return f"Expected a number from {self.low:g}{end}, got {_short(value)}."
-
-    def fitted(self, value: object, info: ModelInfo) -> object:
-        if value is None or self.enough is None:
-            return value
-        assert isinstance(value, int)
-        return min(value, _extent(info, self.enough))
-
-
-class Texts(Kind, frozen=True):
-    """At most `count` texts of at most `size` characters each; or one text alone."""
-
-    count: int
-    size: int
-    total: int | None = None  # characters of all of them; None: as many as they may have each
-
-    def fault(self, value: object) -> str | None:
-        if isinstance(value, str):
-            value = (value,)
-        assert isinstance(value, tuple)
-        if len(value) > self.count:
-            return f"Expected at most {self.count} texts, got {len(value)}."
-        longest = max(map(len, value), default=0)
-        if longest > self.size:
-            return f"Expected texts of at most {self.size} characters, one has {longest}."
-        if self.total is not None and sum(map(len, value)) > self.total:
-            return f"Expected at most {self.total} characters in all texts together."
-        if any(map(_halved, value)):
-            return "A text has half a surrogate pair, which is no character."
-        return None
-
-
-class TokenIds(Kind, frozen=True):
-    """Token ids of the vocabulary; no more of them than it has."""
-
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
-        assert isinstance(value, tuple)
-        return _wrong(value, info)
-
-
-class Biases(Kind, frozen=True):
-    """Pairs of a token id of the vocabulary and what is added to its logit: from `-high` to `high`,
-    or minus infinity, which bans it.
-    """
-
-    high: float
-
-    def fault(self, value: object) -> str | None:
-        assert isinstance(value, tuple)
-        for _, bias in value:
-            if not (-self.high <= bias <= self.high or bias == -math.inf):
-                least, most = -self.high, self.high
-                return f"Expected a bias from {least:g} to {most:g}, got {_short(bias)}."
-        return None
-
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
-        assert isinstance(value, tuple)
-        return _wrong([token for token, _ in value], info)
 
 
 class PromptIds(TokenIds, frozen=True):
@@ -192,7 +94,7 @@ class GrammarText(Kind, frozen=True):
         assert value is None or isinstance(value, Constraint)
         if value is None:
             return None
-        if _halved(value.grammar):
+        if is_half(value.grammar):
             return "The grammar has half a surrogate pair, which is no character."
         if (size := len(value.grammar.encode())) > self.size:
             return f"Expected a grammar of at most {self.size:,} bytes, got {size:,}."
@@ -208,42 +110,9 @@ class Nested(Kind, frozen=True):
     """A struct with a table of its own, which `bounded` checks."""
 
 
-def _extent(info: ModelInfo, extent: Extent) -> int:
-    return info.context_length if extent == "context" else info.vocab_size
-
-
-def _wrong(tokens: Sequence[int], info: ModelInfo) -> str | None:
-    if len(tokens) > info.vocab_size:
-        return f"Expected at most {info.vocab_size} tokens, got {len(tokens)}."
-    return unknown(tokens, info)
-
-
-def unknown(tokens: Sequence[int], info: ModelInfo) -> str | None:
-    """The ends first: this is done for every token of every prompt."""
-    if not tokens or (min(tokens) >= 0 and max(tokens) < info.vocab_size):
-        return None
-    wrong = next(token for token in tokens if not 0 <= token < info.vocab_size)
-    return f"token {_short(wrong)} is not in the vocabulary"
-
-
 def _odd(image: Image) -> bool:
     whole = image.width * image.height * 3 == len(image.rgb)
     return not (image.width > 0 and image.height > 0 and whole)
-
-
-def _short(number: float) -> str:
-    """Python refuses to write whole numbers of thousands of digits."""
-    if isinstance(number, int):
-        return str(number) if abs(number) < 2**64 else "one far beyond"
-    return f"{number:g}"
-
-
-def _halved(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 # Below this temperature sampling is greedy, on every engine (vLLM's `_SAMPLING_EPS`): a logit
@@ -286,54 +155,9 @@ class SlotNumber(Kind, frozen=True):
         return f"The model has the slots 0 to {info.max_concurrent - 1}, not {value}."
 
 
-SHARE = Number(low=0, high=1)
-SOME = Number(low=0, high=100)
-OF_CONTEXT = Number(low=0, enough="context")
-RANGE = Number(low=-1, enough="context")  # -1: the whole context
+SAMPLING: Mapping[str, Bound] = {name: row.bound for name, row in ROWS.items()}
 MARKERS = Texts(64, 1_000)
 
-SAMPLING: Mapping[str, Bound] = {
-    "seed": Number(low=-(2**63), high=2**64 - 1),  # engines take of it what they can
-    "temperature": SOME,
-    "temperature_last": Flag(),
-    "min_temp": SOME,
-    "max_temp": SOME,
-    "temp_exponent": SOME,
-    "smoothing_factor": SOME,
-    "smoothing_curve": SOME,
-    "top_k": Number(low=0, enough="vocabulary"),
-    "top_p": SHARE,
-    "min_p": SHARE,
-    "top_a": SOME,
-    "tfs": SHARE,
-    "typical_p": SHARE,
-    "skew": Number(low=-100, high=100),
-    "top_n_sigma": Number(low=0, high=1e6),
-    "xtc_probability": SHARE,
-    "xtc_threshold": SHARE,
-    "repetition_penalty": Number(low=0.01, high=100),  # a divisor of logits
-    "frequency_penalty": Number(low=-100, high=100),
-    "presence_penalty": Number(low=-100, high=100),
-    "penalty_range": RANGE,  # memory is taken for so many tokens
-    "repetition_decay": OF_CONTEXT,
-    "dry_multiplier": SOME,
-    "dry_base": SOME,  # raised to powers of up to the length of a repetition
-    "dry_allowed_length": OF_CONTEXT,
-    "dry_range": RANGE,
-    # Each is searched for in the text of every token; llama.cpp cuts longer ones off.
-    "dry_sequence_breakers": Texts(64, 40),
-    "mirostat_mode": Number(low=0, high=2),
-    "mirostat_tau": SOME,
-    "mirostat_eta": SOME,
-    "adaptive_target": Number(low=-100, high=1),
-    "adaptive_decay": SHARE,  # llama.cpp takes 0.99 for all above
-    "samplers": Texts(64, 40),
-    "logit_bias": Biases(1e4),
-    "banned_tokens": TokenIds(),
-    "allowed_tokens": TokenIds(),
-    "banned_strings": Texts(1_024, 1_000, total=32_768),  # each character is a node of a tree
-    "ban_eos": Flag(),
-}
 GENERATION: Mapping[str, Bound] = {
     "prompt": PromptIds(),
     "sampling": Nested(),

@@ -29,11 +29,11 @@ from backends.protocol import (
     ModelContainer,
     ModelInfo,
     Report,
-    Sampling,
     Task,
     Tokenizer,
 )
 from backends.remote import RemoteTarget
+from backends.samplers import Sampling
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
 

@@ -43,67 +43,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from backends.samplers import Sampling
+
 Modality: TypeAlias = Literal["text", "image"]
 Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: see `backends.protocol`
-
-
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is chosen. Every default is neutral: it changes nothing.
-
-    An engine applies what it can and names those fields in `ModelInfo.samplers`; the gateway
-    reports the requested ones that it lacks, so that nothing is ignored silently. What a field may
-    hold stands in `backends.bounds`.
-    """
-
-    seed: int | None = None
-    temperature: float = 1.0  # below `bounds.GREEDY_BELOW` it is greedy
-    temperature_last: bool = False
-    min_temp: float = 1.0  # dynamic temperature runs from min_temp to max_temp when they differ
-    max_temp: float = 1.0
-    temp_exponent: float = 1.0
-    smoothing_factor: float = 0.0
-    smoothing_curve: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    top_a: float = 0.0
-    tfs: float = 1.0
-    typical_p: float = 1.0
-    skew: float = 0.0
-    top_n_sigma: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    penalty_range: int = -1  # the last tokens that count; -1 is the whole context
-    repetition_decay: int = 0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_range: int = -1
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat_mode: Literal[0, 1, 2] = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    adaptive_target: float = -1.0  # below 0: off
-    adaptive_decay: float = 0.9
-    samplers: tuple[str, ...] = ()  # the order, see `backends.sampling.order`; empty: ours
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
-    banned_tokens: tuple[int, ...] = ()
-    allowed_tokens: tuple[int, ...] = ()  # empty: all are allowed
-    banned_strings: tuple[str, ...] = ()
-    ban_eos: bool = False
-
-    def requested(self) -> frozenset[str]:
-        """The fields that differ from their neutral value."""
-        values = zip(SAMPLERS, msgspec.structs.astuple(self), _NEUTRAL_VALUES, strict=True)
-        return frozenset([name for name, value, neutral in values if value != neutral])
-
-
-NEUTRAL = Sampling()
-SAMPLERS = Sampling.__struct_fields__
-_NEUTRAL_VALUES = msgspec.structs.astuple(NEUTRAL)
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):

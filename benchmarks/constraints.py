@@ -34,7 +34,8 @@ from backends.driver import DrivenContainer
 from backends.llamacpp.batch import allowed_ids
 from backends.llamacpp.engine import draw_among
 from backends.llamacpp.library import api
-from backends.protocol import Constraint, Ended, Generation, ModelContainer, Piece, Sampling
+from backends.protocol import Constraint, Ended, Generation, ModelContainer, Piece
+from backends.samplers import Sampling
 from benchmarks.report import Machine, machine
 from benchmarks.vocabulary import write
 from config.engines import LlamaCppOptions, TransformersOptions

@@ -19,7 +19,8 @@ from backends import catalog
 from backends.engine import Engine
 from backends.llamacpp.engine import LlamaCppEngine
 from backends.llamacpp.loading import load as load_gguf
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from backends.transformers.engine import TransformersEngine
 from backends.transformers.loading import load as load_folder
 from config.engines import LlamaCppOptions, TransformersOptions

@@ -26,7 +26,8 @@ from backends.constraints import Mask
 from backends.driver import DrivenContainer
 from backends.engine import Token
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.protocol import Generation, ModelInfo, Sampling
+from backends.protocol import Generation, ModelInfo
+from backends.samplers import Sampling
 from backends.sampling.state import SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching

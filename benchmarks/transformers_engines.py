@@ -21,7 +21,8 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 import bundled
 from backends import catalog
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from backends.transformers.engine import TransformersEngine
 from backends.transformers.loading import load
 from config.engines import TransformersOptions

@@ -16,13 +16,13 @@ from backends.protocol import (
     NamedTool,
     Part,
     Role,
-    Sampling,
     Shape,
     TextPart,
     Tool,
     ToolCall,
     ToolChoice,
 )
+from backends.samplers import Sampling
 
 __all__ = [
     "ChatRequest",

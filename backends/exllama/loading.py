@@ -23,7 +23,8 @@ from backends.exllama.library import while_loading
 from backends.exllama.pictures import ImageEmbeddings
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Progress
-from backends.sampling.state import SUPPORTED, SamplingContext
+from backends.sampling.state import SamplingContext
+from backends.sampling.truncation import SUPPORTED
 from config.engines import ExLlamaOptions
 
 LoadStep: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled

@@ -8,7 +8,7 @@ import torch
 
 from backends.exllama.drawing import Drawing
 from backends.exllamav2.library import ExLlamaV2Library
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 
 Sampled: TypeAlias = tuple[torch.Tensor, None, None, None, bool]
 

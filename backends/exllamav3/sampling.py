@@ -8,7 +8,7 @@ import torch
 
 from backends.exllama.drawing import Drawing
 from backends.exllamav3.library import ExLlamaV3Library
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 
 
 def theirs(sampling: Sampling, library: ExLlamaV3Library) -> Any:

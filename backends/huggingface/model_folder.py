@@ -29,7 +29,8 @@ from backends import bounds
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.huggingface import recurrent
-from backends.protocol import Modality, Sampling, Task
+from backends.protocol import Modality, Task
+from backends.samplers import Sampling
 
 FILE = "generation_config.json"
 

@@ -27,7 +27,8 @@ from backends.huggingface import model_folder
 from backends.llamacpp import memory
 from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
 from backends.llamacpp.memory import CpuLayouts
-from backends.protocol import MemoryNeed, Sampling
+from backends.protocol import MemoryNeed
+from backends.samplers import Sampling
 from config.engines import EngineOptions, LlamaCppOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.

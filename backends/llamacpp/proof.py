@@ -10,7 +10,8 @@ import bundled
 from backends import prebuilt
 from backends.catalog import recognise
 from backends.errors import BackendError
-from backends.protocol import Generation, Piece, Sampling
+from backends.protocol import Generation, Piece
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 
 PROMPT = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"

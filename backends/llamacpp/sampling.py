@@ -1,6 +1,6 @@
 """A job's sampling parameters as a llama.cpp sampler chain.
 
-The order is `backends.sampling.order`'s, so that the same request behaves alike on every engine.
+The order is `backends.samplers`'s, so that the same request behaves alike on every engine.
 llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
 and DRY count the prompt too, frequency and presence at the answer alone, as OpenAI's.
 
@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import NEUTRAL, Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import FIRST, NEUTRAL, SAMPLERS, TRUNCATIONS, Sampling, fades, order_of
 from backends.sampling.formulas import (
     SCALE,
     above_top_a,
@@ -35,7 +36,6 @@ from backends.sampling.formulas import (
     smoothed,
     within_tail_free,
 )
-from backends.sampling.order import FIRST, fades, order_of
 
 # The fields of llama.h's struct of one candidate.
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -233,7 +233,6 @@ def _log_times(bits: npt.NDArray[np.int32]) -> Floats:
     return np.asarray(np.log(-np.log(1.0 - (bits + 0.5) * SCALE)), np.float32)
 
 
-SUPPORTED = frozenset(Sampling.__struct_fields__)
 _NEVER = float("-inf")
 # The fields of llama.h's struct of one biased token.
 _LOGIT_BIAS = np.dtype([("token", np.int32), ("bias", np.float32)])
@@ -329,7 +328,8 @@ def _links(
     if sampling.mirostat_mode:
         order = (*(name for name in order if name in FIRST), "temperature")
     for name in order:
-        yield from makers[name]()
+        if name in makers:
+            yield from makers[name]()
     yield from _selection(sampling, vocabulary, _seed(sampling, variant))
 
 
@@ -486,6 +486,7 @@ _TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | OwnLink]] = {
     "min_p": lambda sampling: api.llama_sampler_init_min_p(sampling.min_p, _MIN_KEEP),
     "top_a": top_a,
 }
+SUPPORTED = frozenset(SAMPLERS) - (set(TRUNCATIONS) - _TRUNCATIONS.keys())
 
 
 def _truncation(name: str, sampling: Sampling) -> Iterator[Link | OwnLink]:

@@ -29,7 +29,8 @@ from backends.catalog import ModelFiles
 from backends.errors import BackendError, LoadFailed
 from backends.llamacpp.files import fitted, recognise
 from backends.llamacpp.library import api
-from backends.protocol import EncoderContainer, Generation, Image, ModelContainer, Sampling
+from backends.protocol import EncoderContainer, Generation, Image, ModelContainer
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from config.values import user_folder
 

@@ -1,7 +1,6 @@
 """From a batch of logits to one token per job, each by its own parameters, in few tensor
 operations. For every engine whose logits are tensors.
 
-    order.py       in which order samplers are applied, on every engine; imports no torch
     formulas.py    formulas that numpy and torch both compute
     state.py       one job's parameters and what they remember: token counts, its random numbers,
                    sequences that it repeats (DRY)

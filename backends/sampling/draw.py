@@ -13,10 +13,9 @@ import msgspec
 import numpy as np
 import torch
 
-from backends.protocol import Sampling
+from backends.samplers import FIRST, Sampling, order_of
 from backends.sampling.feedback import AdaptiveP, Feedback, Mirostat
 from backends.sampling.formulas import SCALE, halves, hashed, skewed
-from backends.sampling.order import FIRST, order_of
 from backends.sampling.penalties import column
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.sampling.truncation import (

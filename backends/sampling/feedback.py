@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from backends.sampling.penalties import column
 from backends.sampling.truncation import Candidates
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
+from backends.samplers import fades
 from backends.sampling.formulas import divided, faded
-from backends.sampling.order import fades
 from backends.sampling.state import SamplerState, SamplingContext
 
 

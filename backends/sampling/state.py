@@ -18,9 +18,9 @@ import torch
 
 from backends.constraints import Mask
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling, fades, order_of
 from backends.sampling.formulas import mixed, unit
-from backends.sampling.order import fades, order_of
 
 _LONGEST = 50  # tokens compared; a longer match would overflow the penalty long before
 
@@ -77,8 +77,6 @@ class Dry:
 _NEVER = float("-inf")
 NOWHERE = float("-inf")  # the place of a token that never stood
 _ELSE = 0x5851F42D4C957F2D  # another stream of random numbers for the same seed and place
-
-SUPPORTED = frozenset(Sampling.__struct_fields__)
 
 
 class Counts(msgspec.Struct):

@@ -16,9 +16,8 @@ from typing import TypeAlias
 
 import torch
 
-from backends.protocol import Sampling
+from backends.samplers import NEUTRAL, SAMPLERS, TRUNCATIONS, Sampling, order_of
 from backends.sampling.formulas import above_top_a, smoothed, within_tail_free
-from backends.sampling.order import order_of
 from backends.sampling.penalties import column
 
 # How many of the best candidates are taken, until nothing that stays may lie beyond. Sorting is
@@ -151,16 +150,17 @@ def exclude_top(candidates: Candidates, threshold: Column, happens: Column) -> N
     candidates.drop(happens & (threshold <= 0.5) & above & (above.cumsum(-1) <= others))
 
 
-# Field: its neutral value, the cut, the value that makes it keep all.
-CUTS: Mapping[str, tuple[float, Cut, float]] = {
-    "top_n_sigma": (0.0, top_n_sigma, 1e9),  # infinity times a spread of zero would be no number
-    "top_k": (0, top_k, float("inf")),
-    "tfs": (1.0, tail_free, 2.0),
-    "typical_p": (1.0, typical, float("inf")),
-    "top_p": (1.0, top_p, float("inf")),
-    "min_p": (0.0, min_p, 0.0),
-    "top_a": (0.0, top_a, 0.0),
+# Field: the cut, and the value that makes it keep all.
+CUTS: Mapping[str, tuple[Cut, float]] = {
+    "top_n_sigma": (top_n_sigma, 1e9),  # infinity times a spread of zero would be no number
+    "top_k": (top_k, float("inf")),
+    "tfs": (tail_free, 2.0),
+    "typical_p": (typical, float("inf")),
+    "top_p": (top_p, float("inf")),
+    "min_p": (min_p, 0.0),
+    "top_a": (top_a, 0.0),
 }
+SUPPORTED = frozenset(SAMPLERS) - (set(TRUNCATIONS) - CUTS.keys())
 _NEED_ALL = ("tfs", "typical_p")  # their cut depends on every token's probability
 
 
@@ -191,13 +191,13 @@ def is_on(sampling: Sampling, field: str) -> bool:
     """Whether the truncation does anything. Out of range is as good as neutral: top_p above 1, a
     negative top_k.
     """
-    value, neutral = getattr(sampling, field), CUTS[field][0]
+    value, neutral = getattr(sampling, field), getattr(NEUTRAL, field)
     return bool(value < neutral if neutral == 1 else value > neutral)
 
 
 def cut_with(samplings: Sequence[Sampling], field: str, device: torch.device) -> Step | None:
     """The truncation by `field` for rows with `samplings`; None where no row has it on."""
-    _, cut, off = CUTS[field]
+    cut, off = CUTS[field]
     if not any(is_on(sampling, field) for sampling in samplings):
         return None
     values = column([getattr(w, field) if is_on(w, field) else off for w in samplings], device)

@@ -21,7 +21,7 @@ from backends.errors import BackendMissing, LoadFailed, OutOfMemory, Unsupported
 from backends.huggingface import model_folder
 from backends.huggingface.vocabulary import HfVocabulary, whole_tokenizer
 from backends.protocol import MemoryNeed, ModelInfo
-from backends.sampling.state import SUPPORTED
+from backends.sampling.truncation import SUPPORTED
 from backends.threads import counts
 from backends.transformers import adapters, processor
 from backends.transformers.files import (

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import UpstreamError
-from backends.protocol import SAMPLERS, Message, Modality, ModelInfo
+from backends.protocol import Message, Modality, ModelInfo
 from backends.remote import (
     HOPS,
     Caller,
@@ -30,6 +30,7 @@ from backends.remote import (
     RemoteText,
     RemoteVectors,
 )
+from backends.samplers import SAMPLERS
 from backends.upstream.http1 import DirectClient, Http1Transport
 from backends.upstream.lists import NOTHING_KEPT, KeptLists, Lists, Offer
 from backends.upstream.messages import (

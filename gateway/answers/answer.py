@@ -36,10 +36,10 @@ from backends.protocol import (
     Outputs,
     Piece,
     PromptProgress,
-    Sampling,
     Scored,
     TokenLogprob,
 )
+from backends.samplers import Sampling
 from backends.transcript import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
 from gateway.errors import GatewayError, InvalidRequest, translated

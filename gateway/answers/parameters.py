@@ -8,9 +8,9 @@ refused for.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from backends.protocol import NEUTRAL, SAMPLERS, Generation, ModelInfo, Sampling
+from backends.protocol import Generation, ModelInfo
 from backends.remote import RemoteChanges, RemoteChat, RemoteRequest
-from backends.sampling.order import order_of, penalties_first, without_effect
+from backends.samplers import NEUTRAL, SAMPLERS, Sampling, order_of, penalties_first, without_effect
 from gateway.errors import InvalidRequest
 from gateway.events import ChangedParameter, Parameters
 from gateway.request import GenerationParams, Unapplied

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece, Sampling
+from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
 from backends.remote import (
     Caller,
     RemoteCall,
@@ -40,6 +40,7 @@ from backends.remote import (
     RemoteThinking,
     RemoteUsage,
 )
+from backends.samplers import Sampling
 from gateway.answers.answer import Answer, Choice, merged, stopping
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter

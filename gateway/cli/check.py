@@ -8,7 +8,7 @@ import anyio
 
 from backends.catalog import BACKENDS, CPU, Placement
 from backends.errors import UpstreamError
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from backends.upstream.fleet import Roster
 from backends.upstream.lists import read_list
 from backends.upstream.replicas import Replica

@@ -27,7 +27,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from backends.catalog import BACKENDS, absent, command
 from backends.devices import number_by_bus
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from backends.threads import prepare_process
 from backends.upstream.lists import KeptLists
 from config.errors import ConfigError, suggestion

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from backends.samplers import ROWS
 from gateway.dialects.bounds import check_order, check_size
 from gateway.errors import InvalidRequest
 from gateway.request import Unapplied, all_unapplied
@@ -35,7 +36,6 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "min_tokens": ("min_tokens", "min_new_tokens", "min_length"),
     "n": ("n", "n_cmpl"),
     "stop": ("stop", "stop_sequence", "stopping_strings", "stop_strings"),
-    "seed": ("seed", "sampler_seed"),
     "template_variables": ("chat_template_kwargs", "template_vars"),
     "thinking_budget": (
         "thinking_budget",
@@ -44,27 +44,8 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
         "thinking_token_budget",
         "thinking_budget_tokens",
     ),
-    "typical_p": ("typical_p", "typical", "typ_p"),
-    "tfs": ("tfs", "tfs_z"),
-    "top_n_sigma": ("top_n_sigma", "nsigma"),
-    "repetition_penalty": ("repetition_penalty", "rep_pen", "repeat_penalty"),
-    "penalty_range": (
-        "penalty_range",
-        "repetition_range",
-        "repetition_penalty_range",
-        "rep_pen_range",
-        "repeat_last_n",
-    ),
-    "dry_range": ("dry_range", "dry_penalty_last_n"),
-    "mirostat_mode": ("mirostat_mode", "mirostat"),
-    "min_temp": ("min_temp", "dynatemp_low"),
-    "max_temp": ("max_temp", "dynatemp_high"),
-    "temp_exponent": ("temp_exponent", "dynatemp_exponent"),
-    "banned_tokens": ("banned_tokens", "custom_token_bans"),
-    "allowed_tokens": ("allowed_tokens", "allowed_token_ids"),
-    "ban_eos": ("ban_eos_token", "ignore_eos"),
-    "samplers": ("samplers", "sampler_priority"),
     "add_bos": ("add_bos_token",),
+    **{name: (name, *row.names) for name, row in ROWS.items() if row.names},
 }
 
 # What a transformers GenerationConfig may say: its name, and our field. The rest is the engine's.

@@ -2,107 +2,57 @@
 spell it, where the answer stops, whether it must be a call, how long its model stays.
 
 Knows no engine. Bounds are OpenAI's where it has them, TabbyAPI's otherwise, and inside those of
-`backends.bounds`. What can't be applied is the engine's to say.
+`backends.samplers`. What can't be applied is the engine's to say.
 """
 
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Any, Union, get_type_hints
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from backends import bounds
-from backends.protocol import NEUTRAL, Sampling
-from backends.sampling.order import ORDER
+from backends.samplers import NEUTRAL, ORDER, ROWS, Sampling, SentTemperature
 from gateway.dialects.fields import Fields
 from gateway.request import RequestedSampling, Tool, ToolChoice
 
-Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0)]
-NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
-Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=10)]
-Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-CountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
-
 MAX_BIAS = 100.0
 MOST_BIASED = 16_384  # characters of all texts that `logit_bias` names; each is tokenized
-# What samplers are called in lists that say their order: llama-server's names, text-generation-
-# webui's (`sampler_priority`), SillyTavern's; ours are in `backends.sampling.order`.
+# What samplers are called in lists that say their order: our names and those of the parameters
+# that switch them on, and llama-server's, text-generation-webui's and SillyTavern's.
 SAMPLER_NAMES: Mapping[str, str] = {
-    **{name: name for name in ORDER},
-    **dict.fromkeys(
-        ("repetition_penalty", "frequency_penalty", "presence_penalty", "rep_pen"), "penalties"
-    ),
+    **{name: row.sampler for field, row in ROWS.items() for name in (field, *row.names)},
+    **{sampler: sampler for sampler in ORDER},
     **dict.fromkeys(("temp", "dynamic_temperature", "quadratic_sampling"), "temperature"),
-    **dict.fromkeys(("typ_p", "typical"), "typical_p"),
     "nucleus": "top_p",
-    "tfs_z": "tfs",
 }
-_LETTERS = {  # llama.cpp's (common/sampling.cpp); the empty ones stand where they stand anyway
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typical_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "a": "",
-    "i": "",
+_LETTERS = {
+    **{row.letter: row.sampler for row in ROWS.values() if row.letter},
+    **dict.fromkeys("ai", ""),  # adaptive-p and infill stand where they stand anyway
 }
 
 
-class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of `Sampling` as clients send them, and the other fields that give the bounds of a
-    dynamic temperature. UNSET: not given.
+_FIELD_TYPES = get_type_hints(Sampling)
+_SAMPLING_DOC = """The fields of `Sampling` as clients send them, and the other fields that give the
+    bounds of a dynamic temperature. UNSET: not given.
     """
-
-    seed: Int64 | UnsetType = UNSET
-    temperature: Temperature | UnsetType = UNSET
-    temperature_last: bool | UnsetType = UNSET
-    min_temp: Temperature | UnsetType = UNSET
-    max_temp: Temperature | UnsetType = UNSET
-    temp_exponent: NotNegative | UnsetType = UNSET
-    dynatemp_range: Temperature | UnsetType = UNSET
-    dynamic_temperature: bool | UnsetType = UNSET
-    smoothing_factor: NotNegative | UnsetType = UNSET
-    smoothing_curve: NotNegative | UnsetType = UNSET
-    top_k: CountOrAll | UnsetType = UNSET
-    top_p: Share | UnsetType = UNSET
-    min_p: Share | UnsetType = UNSET
-    top_a: NotNegative | UnsetType = UNSET
-    tfs: Share | UnsetType = UNSET
-    typical_p: Share | UnsetType = UNSET
-    skew: float | UnsetType = UNSET
-    top_n_sigma: float | UnsetType = UNSET
-    xtc_probability: Share | UnsetType = UNSET
-    xtc_threshold: Share | UnsetType = UNSET
-    repetition_penalty: Positive | UnsetType = UNSET
-    frequency_penalty: Penalty | UnsetType = UNSET
-    presence_penalty: Penalty | UnsetType = UNSET
-    penalty_range: CountOrAll | UnsetType = UNSET
-    repetition_decay: Count | UnsetType = UNSET
-    dry_multiplier: NotNegative | UnsetType = UNSET
-    dry_base: NotNegative | UnsetType = UNSET
-    dry_allowed_length: Count | UnsetType = UNSET
-    dry_range: CountOrAll | UnsetType = UNSET
-    dry_sequence_breakers: str | list[str] | UnsetType = UNSET
-    mirostat_mode: Annotated[int, Meta(ge=0, le=2)] | UnsetType = UNSET
-    mirostat_tau: NotNegative | UnsetType = UNSET
-    mirostat_eta: NotNegative | UnsetType = UNSET
-    adaptive_target: float | UnsetType = UNSET
-    adaptive_decay: Share | UnsetType = UNSET
-    samplers: str | list[str] | UnsetType = UNSET
-    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | UnsetType = UNSET
-    banned_tokens: str | list[int] | UnsetType = UNSET
-    allowed_tokens: str | list[int] | UnsetType = UNSET
-    banned_strings: str | list[str] | UnsetType = UNSET
-    ban_eos: bool | UnsetType = UNSET
+SamplingWire = msgspec.defstruct(
+    "SamplingWire",
+    [
+        *(
+            (name, Union[row.sent or _FIELD_TYPES[name], UnsetType], UNSET)  # noqa: UP007 - at runtime
+            for name, row in ROWS.items()
+        ),
+        ("dynatemp_range", SentTemperature | UnsetType, UNSET),
+        ("dynamic_temperature", bool | UnsetType, UNSET),
+    ],
+    frozen=True,
+    kw_only=True,
+    module=__name__,
+    namespace={"__doc__": _SAMPLING_DOC},
+)
 
 
 def read_sampling(fields: Fields) -> RequestedSampling:

@@ -31,7 +31,7 @@ from anyio.abc import TaskGroup
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from backends.upstream.fleet import Fleet, Roster, first_roster, roster_of
 from backends.upstream.lists import NOTHING_KEPT, KeptLists
 from config.engines import EngineOptions

@@ -8,7 +8,8 @@ import random
 
 import anyio
 
-from backends.protocol import Ended, Generation, ModelContainer, Sampling
+from backends.protocol import Ended, Generation, ModelContainer
+from backends.samplers import Sampling
 from tests.backends.contract import GREEDY, Subject, job, run, text_of
 
 

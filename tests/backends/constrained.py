@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from backends.errors import InvalidJob
-from backends.protocol import Constraint, Ended, Sampling, ThinkingBudget, TokenLogprob
+from backends.protocol import Constraint, Ended, ThinkingBudget, TokenLogprob
+from backends.samplers import Sampling
 from tests.backends.constraints import lark, regex, schema
 from tests.backends.contract import GREEDY, Subject, job, run, text_of
 

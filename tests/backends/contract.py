@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from backends.errors import InvalidJob, PromptTooLong
-from backends.protocol import Ended, Generation, ModelContainer, Piece, Sampling, ThinkingBudget
+from backends.protocol import Ended, Generation, ModelContainer, Piece, ThinkingBudget
+from backends.samplers import Sampling
 
 GREEDY = Sampling(temperature=0)
 

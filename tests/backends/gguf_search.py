@@ -21,7 +21,8 @@ from backends.catalog import ModelFiles
 from backends.errors import BackendError
 from backends.llamacpp import container as llamacpp
 from backends.llamacpp import trial
-from backends.protocol import Generation, Image, Sampling
+from backends.protocol import Generation, Image
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, RawFile, RawTensor

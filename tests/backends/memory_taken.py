@@ -14,7 +14,8 @@ import msgspec
 
 import bundled
 from backends import catalog
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer
+from backends.samplers import Sampling
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import random_folder, random_gguf
 from tests.backends.contract import run

@@ -16,8 +16,6 @@ from backends.bounds import (
     GENERATION,
     GREEDY_BELOW,
     SAMPLING,
-    Number,
-    Texts,
     bounded,
     check_choice,
     check_inputs,
@@ -29,9 +27,9 @@ from backends.protocol import (
     Generation,
     Image,
     ModelInfo,
-    Sampling,
     ThinkingBudget,
 )
+from backends.samplers import Number, Sampling, Texts
 from tests.every import for_every
 
 INFO = ModelInfo(

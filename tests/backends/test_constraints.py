@@ -15,7 +15,8 @@ from backends import constraints
 from backends.constraints import Grammars, Matcher
 from backends.driver import DrivenContainer
 from backends.errors import GenerationFailed, InvalidJob
-from backends.protocol import Constraint, Generation, ModelContainer, ModelInfo, Sampling
+from backends.protocol import Constraint, Generation, ModelContainer, ModelInfo
+from backends.samplers import Sampling
 from config.engines import ScriptedOptions
 from tests.backends.constraints import lark, regex, schema
 from tests.backends.contract import GREEDY, Subject, job, run, text_of

@@ -9,7 +9,8 @@ import pytest
 
 import bundled
 from backends import catalog
-from backends.protocol import Constraint, ModelContainer, Sampling
+from backends.protocol import Constraint, ModelContainer
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.batching import GREETING, STORY
 from tests.backends.constraints import regex

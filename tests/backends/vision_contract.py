@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from backends.errors import InvalidJob
-from backends.protocol import Generation, Image, ModelContainer, Sampling
+from backends.protocol import Generation, Image, ModelContainer
+from backends.samplers import Sampling
 from tests.backends import trained_vision
 from tests.backends.contract import GREEDY, run, text_of
 

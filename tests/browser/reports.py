@@ -5,6 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
+from backends.samplers import ROWS
+
 NOW = 1_790_000_000.0
 GIB = 2**30
 
@@ -318,15 +322,20 @@ def sampling(name: str) -> dict[str, Any]:
                "typical_p": 1.0, "xtc_probability": 0.0}  # fmt: skip
     lacking = {"tfs": 1.0, "top_a": 0.0, "skew": 0.0}
     bounds = {"minimum": None, "maximum": None}
+
+    def described(key: str) -> dict[str, Any]:
+        slider = msgspec.to_builtins(ROWS[key].slider)
+        return {"name": key, **bounds, "slider": slider}
+
     return {
         "model": name,
         "backend": "llamacpp",
         "known": True,
         "parameters": [
-            *({"name": key, "applied": True, "why": None, "default": value, **bounds}
+            *({**described(key), "applied": True, "why": None, "default": value}
               for key, value in applied.items()),
-            *({"name": key, "applied": False, "why": "llamacpp does not have it", "default": value,
-               **bounds} for key, value in lacking.items()),
+            *({**described(key), "applied": False, "why": "llamacpp does not have it",
+               "default": value} for key, value in lacking.items()),
         ],
         "logprobs": True,
         "schemas": True,

@@ -3,7 +3,7 @@
 import json
 
 from backends import catalog
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from bundled import GGUF, SAFETENSORS
 
 MOST_BYTES = 8_000_000

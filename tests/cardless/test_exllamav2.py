@@ -13,7 +13,8 @@ from backends.errors import GenerationFailed, InvalidJob
 from backends.exllama.jobs import STRETCH
 from backends.exllamav2.container import load_with
 from backends.exllamav2.library import ExLlamaV2Library, installed
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer
+from backends.samplers import Sampling
 from config.engines import ExLlamaV2Options
 from tests.backends.batching import (
     BATCHING,

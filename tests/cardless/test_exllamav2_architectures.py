@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from config.engines import ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import run
 from tests.backends.parity import load

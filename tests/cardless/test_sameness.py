@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 
 import bundled
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.protocol import Generation, ModelContainer, Sampling, TokenLogprob
+from backends.protocol import Generation, ModelContainer, TokenLogprob
+from backends.samplers import Sampling
 from backends.sampling.batch import SamplerBatch
 from backends.sampling.draw import Draw, way
 from backends.sampling.state import SamplerState, SamplingContext

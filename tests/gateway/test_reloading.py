@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from config.loader import load_config
 from gateway.reloading import ConfigSource
 from tests.gateway.http.serving import HELLO, LASTING, Running, serving, state

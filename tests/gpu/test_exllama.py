@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import bundled
-from backends.protocol import NEUTRAL, Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer
+from backends.samplers import NEUTRAL, Sampling
 from config.engines import (
     ExLlamaOptions,
     ExLlamaV2Options,

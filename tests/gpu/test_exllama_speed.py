@@ -18,7 +18,8 @@ import torch
 
 import bundled
 from backends import catalog
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer
+from backends.samplers import Sampling
 from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import GREEDY, run
 

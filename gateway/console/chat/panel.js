@@ -4,7 +4,6 @@ import { call } from "../core/api.js";
 import { byId } from "../core/live.js";
 import { Segments } from "../ui/parts.js";
 import { change, open, setSettings, talking } from "./room.js";
-import { GROUPS, unlisted } from "./parameters.js";
 import { parsed } from "./request.js";
 
 /** What each model's engine does with each parameter. Asked anew once a model is loaded: then it is known for sure. */
@@ -25,12 +24,11 @@ export function Panel() {
   const { system, settings } = open.value;
   const [first, second] = talking.value;
   const abilities = [useAbilities(first), useAbilities(second)];
-  const listed = abilities[0] ? unlisted(abilities[0].parameters) : [];
+  const parameters = (abilities[0] ?? abilities[1])?.parameters ?? [];
   return html`<div class="panel-body">
     <section><h3 id="system-label">System prompt</h3><textarea class="input" rows="4" aria-labelledby="system-label" placeholder="None" value=${system}
       onInput=${(event) => change((it) => ({ ...it, system: event.target.value }))} /></section>
-    ${GROUPS.map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
-    ${listed.length > 0 && html`<${Group} title="Others" isOpen=${false} parameters=${listed} abilities=${abilities} />`}
+    ${grouped(parameters).map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
     <details open><summary>Answer</summary><div class="panel-rows">
       <${NumberRow} label="Most tokens" value=${settings.maxTokens} placeholder="no limit" step="1" from="1" onChange=${(value) => setSettings({ maxTokens: value })} />
       <${ThinkingRow} abilities=${abilities[0]} />
@@ -42,6 +40,18 @@ export function Panel() {
   </div>`;
 }
 
+// The groups that the server's sliders have, in the order in which people need them; numbers without a slider are last.
+const TITLES = ["Sampling", "Repetition", "Further samplers", "Others"];
+
+const grouped = (parameters) => TITLES
+  .map((title) => ({ title, isOpen: title === "Sampling", parameters: parameters.filter((one) => titleOf(one) === title) }))
+  .filter((group) => group.parameters.length > 0);
+
+const titleOf = (parameter) => parameter.slider?.group ?? (typeof parameter.default === "number" ? "Others" : null);
+
+/** Where a parameter has no slider: a field for a number. */
+const plain = ({ name, default: value }) => ({ label: name.replaceAll("_", " "), step: Number.isInteger(value) ? 1 : 0.01 });
+
 function Group({ title, isOpen, parameters, abilities }) {
   const { sampling } = open.value.settings;
   const set = parameters.filter((one) => one.name in sampling).length;
@@ -50,7 +60,8 @@ function Group({ title, isOpen, parameters, abilities }) {
 }
 
 function ParameterRow({ parameter, abilities }) {
-  const { name, label, from, to, step, hint } = parameter;
+  const { name } = parameter;
+  const { label, low, high, step, hint } = parameter.slider ?? plain(parameter);
   const { sampling } = open.value.settings;
   const reported = abilities.map((one) => one?.parameters.find((it) => it.name === name));
   const refused = reported.findIndex((one) => one?.applied === false);
@@ -62,7 +73,7 @@ function ParameterRow({ parameter, abilities }) {
   const isOff = reported[0]?.applied === false && (!reported[1] || reported[1].applied === false);
   const why = refused < 0 ? null : `${talking.value.length > 1 ? `${talking.value[refused]}: ` : ""}${reported[refused].why}`;
   return html`<${NumberRow} label=${label} name=${name} value=${sampling[name] ?? null} placeholder=${shown(reported[0]?.default) ?? hint ?? ""} hint=${hint}
-    from=${from} to=${to} step=${step} slides=${to !== undefined} fallback=${reported[0]?.default} isOff=${isOff} why=${why} onChange=${set} />`;
+    from=${low} to=${high} step=${step} slides=${typeof high === "number"} fallback=${reported[0]?.default} isOff=${isOff} why=${why} onChange=${set} />`;
 }
 
 const shown = (value) => (typeof value === "number" ? String(value) : null);

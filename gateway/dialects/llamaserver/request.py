@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import Generation, ModelInfo, Progress, Sampling
-from backends.sampling.order import order_of
+from backends.protocol import Generation, ModelInfo, Progress
+from backends.samplers import Sampling, order_of
 from gateway.dialects.bounds import check_order
 from gateway.dialects.encoding import EmbeddingExchange, Input, further, read_texts, written
 from gateway.dialects.fields import Fields, fields_of, json_object, read_fields

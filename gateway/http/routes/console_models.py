@@ -17,8 +17,7 @@ from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from backends.bounds import SAMPLING, Number
-from backends.protocol import SAMPLERS, Sampling
+from backends.samplers import ROWS, Number, Sampling, Slider
 from config.facts import OptionFacts, facts
 from config.models import written
 from config.settings import ModelConfig
@@ -251,6 +250,7 @@ class ParameterWire(msgspec.Struct, frozen=True, kw_only=True):
     default: Any  # of a request that says nothing
     minimum: float | None
     maximum: float | None
+    slider: Slider | None  # how people set it; None: it is seldom set
 
 
 class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,17 +290,18 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
 
 def _parameters(status: ModelStatus) -> list[ParameterWire]:
     info, defaults = status.info, _defaults(status)
-    reasons: Mapping[str, str] = unsupported(info, SAMPLERS) if info is not None else {}
+    reasons: Mapping[str, str] = unsupported(info, ROWS) if info is not None else {}
     return [
         ParameterWire(
             name=name,
             applied=None if info is None else name not in reasons,
             why=reasons.get(name),
             default=getattr(defaults, name),
-            minimum=bound.low if isinstance(bound := SAMPLING[name], Number) else None,
+            minimum=bound.low if isinstance(bound := row.bound, Number) else None,
             maximum=bound.high if isinstance(bound, Number) else None,
+            slider=row.slider,
         )
-        for name in SAMPLERS
+        for name, row in ROWS.items()
     ]
 
 

@@ -17,7 +17,8 @@ import torch
 
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.exllama.jobs import STRETCH
-from backends.protocol import Generation, ModelContainer, Piece, Sampling, ThinkingBudget
+from backends.protocol import Generation, ModelContainer, Piece, ThinkingBudget
+from backends.samplers import Sampling
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.constraints import lark, regex
 from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of

@@ -14,7 +14,7 @@ import bundled
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, OutOfMemory, UnsupportedModel
 from backends.protocol import Progress
-from backends.sampling.state import SUPPORTED
+from backends.sampling.truncation import SUPPORTED
 from config.engines import ExLlamaV3Options
 from tests.backends.exllama.folders import folder, with_experts
 from tests.backends.exllamav3.conftest import OPTIONS, files, load

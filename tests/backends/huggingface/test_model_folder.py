@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backends.huggingface import model_folder
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 
 
 def test_what_is_named_is_taken_and_the_rest_stays_neutral() -> None:

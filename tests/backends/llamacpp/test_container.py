@@ -14,7 +14,8 @@ import bundled
 from backends import catalog
 from backends.errors import LoadFailed, OutOfMemory
 from backends.llamacpp import loading
-from backends.protocol import Generation, ModelContainer, Progress, Sampling
+from backends.protocol import Generation, ModelContainer, Progress
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_grown
 from tests.backends.batching import BATCHING, GREETING, STORY

@@ -9,7 +9,7 @@ import pytest
 
 from backends import catalog
 from backends.llamacpp import files
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import random_gguf
 from training import gguf_file

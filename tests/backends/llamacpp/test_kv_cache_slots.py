@@ -21,9 +21,9 @@ from backends.protocol import (
     ModelContainer,
     Piece,
     PromptProgress,
-    Sampling,
     TokenLogprob,
 )
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.backends.contract import run, text_of
 from tests.hang import HANG

@@ -10,7 +10,8 @@ from backends.llamacpp import files, memory
 from backends.llamacpp.gguf import Tensor
 from backends.llamacpp.loading import counted
 from backends.llamacpp.memory import CpuLayouts
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import contract, random_gguf
 

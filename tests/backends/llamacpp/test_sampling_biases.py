@@ -10,7 +10,7 @@ import pytest
 from backends.llamacpp.library import api
 from backends.llamacpp.sampling import _bias, _biases
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 
 NEVER = float("-inf")
 SMALL, LARGE = 8, 262_144

@@ -15,7 +15,8 @@ import bundled
 from backends.llamacpp.engine import draw_among
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer
+from backends.samplers import Sampling
 from backends.sampling.formulas import SCALE, halves, hashed, mixed
 from config.engines import LlamaCppOptions
 from tests.backends.batching import asked

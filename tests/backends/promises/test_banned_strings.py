@@ -12,7 +12,8 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("transformers")
 
 import bundled
-from backends.protocol import Ended, Generation, ModelContainer, Piece, Sampling, ThinkingBudget
+from backends.protocol import Ended, Generation, ModelContainer, Piece, ThinkingBudget
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.contract import run, text_of
 from tests.backends.parity import load, prompts

@@ -10,7 +10,8 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("transformers")
 
 import bundled
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.contract import run, text_of
 from tests.backends.parity import load, prompts

@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 import bundled
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.draw import Draw, way
 from backends.sampling.state import Dry, SamplerState, SamplingContext

@@ -16,7 +16,8 @@ from backends.huggingface.vocabulary import HfVocabulary
 from backends.llamacpp.library import api
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from backends.sampling.batch import SamplerBatch
 from backends.sampling.draw import Draw, way
 from backends.sampling.state import SamplerState, SamplingContext

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from backends.catalog import BACKENDS, Backend, Catalog
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from config.errors import ConfigError
 from config.loader import load_config
 from config.settings import Config, EnginesConfig

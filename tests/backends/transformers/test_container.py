@@ -16,7 +16,8 @@ import bundled
 from backends import catalog
 from backends.driver import DrivenContainer
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.protocol import ModelContainer, Progress, Sampling
+from backends.protocol import ModelContainer, Progress
+from backends.samplers import Sampling
 from config.engines import TransformersOptions
 from tests.backends.batching import BATCHING, GREETING, STORY, said
 from tests.backends.constrained import PROMISES as CONSTRAINED

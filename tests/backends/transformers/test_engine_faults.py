@@ -15,7 +15,8 @@ from PIL import Image as Pillow
 from backends import catalog
 from backends.driver import DrivenContainer
 from backends.errors import BackendError, GenerationFailed, OutOfMemory
-from backends.protocol import Ended, Generation, Image, Sampling
+from backends.protocol import Ended, Generation, Image
+from backends.samplers import Sampling
 from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from backends.transformers.memory import ran_out

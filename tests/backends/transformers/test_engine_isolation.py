@@ -13,7 +13,8 @@ import bundled
 from backends import catalog
 from backends.engine import JobFailed, Token
 from backends.errors import BackendError
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Sampling
+from backends.samplers import Sampling
 from config.errors import ConfigError
 from gateway.answers.interpreter import SamplingOverrides, preset
 from gateway.dialects.openai import read_text

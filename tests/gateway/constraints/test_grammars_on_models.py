@@ -15,7 +15,8 @@ from jsonschema.validators import validator_for
 
 import bundled
 from backends import catalog
-from backends.protocol import Cause, Constraint, ModelContainer, Sampling
+from backends.protocol import Cause, Constraint, ModelContainer
+from backends.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from gateway.constraints.checking import fault_of
 from gateway.constraints.grammars import ShapeGrammar

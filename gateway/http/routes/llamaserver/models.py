@@ -16,7 +16,8 @@ from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 
 from backends.catalog import CPU
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation
+from backends.samplers import Sampling
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body, frame
