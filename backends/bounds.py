@@ -226,7 +226,7 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
     if not job.images and len(job.prompt) >= info.context_length:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
-        raise InvalidJob("this model can't see images", "messages")
+        raise InvalidJob("this model doesn't support images", "messages")
     for name, fault in _faults_for(fields, info):
         raise InvalidJob(fault, PARAMS.get(name, name))
     sampling = _cold(_fitted(SAMPLING, sampling, info))

@@ -329,7 +329,7 @@ class Catalog(Mapping[str, Backend]):
         Raises UnsupportedModel, which says what was scanned, LoadFailed for a broken model.
         """
         if not path.exists():
-            raise LoadFailed(f"there is no file or folder {path}")
+            raise LoadFailed(f"file or folder not found: {path}")
         candidates = [self[backend]] if backend else list(self.values())
         for candidate in candidates:
             if (files := _recognised(candidate, path)) is not None:

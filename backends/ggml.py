@@ -211,7 +211,7 @@ def listed(folder: Path) -> tuple[GgmlDevice, ...]:
         reason = f"it ended with status {error.returncode} ({last[:200]})"
     except (subprocess.TimeoutExpired, msgspec.DecodeError) as error:
         reason = str(error)
-    log.warning("no device is counted: a process that listed llama.cpp's failed", reason=reason)
+    log.warning("no GPU is used: listing llama.cpp's devices failed", reason=reason)
     return ()
 
 

@@ -93,7 +93,7 @@ def _problem(data: object, kind: Kind) -> str:
     """What is wrong with a leaf, and what to write."""
     word, plain = str(data), types(kind)
     if isinstance(data, str) and (known := words(kind)):
-        return f"{data!r} is no choice; {suggestion(data, known)}"
+        return f"{data!r} is not valid; {suggestion(data, known)}"
     if bool in plain and word.lower() in YES + NO:
         return f"expected true or false; write {'true' if word.lower() in YES else 'false'}"
     if str in plain:  # it may be a secret, so it isn't quoted

@@ -22,7 +22,7 @@ class Access(msgspec.Struct, frozen=True):
     def require_admin(self) -> None:
         """Raises Forbidden."""
         if self.role != "admin":
-            raise Forbidden("this needs an admin key")
+            raise Forbidden("this requires an admin key")
 
     def allows(self, model: str) -> bool:
         return not self.models or model in self.models

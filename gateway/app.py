@@ -62,7 +62,7 @@ OWN = Api(
 )
 
 OPEN_TO_ALL = (
-    "without API keys anybody who reaches the port could use this machine: "
+    "without API keys, any client that reaches the port could use this machine: "
     "add `keys`, start with --new-key or --api-key, listen on 127.0.0.1, or set server.allow_open"
 )
 

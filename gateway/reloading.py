@@ -173,7 +173,7 @@ class Reloader:
         """Without a model that was added. Raises NotFound."""
         async with self._one_at_a_time:
             if name not in self._copies:
-                raise NotFound(f"{name!r:.200} is no copy that was made here.", param="model")
+                raise NotFound(f"{name!r:.200} is not a copy made on this server.", param="model")
             await self._take({key: one for key, one in self._copies.items() if key != name})
 
     async def _take(self, copies: dict[str, ModelCopy]) -> None:
@@ -230,10 +230,10 @@ class Reloader:
         try:
             done = await self.reload()
         except InvalidRequest as error:
-            log.warning("the configuration stays as it was", reason=error.message)
+            log.warning("reload failed: the configuration is unchanged", reason=error.message)
             return
         except Exception:  # the server outlives whatever is wrong with a file
-            log.exception("the configuration stays as it was")
+            log.exception("reload failed: the configuration is unchanged")
             return
         changes = {"changed": done.changed, "restart": done.restart}
         changes |= msgspec.structs.asdict(done.models)

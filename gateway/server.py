@@ -142,7 +142,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._watch()
             return
         log.warning(
-            "client cut off: it reads nothing",
+            "client disconnected: it doesn't read",
             client=self.client[0] if self.client else "",
             seconds=self._send_timeout,
             unsent_bytes=unsent,
@@ -212,7 +212,8 @@ class Server(uvicorn.Server):
                     probe.bind(address)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            return f"can't listen on {host}:{port}: {reason}; --host and --port name another"
+            instead = "use --host and --port to choose another address"
+            return f"can't listen on {host}:{port}: {reason}; {instead}"
         return None
 
     @contextmanager

@@ -235,7 +235,7 @@ def packed(tokens: Sequence[int]) -> bytes:
 def unpacked(data: bytes) -> tuple[tuple[int, ...], int]:
     """The tokens of a file, and where its cells begin. Raises InvalidJob."""
     if len(data) < _HEAD.size or _HEAD.unpack_from(data)[:2] != (_MAGIC, _VERSION):
-        raise InvalidJob("The file is none of a saved slot.", "filename")
+        raise InvalidJob("Not a file of a saved slot.", "filename")
     count = _HEAD.unpack_from(data)[2]
     start = _HEAD.size + 4 * count
     if start > len(data):

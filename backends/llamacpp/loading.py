@@ -239,7 +239,7 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
         if not ggml.here().takes(devices.of_llamacpp()[card], size):
             raise OutOfMemory(
                 f"no room for {files.path.name}: with a KV cache of {layout.cells:,} tokens the "
-                f"keys of a layer are {size:,} bytes, more than {card} takes in one piece"
+                f"keys of a layer are {size:,} bytes, more than {card} allows in one buffer"
             )
 
 
@@ -289,7 +289,7 @@ def _warn_unheeded(options: LlamaCppOptions) -> None:
         options.gpu_layers > 0 or (options.gpu_layers and devices.memory())
     ):
         log.warning(
-            "no card is used: this llama.cpp was built without them",
+            "no GPU is used: this llama.cpp was built without GPU support",
             gpu_layers=options.gpu_layers,
             rebuild=INSTALLATION.for_cards,
         )
@@ -301,11 +301,10 @@ def _warn_of_writers(files: ModelFiles) -> None:
     """
     if (where := changeable(files.parts or (files.path,))) is not None:
         log.warning(
-            "others may write to a model that is mapped: if its file gets shorter, this process "
-            "ends",
+            "other users may write to a mapped model: if its file gets shorter, this process ends",
             model=files.path.name,
             writable=str(where),
-            remedy="take their right to write, or set mmap: false",
+            remedy="remove their write permission, or set mmap: false",
         )
 
 

@@ -249,7 +249,7 @@ class Fleet:
     def _found(self, name: str) -> Upstream:
         if (upstream := self.roster.upstreams.get(name)) is not None:
             return upstream
-        text = f"There is no upstream {name!r} any more."
+        text = f"Upstream {name!r} was removed."
         raise UpstreamError(text, status=503, code="upstream_unavailable")
 
     async def _refresh(self, upstream: Upstream) -> None:

@@ -241,7 +241,7 @@ class Encoders:
             allowed = (one for one in self._registry.statuses() if access.allows(one.id))
             first = (one for one in allowed if one.entry is not None and one.task == task)
             if (status := next(first, None)) is None:
-                raise ModelUnavailable(f"There is no model here that can {task}.", param="model")
+                raise ModelUnavailable(f"No model is available that can {task}.", param="model")
             return await self._registry.find(status.id, access)
         entry = await self._registry.find(name, access)
         require_task(entry, task)

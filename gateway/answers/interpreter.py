@@ -143,13 +143,13 @@ class SamplingOverrides:
         files = listed(self._folder, (".yml", ".yaml"))
         if name not in files:
             known = ", ".join(files) or "none"
-            raise InvalidRequest(f"There is no preset {name!r}; there is: {known}.", param="preset")
+            raise InvalidRequest(f"Preset {name!r} not found; available: {known}.", param="preset")
         try:
             given, _ = parse(files[name].read_text("utf-8"), files[name].name)
         except (OSError, UnicodeDecodeError, ConfigError) as error:
             raise InvalidRequest(f"{name} can't be read: {error}", param="preset") from error
         if not isinstance(given, dict):
-            raise InvalidRequest(f"{name} holds no parameters by name", param="preset")
+            raise InvalidRequest(f"{name} contains no named parameters", param="preset")
         return preset(given, name)
 
     def switch(self, chosen: OverridePreset) -> None:
@@ -173,7 +173,7 @@ def _answering(overrides: Mapping[str, Override]) -> GenerationParams:
     values = {name: one.override for name, one in overrides.items() if one.override is not None}
     fields = read_fields(msgspec.json.encode(values))
     for name in fields.values.keys() - _KNOWN:
-        raise InvalidRequest(f"{name} is no sampling parameter", param=name)
+        raise InvalidRequest(f"{name} is not a sampling parameter", param=name)
     return read_text(msgspec.json.encode({**values, "prompt": ""})).request.answering
 
 
@@ -234,7 +234,7 @@ class Templates:
         files = self._files()
         if name not in files:
             known = ", ".join(files) or "none"
-            raise InvalidRequest(f"There is no template {name!r}; there is: {known}.", param=param)
+            raise InvalidRequest(f"Template {name!r} not found; available: {known}.", param=param)
         try:
             source = files[name].read_text("utf-8")
             ChatTemplate(source, SpecialTokens())
@@ -506,7 +506,7 @@ class Capabilities:
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     if (remote := entry.files.remote) is not None and source is None:
-        elsewhere = Recognised(FORMATS["plain"], "the upstream takes its answers apart")
+        elsewhere = Recognised(FORMATS["plain"], "the upstream splits its answers")
         return Known(capabilities=remote.capabilities, recognised=elsewhere, template="")
     if status.task != "generate":
         no_text = Recognised(FORMATS["plain"], "it writes no text")

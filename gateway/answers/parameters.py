@@ -76,7 +76,7 @@ def refuse_unapplied_here(named: GenerationParams, info: ModelInfo) -> None:
 
 def _refuse_fields(asked: GenerationParams, names: list[str]) -> None:
     if asked.strict and names:
-        message = f"No field of this API, and strict_parameters is set: {', '.join(names)}."
+        message = f"Unknown fields, and strict_parameters is set: {', '.join(names)}."
         raise InvalidRequest(message, param=names[0])
 
 
@@ -126,7 +126,7 @@ def _changed(
 # ----------------------------------------------------------------------------- for other servers
 
 SET = "the configuration of the upstream sets it"
-NO_FIELD = "the API of the server that runs the model has no field for it"
+NO_FIELD = "the API of the server that runs the model doesn't support it"
 UNCONSTRAINED = "the server that runs the model can't be asked for it; the answer is checked"
 _OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is another
 

@@ -255,9 +255,7 @@ def _opened(data: bytes, most: int) -> Iterator[Pillow.Image]:
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
         raise _large(most) from error
     except Exception as error:  # decoders of broken files raise nearly anything
-        raise ImageRefused(
-            f"is no picture that can be read (readable: {', '.join(FORMATS)})"
-        ) from error
+        raise ImageRefused(f"is not a readable picture (readable: {', '.join(FORMATS)})") from error
 
 
 def _refuse_large(picture: Pillow.Image, most: int) -> None:
@@ -388,7 +386,7 @@ def _parsed(text: str, base: httpx.URL | None = None) -> httpx.URL:
     except (httpx.InvalidURL, ValueError) as error:
         raise ImageRefused("has no valid URL") from error
     if not usable:
-        raise ImageRefused("can't be fetched: its URL is neither http: nor https:")
+        raise ImageRefused("can't be fetched: its URL is not http: or https:")
     return url
 
 

@@ -392,7 +392,7 @@ class Pipeline:
             return None  # they are handed on as they are
         if "image" not in status.modalities:
             raise InvalidRequest(
-                f"The model '{status.id}' can't see images.", param=placed[0].param
+                f"The model '{status.id}' doesn't support images.", param=placed[0].param
             )
         return await held.enter_async_context(self._pictures.fetched(placed))
 

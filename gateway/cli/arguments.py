@@ -16,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="roundhouse", description="One OpenAI-style endpoint in front of local models."
     )
-    root.add_argument("--version", action=_ShowVersion, nargs=0, help="show it and exit")
+    root.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and exit")
     commands = root.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
     _serve(commands)
     _listing(commands)
@@ -75,7 +75,7 @@ def _remote(commands: Commands, name: str, module: str, text: str) -> argparse.A
     command.add_argument(
         "--key",
         default=os.environ.get("ROUNDHOUSE_KEY"),
-        help="an API key, where the server wants one; $ROUNDHOUSE_KEY",
+        help="an API key, if the server requires one (default: $ROUNDHOUSE_KEY)",
     )
     return command
 
@@ -91,7 +91,7 @@ def address(text: str) -> str:
             return url
     except ValueError:  # a port that is no number
         pass
-    raise argparse.ArgumentTypeError(f"{text!r} is no address; one is {DEFAULT_URL}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a valid URL; example: {DEFAULT_URL}")
 
 
 def _config(command: argparse.ArgumentParser) -> None:
@@ -144,8 +144,8 @@ def _listing(commands: Commands) -> None:
     )
     _config(command)
     command.add_argument("--json", action="store_true", help="the server's list as it is")
-    command.add_argument("--names", action="store_true", help="the names alone, a line each")
-    command = _remote(commands, "ps", "listing", "what is in memory, and who waits for it")
+    command.add_argument("--names", action="store_true", help="print only the names, one per line")
+    command = _remote(commands, "ps", "listing", "list the models in memory, and queued requests")
     command.add_argument("--json", action="store_true", help="the server's answer as it is")
 
 
@@ -162,30 +162,38 @@ def _loading(commands: Commands) -> None:
 
 
 def _chat(commands: Commands) -> None:
-    command = _remote(commands, "chat", "chat", "talk with a model; /help lists what else")
+    command = _remote(commands, "chat", "chat", "chat with a model; /help lists the commands")
     command.add_argument("model", metavar="MODEL", nargs="?", default="")
     command.add_argument("--system", metavar="TEXT", help="the system message")
     command = _remote(commands, "run", "chat", "one answer to one prompt")
     command.add_argument("model", metavar="MODEL", help='its name; "" is the default')
-    command.add_argument("prompt", metavar="PROMPT", nargs="?", help="read from stdin if left out")
+    command.add_argument("prompt", metavar="PROMPT", nargs="?", help="default: read from stdin")
     command.add_argument("--system", metavar="TEXT", help="the system message")
     command.add_argument("--json", action="store_true", help="the whole answer as JSON")
     command.add_argument("--schema", type=Path, metavar="FILE", help="a JSON schema to answer in")
     command.add_argument("--max-tokens", type=int, metavar="N", help="at most N tokens")
     command = _remote(commands, "bench", "bench", "TTFT, tokens per second and prefill of a model")
     command.add_argument("model", metavar="MODEL", nargs="?", default="")
-    command.add_argument("--streams", metavar="N,N", default="1,4,16", help="requests at once")
-    command.add_argument("--tokens", type=int, metavar="N", default=128, help="of each answer")
+    command.add_argument(
+        "--streams", metavar="N,N", default="1,4,16", help="numbers of concurrent requests"
+    )
+    command.add_argument(
+        "--tokens", type=int, metavar="N", default=128, help="length of each answer in tokens"
+    )
 
 
 def _local(commands: Commands) -> None:
     command = _command(
-        commands, "check", "check", "what would be served, what it takes, what is wrong"
+        commands, "check", "check", "show what would be served, its memory, and problems"
     )
     _config(command)
-    command.add_argument("models", nargs="*", metavar="MODEL", help="as with serve")
+    command.add_argument("models", nargs="*", metavar="MODEL", help="same as for serve")
     _model_dirs(command)
-    _command(commands, "doctor", "doctor", "engines, devices and compilers, and what is missing")
-    _command(commands, "config", "configured", "every option with its default, as default.yaml")
-    command = _command(commands, "completion", "completion", "a script that completes commands")
+    _command(
+        commands, "doctor", "doctor", "show engines, devices and compilers, and what is missing"
+    )
+    _command(commands, "config", "configured", "print every option with its default (default.yaml)")
+    command = _command(
+        commands, "completion", "completion", "print a completion script for a shell"
+    )
     command.add_argument("shell", choices=["bash", "zsh", "fish"])

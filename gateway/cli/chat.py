@@ -87,7 +87,7 @@ class Chat:
         if self._is_terminal:
             with suppress(ImportError):
                 import readline  # noqa: F401, PLC0415 - `input` edits lines with it
-            print(f"{self._model or 'the default model'}; /help lists what can be typed")
+            print(f"{self._model or 'the default model'}; /help lists the commands")
         while (line := self._line()) is not None:
             if line in ("/quit", "/exit", "/bye"):
                 return
@@ -136,7 +136,7 @@ class Chat:
             case ["/help"]:
                 print(HELP)
             case [command, *_] if command.startswith("/"):
-                raise CommandFailed(f"{command} is no command here; /help lists them")
+                raise CommandFailed(f"{command} is not a command; /help lists all commands")
             case _:
                 self._messages.append({"role": "user", "content": line})
                 self._answer()

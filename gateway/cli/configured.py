@@ -44,7 +44,7 @@ def with_models(config: Config, models: Sequence[str], folders: Sequence[str] = 
     named = tuple(model_of(text) for text in models if text not in searched)
     taken = {model.name for model in config.models}
     if clash := [model.name for model in named if model.name in taken]:
-        raise ConfigError(COMMAND_LINE, "MODEL", f"{clash[0]} is in the configuration too")
+        raise ConfigError(COMMAND_LINE, "MODEL", f"{clash[0]} is also in the configuration")
     dirs = tuple(dict.fromkeys((*map(_folder, searched), *config.model_dirs)))
     return msgspec.structs.replace(config, models=named + config.models, model_dirs=dirs)
 
@@ -57,7 +57,7 @@ def model_of(text: str) -> ModelConfig:
         return ModelConfig(name=text.removeprefix(HUB_SCHEME), path=text)
     path = Path(text)
     if not path.exists():
-        raise ConfigError(COMMAND_LINE, "MODEL", f"there is no file or folder {path}")
+        raise ConfigError(COMMAND_LINE, "MODEL", f"file or folder not found: {path}")
     return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(path.resolve()))
 
 
@@ -75,7 +75,7 @@ def _is_folder_of_models(text: str) -> bool:
 def _folder(text: str) -> str:
     path = Path(text).expanduser()
     if not path.is_dir():
-        raise ConfigError(COMMAND_LINE, "--model-dir", f"there is no folder {path}")
+        raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
     return str(path.resolve())
 
 
@@ -96,7 +96,7 @@ def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:
     for text in filter(_is_folder_of_models, models):
         folder = library.folders[_folder(text)]
         if not folder.models() and not any(folder.unusable()):
-            problem = f"there is no model in the folder {text}"
+            problem = f"no model found in the folder {text}"
             raise ConfigError(COMMAND_LINE, "MODEL", problem)
 
 
@@ -152,4 +152,4 @@ def _folders(config: Config) -> Iterator[Finding]:
     for path, folder in named:
         is_made = folder == config.hub.folder  # by the first download
         if folder and not is_made and not Path(folder).expanduser().is_dir():
-            yield Finding(path, f"there is no folder {folder}")
+            yield Finding(path, f"folder not found: {folder}")

@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
     """The command that `arguments.command` names."""
     if arguments.command == "models" and not _listens(arguments.url):
         if not arguments.names:
-            print(f"no server answers at {arguments.url}; one here would have:", file=sys.stderr)
+            print(f"no server answers at {arguments.url}; the configuration has:", file=sys.stderr)
         return _models(_configured(arguments), arguments)
     from gateway.cli.remote import Remote  # noqa: PLC0415 - not needed without a server
 

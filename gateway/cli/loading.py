@@ -61,7 +61,7 @@ def _rm(server: Remote, arguments: Namespace) -> None:
 
 def _agrees(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise CommandFailed(f"{question} Nobody is there to ask; --yes says so")
+        raise CommandFailed(f"{question} Not a terminal; pass --yes")
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 

@@ -82,7 +82,9 @@ class Remote:
         return found
 
     def _is_another(self) -> CommandFailed:
-        return CommandFailed(f"what answers at {self.url} is no Roundhouse; --url names another")
+        return CommandFailed(
+            f"the server at {self.url} is not Roundhouse; use --url to choose another"
+        )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -96,7 +98,7 @@ class Remote:
         except httpx.HTTPError as error:
             raise CommandFailed(f"{self.url}: {error}") from None
         except UnicodeEncodeError:  # arguments and stdin may hold any bytes
-            raise CommandFailed("what is to be sent is no UTF-8") from None
+            raise CommandFailed("the text to send is not valid UTF-8") from None
 
 
 def bearer(key: str | None) -> dict[bytes, bytes]:
@@ -113,9 +115,7 @@ def _checked(answer: httpx.Response) -> httpx.Response:
 
 def refusal(answer: httpx.Response) -> str:
     """What a server says of an answer that was read and is an error."""
-    hint = (
-        " (--key or $ROUNDHOUSE_KEY gives one here)" if answer.status_code == UNAUTHORIZED else ""
-    )
+    hint = " (set it with --key or $ROUNDHOUSE_KEY)" if answer.status_code == UNAUTHORIZED else ""
     try:
         return _message(answer.json()) + hint
     except (ValueError, KeyError, TypeError):

@@ -87,14 +87,14 @@ class Greeting(Struct, frozen=True, kw_only=True):
     def _lines(self, address: str) -> list[str]:
         lines = [f"Roundhouse listens on {address}"]
         if self.has_page:
-            lines.append(f"  page:  {_callable(address)}/")
-        lines.append(f"  model: {self.model or 'none yet: the model folders hold none'}")
-        lines.append(f"  room:  {self.room()}")
+            lines.append(f"  page:   {_callable(address)}/")
+        lines.append(f"  model:  {self.model or 'none yet: the model folders hold none'}")
+        lines.append(f"  memory: {self.room()}")
         if self.new_key:
-            lines.append(f"  key:   {self.new_key} (made for this run, and shown only here)")
+            lines.append(f"  key:    {self.new_key} (created for this run, shown only here)")
         elif self.needs_key:
-            lines.append(f"  key:   one of the configured keys, as ${KEY_VARIABLE} below")
-        lines.append(f"  try:   {self._attempt(_callable(address))}")
+            lines.append(f"  key:    one of the configured keys, as ${KEY_VARIABLE} below")
+        lines.append(f"  try:    {self._attempt(_callable(address))}")
         return lines
 
     def _attempt(self, address: str) -> str:
@@ -258,7 +258,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _left_out(lines: int) -> None:
-    log.warning("lines left out here: nobody read them", lines=lines)
+    log.warning("log lines dropped: the output is not read", lines=lines)
 
 
 def _brought(config: Config) -> Config:
@@ -288,7 +288,7 @@ def check_formats(config: Config) -> None:
     for section in ("models", "upstreams"):
         for index, one in enumerate(getattr(config, section)):
             if one.format is not None and one.format not in FORMATS:
-                problem = f"{one.format!r} is no format; {suggestion(one.format, FORMATS)}"
+                problem = f"{one.format!r} is not a known format; {suggestion(one.format, FORMATS)}"
                 raise ConfigError("the configuration", f"$.{section}[{index}].format", problem)
 
 

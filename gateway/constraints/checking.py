@@ -101,7 +101,7 @@ def _decoded(text: str) -> Any:
     """The value. A number that floats don't hold is infinite, as a client's parser has it."""
 
     def refuse(constant: str) -> Any:
-        raise json.JSONDecodeError(f"{constant} is no JSON", text, 0)
+        raise json.JSONDecodeError(f"{constant} is not JSON", text, 0)
 
     return json.loads(text, parse_constant=refuse, object_pairs_hook=_members)
 

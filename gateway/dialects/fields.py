@@ -75,13 +75,13 @@ HARMLESS: Mapping[str, str] = {
     "metadata": "the client's own notes",
     "num_ctx": "the context has the size the model was loaded with; a longer prompt is refused",
     "prompt_cache_key": "the cache finds prompts by their tokens",
-    "safety_identifier": "who the user is; nobody is watched here",
+    "safety_identifier": "user identifiers are not used",
     "quiet": "what KoboldCpp would print",
     "service_tier": "there is one",
     "skip_special_tokens": "what of them is text and what is markup the model's format says",
-    "store": "nothing is kept anyway",
+    "store": "nothing is stored",
     "truncation_length": "as num_ctx",
-    "user": "who the user is; nobody is watched here",
+    "user": "user identifiers are not used",
 }
 
 # Neutral values that frontends send for other servers' options.

@@ -237,7 +237,7 @@ def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]
 def require_tool(fields: Fields, path: str, name: str, names: Collection[str]) -> None:
     """Raises InvalidRequest where `name` is none of the tools' `names`."""
     if name not in names:
-        raise fields.wrong(path, f"There is no tool named {name!r:.64} in tools.")
+        raise fields.wrong(path, f"Tool {name!r:.64} not found in tools.")
 
 
 def read_keep_alive(fields: Fields, wire: float | str | None) -> float | None:

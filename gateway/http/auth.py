@@ -210,7 +210,7 @@ class OriginGuard:
         name = _name(host)
         if name is None or not (name in self._names or self._is_own_address(name)):
             raise NotForPages(
-                f"The Host {host[:_SHOWN]!r} is not one of this server's, which has no API keys. "
+                f"The Host {host[:_SHOWN]!r} is not a name of this server, which has no API keys. "
                 "Name it in server.hosts, or set keys.",
                 param="server.hosts",
             )
@@ -220,8 +220,8 @@ class OriginGuard:
             same = any(_is_same(origin, host) for host in hosts)
             if not (same or self._is_page_allowed(origin)):
                 raise NotForPages(
-                    f"Pages of {origin[:_SHOWN]!r} may not call this server, which has no API "
-                    "keys. Name the origin in server.cors_origins, or set keys.",
+                    f"Pages of {origin[:_SHOWN]!r} are not allowed to call this server, which "
+                    "has no API keys. Add the origin to server.cors_origins, or set keys.",
                     param="server.cors_origins",
                 )
 
@@ -312,8 +312,8 @@ def _check_site(sites: Iterable[str]) -> None:
     """For browsers that leave `Origin` out (Fetch Metadata Request Headers, section 2.4)."""
     if any(site.lower() in ("cross-site", "same-site") for site in sites):
         raise NotForPages(
-            "Another site's page may not call this server, which has no API keys. "
-            "Name its origin in server.cors_origins, or set keys.",
+            "Another site's page is not allowed to call this server, which has no API keys. "
+            "Add its origin to server.cors_origins, or set keys.",
             param="server.cors_origins",
         )
 

@@ -124,7 +124,7 @@ class Runs:
         Raises QueueFull.
         """
         if len(self._all) >= self._most:
-            text = f"{self._most} responses run in the background already"
+            text = f"{self._most} background responses are already running"
             raise QueueFull(text, retry_after=RETRY)
         self._all[name] = run
         try:
@@ -233,7 +233,7 @@ class KeptStream:
                 place += len(one)
                 left -= not one.startswith(b":")
         if left:
-            raise InvalidRequest("from_event: There are not so many events.", param="from_event")
+            raise InvalidRequest("from_event: No such event.", param="from_event")
         return place
 
     def check(self, place: int) -> None:
@@ -241,7 +241,7 @@ class KeptStream:
         if place < self.size - self.kept:
             raise _lost("from")
         if place > self.size:
-            raise InvalidRequest("from: There are not so many bytes.", param="from")
+            raise InvalidRequest("from: No such position.", param="from")
 
     async def read(self, place: int) -> AsyncIterator[bytes]:
         """What was sent from byte `place` on, as it comes. Ends where it is lost."""

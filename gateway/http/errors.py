@@ -71,7 +71,7 @@ def handlers(
             path=request.url.path,
             exc_info=error,
         )
-        mistake = InternalError("The server made a mistake; its log has more.")
+        mistake = InternalError("Internal server error; see the server's log.")
         return problem(request, mistake)
 
     return {GatewayError: gateway_error, HTTPException: http_error, Exception: unexpected}

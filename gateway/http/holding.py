@@ -34,7 +34,7 @@ class Holdings:
         mine = self._held.get(owner, 0)
         if mine + size > self._total - sum(self._held.values()) - size:
             raise QueueFull(
-                "Other requests hold too much: there is no room for the "
+                "Other requests use too much memory: not enough is left for the "
                 f"{size:,} bytes of this one (server.max_held_bytes); try again later.",
                 retry_after=RETRY,
             )

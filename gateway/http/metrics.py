@@ -119,7 +119,7 @@ class LlamaMetrics:
         running = sum(status.in_use for status in statuses)
         waiting = sum(status.waiting for status in statuses)
         yield LlamaMetric("requests_processing", "gauge", "Requests under way.", running)
-        yield LlamaMetric("requests_deferred", "gauge", "Requests in line.", waiting)
+        yield LlamaMetric("requests_deferred", "gauge", "Queued requests.", waiting)
 
 
 def _rate(count: int, seconds: float) -> float:
@@ -178,8 +178,10 @@ class Metrics:
             ("model", "kind"),
             registry=self._metrics,
         )
-        self._queued = self._times("queue_seconds", "Waiting for the model's turn.", _SHORT)
-        self._waited = self._times("load_wait_seconds", "Waiting for the model's load.", _LONG)
+        self._queued = self._times("queue_seconds", "Seconds in the model's queue.", _SHORT)
+        self._waited = self._times(
+            "load_wait_seconds", "Seconds of waiting for the model's load.", _LONG
+        )
         self._first = self._times("time_to_first_token_seconds", "Request to first token.", _SHORT)
         self._whole = self._times("request_seconds", "Request to end of answer.", _ANSWERS)
         self._prompts = self._lengths("prompt_tokens", "Length of a request's prompts.")
@@ -195,7 +197,7 @@ class Metrics:
         )
         self._evictions = Counter(
             "roundhouse_evictions",
-            "Models that had to go: for the room of another, or because they were idle.",
+            "Models unloaded for the memory of another, or because they were idle.",
             ("model", "reason"),
             registry=self._metrics,
         )
@@ -376,7 +378,7 @@ class _Residents(Collector):
         sizes = {one.id: one.need.total if one.need else 0 for one in there}
         yield _by_model("resident_bytes", "Memory of each model, as measured or estimated.", sizes)
         waiting = {one.id: one.waiting for one in statuses}
-        yield _by_model("waiting", "Requests in line.", waiting)
+        yield _by_model("waiting", "Queued requests.", waiting)
         yield _by_model("in_use", "Answers in progress.", {one.id: one.in_use for one in statuses})
 
     def describe(self) -> Iterable[Metric]:
@@ -402,8 +404,8 @@ class _Server(Collector):
         free = dict(ledger.budgets)
         for held in ledger.held:
             free[held.device] = free.get(held.device, 0) - held.size
-        yield _by("memory_budget_bytes", "What models may take.", "device", ledger.budgets)
-        yield _by("memory_free_bytes", "What of it no model holds.", "device", free)
+        yield _by("memory_budget_bytes", "Memory budget for models.", "device", ledger.budgets)
+        yield _by("memory_free_bytes", "Free part of the budget.", "device", free)
         yield _by("keys", "API keys; 0: none is needed.", "role", self._keys())
         yield from self._upstreams()
 

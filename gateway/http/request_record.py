@@ -518,7 +518,7 @@ class Activity:
         """
         record = self._running.get(number)
         if record is None or not access.oversees(record.access.owner):
-            raise NotFound(f"There is no request {number} that runs.", param="number")
+            raise NotFound(f"No running request {number}.", param="number")
         record.cancel()
         return record.standing()
 

@@ -322,7 +322,7 @@ def client_error(error: Exception, request: str = "") -> GatewayError:
     if isinstance(error, GatewayError):
         return error
     log.error("stream failed", request=request or None, exc_info=error)
-    return InternalError("The server made a mistake; its log has more.")
+    return InternalError("Internal server error; see the server's log.")
 
 
 async def cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -170,14 +170,14 @@ class Downloads:
 
     def _found(self, id: str) -> _Download:
         if id not in self._all:
-            raise NotFound(f"There is no download {id!r:.40}.", param="id")
+            raise NotFound(f"Download {id!r:.40} not found.", param="id")
         return self._all[id]
 
     def _run(self, one: _Download) -> DownloadState:
         if one.scope is not None or one.state.state == "finished":
             return one.state
         if sum(other.scope is not None for other in self._all.values()) >= MOST_RUNNING:
-            text = f"{MOST_RUNNING} downloads run already"
+            text = f"{MOST_RUNNING} downloads are already running"
             raise QueueFull(text, retry_after=RETRY)
         assert self._tasks is not None, "the server runs"
         one.scope = anyio.CancelScope()
@@ -302,7 +302,7 @@ def _check(file: RemoteFile, part: Path) -> None:
     elif file.sha256 is not None:
         with part.open("rb") as disk:
             if hashlib.file_digest(disk, "sha256").hexdigest() != file.sha256:
-                wrong = "has another checksum than the hub says"
+                wrong = "has a different checksum than the hub reports"
     if not wrong:
         return
     if not file.size or part.stat().st_size >= file.size:

@@ -179,11 +179,9 @@ class Hub:
         """Raises Forbidden unless deletion is allowed and they lie in the folder for downloads."""
         root = self.root().resolve()
         if not self._deletion:
-            raise Forbidden(
-                "the configuration doesn't allow that models are deleted (hub.deletion)"
-            )
+            raise Forbidden("deleting models is disabled (hub.deletion)")
         if not all(path.resolve().is_relative_to(root) for path in paths):
-            raise Forbidden("this model doesn't lie in the folder for downloads")
+            raise Forbidden("this model isn't in the folder for downloads")
 
     async def delete(self, paths: Sequence[Path]) -> None:
         """Delete files and folders of a model that is not in use, and the folder of a download
@@ -200,7 +198,7 @@ class Hub:
     def root(self) -> Path:
         """The folder for downloads. Raises InvalidRequest where there is none."""
         if self._folder is None:
-            raise InvalidRequest("there is no folder for downloads (hub.folder or model_dirs)")
+            raise InvalidRequest("no folder for downloads is configured (hub.folder or model_dirs)")
         return self._folder
 
 
@@ -209,7 +207,7 @@ def _require_room(staging: Path, total: int) -> None:
     staging.mkdir(parents=True, exist_ok=True)
     missing = total - sum(one.stat().st_size for one in staging.rglob("*") if one.is_file())
     if missing > (free := shutil.disk_usage(staging).free):
-        raise ModelUnavailable(f"{missing} bytes are to come, and the disk has {free} bytes free")
+        raise ModelUnavailable(f"{missing} bytes to download, but the disk has {free} bytes free")
 
 
 def _note_choice(order: Order, chosen: Selection) -> None:
@@ -259,7 +257,7 @@ class Uploads:
         target = self._target(name)
         self._require_room(length)
         if self._running >= MOST_AT_ONCE:
-            raise QueueFull(f"{MOST_AT_ONCE} uploads run already", retry_after=RETRY)
+            raise QueueFull(f"{MOST_AT_ONCE} uploads are already running", retry_after=RETRY)
         self._running += 1
         part = self._hub.root() / STAGING_DIR / f"upload-{uuid.uuid4().hex}{SUFFIX}"
         try:
@@ -277,21 +275,21 @@ class Uploads:
             raise InvalidRequest(f"name: a file name that ends in {SUFFIX} is wanted", param="name")
         target = within(self._hub.root(), name, "name")
         if target.exists():
-            raise InvalidRequest(f"name: {name} is there already", param="name")
+            raise InvalidRequest(f"name: {name} already exists", param="name")
         return target
 
     def _require_room(self, length: int) -> None:
         root = self._hub.root()
         root.mkdir(parents=True, exist_ok=True)
         if length > shutil.disk_usage(root).free - KEPT_FREE:
-            raise TooLarge("The disk has no room for this file.", param="content-length")
+            raise TooLarge("Not enough disk space for this file.", param="content-length")
 
     def _require_model(self, part: Path) -> None:
         try:
             self._catalog.recognise(part)
         except (BackendError, ValueError) as error:
             problem = str(error).replace(str(part), "the file")
-            raise InvalidRequest(f"This is no model: {problem}") from error
+            raise InvalidRequest(f"Not a model: {problem}") from error
 
 
 async def _written(part: Path, length: int, pieces: AsyncIterator[bytes]) -> None:
@@ -304,7 +302,7 @@ async def _written(part: Path, length: int, pieces: AsyncIterator[bytes]) -> Non
             if done > length:
                 break
             if done >= len(MAGIC) and done - len(held) == 0 and not held.startswith(MAGIC):
-                raise InvalidRequest(f"This is no GGUF file: it begins with {held[:4]!r}.")
+                raise InvalidRequest(f"Not a GGUF file: it begins with {held[:4]!r}.")
             if len(held) >= PIECE:
                 await disk.write(held)
                 held = b""
@@ -322,7 +320,7 @@ async def _hurried(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise InvalidRequest(f"Nothing came for {SILENCE:g} s.") from None
+            raise InvalidRequest(f"No data received for {SILENCE:g} s.") from None
         yield piece
 
 
@@ -331,6 +329,6 @@ def _placed(part: Path, target: Path) -> None:
     try:
         os.link(part, target)
     except FileExistsError as error:
-        raise InvalidRequest(f"name: {target.name} is there already", param="name") from error
+        raise InvalidRequest(f"name: {target.name} already exists", param="name") from error
     except OSError:  # a file system without links
         part.rename(target)

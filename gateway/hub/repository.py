@@ -161,7 +161,7 @@ def listing(endpoint: str | None, order: Order) -> Listing:
 
     commit = info.sha
     if commit is None:
-        raise ModelUnavailable(f"{api.endpoint} names no commit of {order.repository}")
+        raise ModelUnavailable(f"{api.endpoint} is not a commit of {order.repository}")
 
     def url(name: str) -> str:
         return str(

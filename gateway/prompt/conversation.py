@@ -185,7 +185,7 @@ def _content(message: Message, traits: TemplateTraits) -> Any:
     if any(isinstance(part, ImagePart) for part in message.parts):
         if not traits.images:
             raise InvalidRequest(
-                "This model's chat template has no place for images.", param="messages"
+                "This model's chat template doesn't support images.", param="messages"
             )
         return [_part_shape(part) for part in message.parts]
     if not message.parts and message.tool_calls and traits.call_content == "null":

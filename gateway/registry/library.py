@@ -598,7 +598,7 @@ class ModelLibrary:
         configured = [model.name for model in self._config.models if model.name not in others]
         names = configured or sorted(usable, key=lambda name: (name in scan.cached, name))
         if not names:
-            raise ModelNotFound("There is no model here yet.", param="model")
+            raise ModelNotFound("No model is available yet.", param="model")
         return names[0]
 
     def _configured(self, model: ModelConfig) -> Known:
@@ -687,9 +687,9 @@ def _stamps_beside(model: Known) -> Iterator[int]:
 def _not_found(name: str, known: Sequence[str]) -> str:
     """Few and short names are compared, because comparing takes time."""
     if len(name) > MAX_NAME:
-        return f"There is no model of a name with {len(name):,} characters."
+        return f"Model not found: its name has {len(name):,} characters."
     near = difflib.get_close_matches(name, _of_such_length(name, known), n=3, cutoff=NEAR)
-    return f"There is no model {name!r}." + (f" Nearest: {', '.join(near)}." if near else "")
+    return f"Model {name!r} not found." + (f" Nearest: {', '.join(near)}." if near else "")
 
 
 def _of_such_length(name: str, known: Sequence[str]) -> Sequence[str]:

@@ -543,7 +543,7 @@ class Scheduler:
         if absent and (obstacle := self.room.obstacle(record.model.name, record.needs)) is not None:
             return Refuse(number, "too_large", obstacle)
         if ticket.holds and not record.is_open and self.waiting() >= self._rules.max_waiting:
-            reason = f"{self._rules.max_waiting} requests are waiting already"
+            reason = f"{self._rules.max_waiting} requests are already queued"
             return Refuse(number, "queue_full", reason, max(1.0, self._recent_wait))
         return None
 

@@ -132,7 +132,7 @@ def test_a_model_is_called_as_its_file_without_what_the_engine_wants(file: str, 
 
 
 def test_what_is_not_there_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(LoadFailed, match="there is no file or folder"):
+    with pytest.raises(LoadFailed, match="file or folder not found"):
         BACKENDS.recognise(tmp_path / "nothing")
 
 

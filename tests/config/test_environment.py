@@ -64,7 +64,7 @@ def test_text_is_read_as_the_option_is_typed(
     [
         ("SERVER_PROT", "1", r"ROUNDHOUSE_SERVER_PROT: .*did you mean 'ROUNDHOUSE_SERVER_PORT'"),
         ("SERVER_PORT", "high", r"ROUNDHOUSE_SERVER_PORT: \$\.server\.port: expected a whole"),
-        ("LOG_LEVEL", "warn", r"'warn' is no choice; did you mean 'warning'"),
+        ("LOG_LEVEL", "warn", r"'warn' is not valid; did you mean 'warning'"),
         ("SWAP_MEMORY", "much", r"ROUNDHOUSE_SWAP_MEMORY: \$\.swap\.memory: not JSON"),
         ("MODELS", '[{"name": "a"}]', r"\$\.models\[0\]: the option 'path' is missing"),
         ("MODELS", '[{"name":"a","path":"b","backend":"c"}]', r"ROUNDHOUSE_MODELS: .*no backend"),

@@ -43,7 +43,7 @@ MISTAKES = [
     ("server:", "1: $.server: expected options by name, got nothing"),
     ("model_dirs: here", "1: $.model_dirs: expected a list, got a text"),
     ("swap: {memory: {cpu: much}}", "1: $.swap.memory.cpu: expected a size: bytes, or with a unit"),
-    ("log: {level: warn}", "1: $.log.level: 'warn' is no choice; did you mean 'warning'?"),
+    ("log: {level: warn}", "1: $.log.level: 'warn' is not valid; did you mean 'warning'?"),
     ("models:\n  - path: a", "2: $.models[0]: the option 'name' is missing"),
     (
         ONE_MODEL + "    backend: llamcpp",

@@ -49,7 +49,7 @@ MISTAKES = [
     ),
     (ONE + "    weights: [1, 2]", "4: $.upstreams[0].weights: expected 1, one for each URL"),
     (ONE + "    weights: [0]", " $.upstreams[0].weights[0]: expected a number greater than 0"),
-    (ONE + "    models: al", "4: $.upstreams[0].models: 'al' is no choice; did you mean 'all'?"),
+    (ONE + "    models: al", "4: $.upstreams[0].models: 'al' is not valid; did you mean 'all'?"),
     (ONE + "    models: {}", "4: $.upstreams[0].models: expected 'all', or our names"),
     (
         ONE + "    key: env:FAR_KEY",

@@ -159,7 +159,7 @@ async def test_a_cache_that_the_device_cannot_address_is_refused(
     loaded: Loaded, vulkan: None
 ) -> None:
     """llama.cpp ends the process over it."""
-    with pytest.raises(OutOfMemory, match=rf"more than {FIRST} takes in one piece"):
+    with pytest.raises(OutOfMemory, match=rf"more than {FIRST} allows in one buffer"):
         async with loaded(context_length=4_000_000, max_concurrent=1):
             pass
     async with loaded() as container:

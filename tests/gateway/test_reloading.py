@@ -265,7 +265,7 @@ async def test_a_plan_tells_and_changes_nothing(tmp_path: Path) -> None:
     [
         ("server: {prot: 1}\n", "roundhouse.yaml:1: $.server.prot"),
         ("keys: []\nserver:\n  hosts: ['a b']\n", "server.hosts[0]"),
-        ("preset: nowhere\n", "There is no preset 'nowhere'"),
+        ("preset: nowhere\n", "Preset 'nowhere' not found"),
         ("models: [{name: a, path: one.script.json, template: gone}]\n", "can't be read"),
     ],
 )

@@ -105,7 +105,7 @@ async def test_a_stream_that_nobody_reads_gives_its_lease_back(then: bytes, tmp_
     async with serving(config(tmp_path), tmp_path) as running:
         with capture_logs() as lines:
             with await unread(running, "POST /v1/chat/completions HTTP/1.1", body, then) as client:
-                cut = await logged(lines, "client cut off: it reads nothing")
+                cut = await logged(lines, "client disconnected: it doesn't read")
                 answered = await logged(lines, "request")
                 with anyio.fail_after(HANG):
                     while any(status.in_use for status in running.registry.statuses()):
@@ -125,7 +125,7 @@ async def test_a_whole_body_that_nobody_reads_is_not_kept(ends: str, tmp_path: P
         head = f"GET /props?model=other HTTP/1.1\r\nConnection: {ends}"
         with capture_logs() as lines:
             with await unread(running, head) as client:
-                await logged(lines, "client cut off: it reads nothing")
+                await logged(lines, "client disconnected: it doesn't read")
                 assert await rest(client) < 6_000_000
 
 
@@ -142,7 +142,7 @@ async def test_states_that_nobody_reads_end_their_stream(tmp_path: Path) -> None
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(change)
-                cut = await logged(lines, "client cut off: it reads nothing")
+                cut = await logged(lines, "client disconnected: it doesn't read")
                 tasks.cancel_scope.cancel()
             assert await rest(client) > 0
             with anyio.fail_after(HANG):

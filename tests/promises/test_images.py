@@ -119,7 +119,9 @@ async def test_pictures_of_all_turns_arrive_in_their_order(running: Running) -> 
 async def test_a_model_that_can_t_see_says_so_and_nothing_is_fetched(running: Running) -> None:
     async with hosting({"/": answer(RED)}) as host, client(running) as api:
         messages = asking(text("Look:"), picture(f"http://127.0.0.1:{host.port}/"))
-        with pytest.raises(openai.BadRequestError, match="'blind' can't see images") as caught:
+        with pytest.raises(
+            openai.BadRequestError, match="'blind' doesn't support images"
+        ) as caught:
             await api.chat.completions.create(model="blind", messages=messages)
     assert caught.value.param == "messages[0].content[1].image_url"
     assert host.heads == []
@@ -129,7 +131,11 @@ async def test_a_model_that_can_t_see_says_so_and_nothing_is_fetched(running: Ru
 @pytest.mark.parametrize(
     ("shown", "param", "reason"),
     [
-        ([data_url(RED), data_url(b"text")], "messages[0].content[1].image_url", "no picture"),
+        (
+            [data_url(RED), data_url(b"text")],
+            "messages[0].content[1].image_url",
+            "not a readable picture",
+        ),
         (4 * [data_url(RED)], "messages[0].content[3].image_url", "At most 3 images"),
         (["http://127.0.0.1:1/"], "messages[0].content[0].image_url", "can't be reached"),
         (["file:///etc/passwd"], "messages[0].content[0].image_url.url", "URL"),

@@ -89,7 +89,7 @@ async def test_a_model_that_sees_can_be_loaded_blind(running: Running) -> None:
     body = {"model_name": "llamacpp", "vision": False}
     assert (await running.client.post("/v1/model/load", json=body)).is_success
     assert await modalities() == ["text"]
-    with pytest.raises(openai.BadRequestError, match="can't see images"):
+    with pytest.raises(openai.BadRequestError, match="doesn't support images"):
         await ask(running, "llamacpp", "red")
     await running.client.post("/v1/model/unload", json={})
     assert (await ask(running, "llamacpp", "red"))[0] == "red"

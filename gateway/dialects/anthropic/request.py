@@ -314,7 +314,7 @@ HARMLESS = {
     "inference_geo": "the answer is made here",
     "service_tier": "there is one",
     "speed": "there is one",
-    "user_profile_id": "who the user is; nobody is watched here",
+    "user_profile_id": "user identifiers are not used",
     "workspace_id": "whose books it goes to",
 }
 
@@ -487,7 +487,7 @@ def _choice(fields: Fields, talk: ConversationWire) -> Choice:
             raise fields.wrong("tool_choice", "A call can't be required without tools.")
         case ToolChoiceWire(type="tool", name=str(name)):
             if all(tool.name != name for tool in talk.tools):
-                message = f"There is no tool named {name!r:.64} in tools."
+                message = f"Tool {name!r:.64} not found in tools."
                 raise fields.wrong("tool_choice.name", message)
             return NamedTool(name)
     raise fields.wrong("tool_choice", "Expected 'auto', 'any', 'none', or 'tool' with a name.")

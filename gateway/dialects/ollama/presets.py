@@ -118,7 +118,7 @@ class Presets:
     def remove(self, name: str) -> None:
         """Raises NotFound."""
         if self._all.pop(without_latest(name), None) is None:
-            raise NotFound(f"There is no made model {name!r:.200}.", param="model")
+            raise NotFound(f"Made model {name!r:.200} not found.", param="model")
 
     def filled(self, body: bytes) -> bytes:
         """The body of a request, which has what its model's preset says where it says nothing."""

@@ -426,7 +426,7 @@ def resolved(items: Sequence[Item], found: Mapping[str, Item]) -> tuple[Item, ..
     whole = []
     for k, item in enumerate(items):
         if is_reference(item) and item["id"] not in found:
-            text = f"input[{k}].id: There is no item {item['id']!r:.80}; kept are items of stored"
+            text = f"input[{k}].id: Item {item['id']!r:.80} not found; kept are items of stored"
             raise NotFound(f"{text} responses and of conversations.", param=f"input[{k}].id")
         whole.append(found[item["id"]] if is_reference(item) else item)
     return tuple(whole)

@@ -228,7 +228,7 @@ def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:
     if wire.previous_response_id and wire.conversation:
         raise fields.wrong("conversation", "Not together with previous_response_id.")
     if wire.background and not wire.store:
-        raise fields.wrong("background", "What nobody waits for must be kept: store is false.")
+        raise fields.wrong("background", "A background response must be stored: store is false.")
     if wire.truncation not in ("auto", "disabled"):
         message = f"Expected 'auto' or 'disabled', got {wire.truncation!r:.64}."
         raise fields.wrong("truncation", message)

@@ -226,7 +226,9 @@ def _draft(fields: Fields, wire: Mapping[str, Any]) -> dict[str, Any]:
     elif not known.draft_model_name:
         return {}
     if strange := next((name for name in given if _asks(name, given[name], asked)), None):
-        raise InvalidRequest(f"{prefix}{strange}: No engine here has this.", param=prefix + strange)
+        raise InvalidRequest(
+            f"{prefix}{strange}: Not supported by any engine.", param=prefix + strange
+        )
     return asked
 
 

@@ -70,7 +70,7 @@ async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     audit(request, "drain" if order.draining else "use again", server=order.url)
     fleet = services.registry.fleet
     if not fleet.drain(order.upstream, order.url, draining=order.draining):
-        raise NotFound(f"There is no server {order.url!r} of an upstream {order.upstream!r}.")
+        raise NotFound(f"Server {order.url!r} of upstream {order.upstream!r} not found.")
     return Plain(_upstreams_body(services))
 
 

@@ -121,7 +121,7 @@ async def requests(request: AnyRequest, services: Services) -> ASGIApp:
 async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIApp:
     """End a request that runs; its client is sent an error."""
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
-        raise NotFound(f"There is no request {number!r:.40}.", param="number")
+        raise NotFound(f"Request {number!r:.40} not found.", param="number")
     cancelled = services.activity.cancel(int(number), request.auth)
     audit(request, "cancel", model=cancelled.model, cancelled=cancelled.request)
     return Plain(body(cancelled))

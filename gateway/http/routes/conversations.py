@@ -87,7 +87,7 @@ async def item(
     room = held(request).take
     found = await services.store.item(request.auth.owner, conversation_id, item_id, room)
     if found is None:
-        raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
+        raise NotFound(f"Item {item_id!r:.80} not found in {conversation_id!r:.80}.")
     return Plain(found.item)
 
 
@@ -99,7 +99,7 @@ async def drop(
 ) -> ASGIApp:
     """Delete one of them; the conversation is returned."""
     if not await services.store.drop(request.auth.owner, conversation_id, item_id):
-        raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
+        raise NotFound(f"Item {item_id!r:.80} not found in {conversation_id!r:.80}.")
     return Plain(_body(await _found(services, request.auth, conversation_id)))
 
 
@@ -121,7 +121,7 @@ async def _found(services: Services, access: Access, name: str) -> KeptConversat
 
 
 def _missing(name: str) -> NotFound:
-    return NotFound(f"There is no conversation {name!r:.80}.")
+    return NotFound(f"Conversation {name!r:.80} not found.")
 
 
 _ITEMS = {"A message": {"items": [{"type": "message", "role": "user", "content": "Hello!"}]}}

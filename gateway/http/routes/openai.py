@@ -207,7 +207,7 @@ async def health_head() -> None:
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
     if request.auth.models:
-        raise Forbidden("the numbers are of all models, and this key is limited to some")
+        raise Forbidden("metrics cover all models, and this key is limited to some")
     if not services.config.llamaserver.metric_names:
         return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
     # As llama-server spells it, whose clients search for it so.

@@ -182,7 +182,7 @@ async def _asked(
 async def _chain(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
     chain = await services.store.chain(access.owner, name, room)
     if chain is None:
-        message = f"previous_response_id: There is no response {name!r:.80}."
+        message = f"previous_response_id: Response {name!r:.80} not found."
         raise NotFound(message, param="previous_response_id")
     if chain[-1].running:
         message = "previous_response_id: That response is still running."
@@ -193,7 +193,7 @@ async def _chain(services: Services, access: Access, name: str, room: Room) -> S
 async def _talk(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
     found = await services.store.items(access.owner, name, room)
     if found is None:
-        message = f"conversation: There is no conversation {name!r:.80}."
+        message = f"conversation: Conversation {name!r:.80} not found."
         raise NotFound(message, param="conversation")
     return [b"[" + b",".join(one.item for one in found) + b"]"]
 
@@ -361,7 +361,7 @@ async def _part(request: AnyRequest, services: Services, name: str, part: Part) 
 
 
 def _missing(name: str) -> NotFound:
-    return NotFound(f"There is no response {name!r:.80}.")
+    return NotFound(f"Response {name!r:.80} not found.")
 
 
 RESPONSE = Body(

@@ -62,7 +62,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     status = next((one for one in statuses if in_use and one.id == in_use.name), None)
     status = status or next(iter(statuses), None)
     if status is None:
-        raise ModelUnavailable("There is no embedding model for this key.")
+        raise ModelUnavailable("No embedding model is available to this key.")
     known = await services.capabilities.of(status)
     return Plain(openai.model_card(card(status, known, services.facts(status))))
 
@@ -380,7 +380,7 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get(["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")
 async def loras() -> ASGIApp:
-    """None: no engine here changes adapters of a loaded model."""
+    """Empty: no engine changes adapters of a loaded model."""
     return Plain(body(reply.Names()))
 
 

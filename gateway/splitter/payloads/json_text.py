@@ -205,4 +205,4 @@ def loaded(text: str) -> Any:
 
 def _refuse(constant: str) -> None:
     """NaN and Infinity are no JSON."""
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -58,7 +58,7 @@ def test_the_log_says_so_where_it_is_mapped(mapped: bool, model: Path, serve: Se
     entry = {"name": "m", "path": str(model), "preload": True, "options": {"mmap": mapped}}
     server = serve({"models": [entry], "log": {"format": "json"}})
     server.log.wait_for("model loaded")
-    warned = server.log.records("others may write to a model that is mapped")
+    warned = server.log.records("other users may write to a mapped model")
     assert len(warned) == mapped
     for record in warned:
         assert record["writable"] == str(model.resolve())

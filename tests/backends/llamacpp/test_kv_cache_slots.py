@@ -97,8 +97,8 @@ async def test_a_busy_slot_is_saved_when_it_is_idle(container: ModelContainer) -
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "none of a saved slot"),
-        (b"GGUF" * 10, "none of a saved slot"),
+        (b"", "ot a file of a saved slot"),
+        (b"GGUF" * 10, "ot a file of a saved slot"),
         (packed([1, 2, 3])[:-4], "cut off"),
         (packed([1, 2, 3]), "no cells of this model"),
         (packed([1, 2, 3]) + b"\xff" * 64, "no cells of this model"),

@@ -93,7 +93,7 @@ def test_weights_outside_of_the_folder_are_refused(folder: Path, name: str) -> N
 @pytest.mark.parametrize("value", ["x", [1], {"a": 1}, 1e400])
 def test_what_is_no_number_is_named(folder: Path, value: object) -> None:
     rewrite(folder, hidden_size=value)
-    with pytest.raises(LoadFailed, match=r"hidden_size is .*, which is no number"):
+    with pytest.raises(LoadFailed, match=r"hidden_size is .*, which is not a number"):
         files.recognise(folder)
 
 

@@ -140,7 +140,7 @@ def test_a_server_that_is_no_roundhouse_is_named_as_such(
     assert main([*command.split(" "), "--url", another]) == 1
     shown = capsys.readouterr()
     assert not shown.out
-    assert f"{another} is no Roundhouse" in shown.err
+    assert f"{another} is not Roundhouse" in shown.err
 
 
 def test_a_key_may_have_letters_of_any_alphabet_and_a_line_feed_at_its_end(
@@ -151,7 +151,7 @@ def test_a_key_may_have_letters_of_any_alphabet_and_a_line_feed_at_its_end(
 
 def test_what_is_no_text_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "demo", os.fsdecode(b"\xff"), "--url", url]) == 1
-    assert "no UTF-8" in capsys.readouterr().err
+    assert "not valid UTF-8" in capsys.readouterr().err
 
 
 def columns(table: str) -> list[dict[str, str]]:
@@ -294,7 +294,7 @@ def test_chat_goes_on_after_a_refusal(
     refused = said.err.splitlines()
     assert "nobody" in refused[0]  # and the model stays the one it was
     assert refused[1:] == [
-        "(/what is no command here; /help lists them)",
+        "(/what is not a command; /help lists all commands)",
         "(there is no answer yet)",
     ]
 
@@ -353,7 +353,7 @@ def test_a_server_is_named_shortly(text: str, url: str) -> None:
 def test_what_is_no_address_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["ps", "--url", text])
-    assert "is no address" in capsys.readouterr().err
+    assert "is not a valid URL" in capsys.readouterr().err
 
 
 def test_rm_asks_first(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,7 +414,7 @@ FOUND = (
     "$.template_dir: there is no folder",
     "$.preset_dir: there is no folder",
     "$.swap.memory.cuda:7: this machine has no such device; available: cpu",
-    "$.keys[0].models[1]: There is no model 'dmeo'. Nearest: demo",
+    "$.keys[0].models[1]: Model 'dmeo' not found. Nearest: demo",
 )
 
 

@@ -45,8 +45,8 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
     _, listens, page, model, room, attempt = map(str.strip, server.out.text.splitlines()[:6])
     url = listens.rpartition(" ")[2]
     assert url.startswith("http://127.0.0.1:")
-    assert page == f"page:  {url}/"
-    assert model == "model: demo"
+    assert page == f"page:   {url}/"
+    assert model == "model:  demo"
     assert re.search(r"\bcpu \d+\.\d [MG]iB$", room)
     assert f"curl {url}/v1/chat/completions" in attempt
     answer = server.client.post(CHAT, json={**HELLO, "max_tokens": 3}).json()
@@ -161,9 +161,9 @@ def lets_in(server: Served) -> bool:
 def test_a_hangup_reads_the_configuration_again(serve: Serve, tmp_path: Path) -> None:
     server = serve({"models": [scripted(tmp_path, "one")]})
     (tmp_path / "roundhouse.yaml").write_text("models: [{name: one, pth: x}]\n")
-    server.log.expect("stays as it was")
+    server.log.expect("the configuration is unchanged")
     server.signal(signal.SIGHUP)
-    line = server.log.line_with("stays as it was")
+    line = server.log.line_with("the configuration is unchanged")
     assert "roundhouse.yaml:1: $.models[0].pth: unknown option; did you mean 'path'?" in line
     two = f"models: [{{name: two, path: {script(tmp_path)}}}]\n"
     (tmp_path / "roundhouse.yaml").write_text(two)
@@ -205,7 +205,7 @@ def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_
         "models": [{"name": "tiny", "path": str(bundled.GGUF), "preload": True}],
     }
     server = serve(config)
-    line = server.log.wait_for("no card is used")
+    line = server.log.wait_for("no GPU is used")
     assert line["gpu_layers"] == 99
     assert line["rebuild"] == "CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp"
     loaded = server.log.wait_for("model loaded")
@@ -241,11 +241,11 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
     [
         ("server: {prot: 1}", (), "did you mean 'port'"),
         ("server: {host: 0.0.0.0}", (), "without API keys"),
-        ("{}", ("missing.gguf",), "there is no file or folder missing.gguf"),
+        ("{}", ("missing.gguf",), "file or folder not found: missing.gguf"),
         ("{}", ("nonsense.gguf",), "nonsense.gguf is not a usable GGUF file"),
         ("{}", ("notes.txt",), "notes.txt is not a model that"),
-        ("{}", ("empty",), "there is no model in the folder empty"),
-        ("{}", ("--model-dir", "nowhere"), "there is no folder nowhere"),
+        ("{}", ("empty",), "no model found in the folder empty"),
+        ("{}", ("--model-dir", "nowhere"), "folder not found: nowhere"),
         ("{}", ("--api-key", "env:NOT_SET"), "the environment variable NOT_SET is not set"),
         ("{keys: [{key: a}]}", ("--api-key", "a"), "the same key is listed twice"),
         ("{}", ("--host", "0.0.0.0"), "start with --new-key"),

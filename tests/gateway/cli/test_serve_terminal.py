@@ -143,7 +143,7 @@ def url(server: Terminal) -> str:
 
 
 def test_the_greeting_tells_what_room_there_is(server: Terminal) -> None:
-    assert "model: demo\n  room:  cpu 2.8 GiB\n" in server.text
+    assert "model:  demo\n  memory: cpu 2.8 GiB\n" in server.text
 
 
 def test_a_load_is_a_bar_in_the_servers_terminal_and_lines_stand_above_it(

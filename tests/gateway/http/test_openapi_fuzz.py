@@ -51,10 +51,10 @@ FOR_ENCODERS = (
 EXPECTED = (
     ("/v1/model/unload", "No model is loaded."),
     ("/v1/model/load", " for models"),
-    ("/v1/model/embedding", "no embedding model"),
+    ("/v1/model/embedding", "No embedding model"),
     ("/infill", "it has no tokens for it"),
     *((path, f"can't reach {NO_HUB}") for path in FROM_THE_HUB),
-    *((path, "There is no model here that can ") for path in FOR_ENCODERS),
+    *((path, "No model is available that can ") for path in FOR_ENCODERS),
 )
 
 

@@ -312,7 +312,7 @@ def test_the_default_is_what_the_config_says_else_its_first_model_else_the_first
     assert library(tmp_path, models=models, default_model="b").resolve(name).name == "b"
     assert library(tmp_path, models=models).resolve(name).name == "mine"
     assert library(tmp_path).resolve(name).name == "a"
-    with pytest.raises(ModelNotFound, match="no model here yet"):
+    with pytest.raises(ModelNotFound, match="o model is available yet"):
         library().resolve(name)
 
 

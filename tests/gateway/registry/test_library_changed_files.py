@@ -53,7 +53,7 @@ async def test_a_repaired_file_can_be_asked_for_at_once(tmp_path: Path) -> None:
 
 def test_a_configured_path_that_is_not_there_is_reported_as_such(tmp_path: Path) -> None:
     [missing] = ModelLibrary(configured(tmp_path / "a40")).unusable()
-    assert missing.reason == f"there is no file or folder {tmp_path / 'a40'}"
+    assert missing.reason == f"file or folder not found: {tmp_path / 'a40'}"
 
 
 async def test_a_new_file_can_be_asked_for_at_once(tmp_path: Path) -> None:

@@ -62,12 +62,12 @@ def test_a_fallback_that_nobody_has_is_reported_once_the_lists_are_there(tmp_pat
         with served(front, config) as server:
             warned = server.log.wait_for("check the configuration")
         assert warned["option"] == "$.upstreams[0].fallbacks[0]"
-        assert "There is no model 'hree'. Nearest: here" in warned["problem"]
+        assert "Model 'hree' not found. Nearest: here" in warned["problem"]
         assert len(server.log.records("check the configuration")) == 1
 
         with command("check", "--config", "roundhouse.yaml", folder=front) as check:
             assert check.status() == 1
-        assert "$.upstreams[0].fallbacks[0]: There is no model 'hree'" in check.out.text
+        assert "$.upstreams[0].fallbacks[0]: Model 'hree' not found" in check.out.text
         assert "fallbacks[1]" not in check.out.text
 
 

@@ -137,7 +137,7 @@ async def test_errors_keep_status_and_message(tmp_path: Path) -> None:
         )
 
     assert got.status_code == 400
-    assert "can't see images" in got.json()["error"]["message"]
+    assert "doesn't support images" in got.json()["error"]["message"]
     assert (text.status_code, text.json()["error"]["param"]) == (400, "prompt")
     assert [choice["index"] for choice in several.json()["choices"]] == [0, 1]  # asked one by one
 

@@ -253,7 +253,7 @@ async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> 
     """A conversation's stream, from byte `from` or event number `from_event` on, to its end."""
     stream = services.streams.of(request.auth.owner, checked_name(conv_id, "conv_id"))
     if stream is None:
-        raise NotFound("There is no stream of that conversation, or no more.", param="conv_id")
+        raise NotFound("Stream of that conversation not found, or expired.", param="conv_id")
     if (event := request.query_params.get("from_event")) is not None:
         return KeptStreamResponse(stream, stream.place_of(_number(event, "from_event")))
     place = _number(request.query_params.get("from") or "0", "from")

@@ -55,7 +55,7 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
         message = "action: Expected save, restore or erase, behind the question mark."
         raise InvalidRequest(message, param="action")
     if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
-        raise NotFound(f"There is no slot {slot!r:.40}.", param="id_slot")
+        raise NotFound(f"Slot {slot!r:.40} not found.", param="id_slot")
     asked = wire.read(await request.body(), wires.SlotOrder)
     path = None if action == "erase" else _file(services, asked.filename)
     audit(request, f"{action} slot", model=asked.model, slot=int(slot))

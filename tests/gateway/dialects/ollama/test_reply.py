@@ -123,7 +123,7 @@ def test_log_probabilities() -> None:
 
 
 def test_errors_are_a_text_and_its_field() -> None:
-    error = ModelNotFound("There is no model 'x'.", param="model")
+    error = ModelNotFound("Model 'x' not found.", param="model")
     expected = {"error": error.message, "param": "model", "code": "model_not_found"}
     assert msgspec.json.decode(error_body(error)) == expected
     assert error_line(error) == error_body(error) + b"\n"

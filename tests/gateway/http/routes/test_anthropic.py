@@ -312,7 +312,7 @@ async def test_errors_are_the_clients_own_classes(api: anthropic.AsyncAnthropic)
     assert isinstance(error, dict)
     assert error["error"]["param"] == "messages"
     picture: Any = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
-    with pytest.raises(anthropic.BadRequestError, match="can't see images") as blind:
+    with pytest.raises(anthropic.BadRequestError, match="doesn't support images") as blind:
         await api.messages.create(
             model="scripted", messages=[{"role": "user", "content": [picture]}], max_tokens=1
         )

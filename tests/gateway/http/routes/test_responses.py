@@ -284,7 +284,7 @@ async def test_errors_name_the_field(api: openai.AsyncOpenAI) -> None:
         await api.responses.create(input="Hi", model="nobody")
     assert missing.value.code == "model_not_found"
     picture: Any = {"type": "input_image", "image_url": "https://a.example/b.png"}
-    with pytest.raises(openai.BadRequestError, match="can't see images") as blind:
+    with pytest.raises(openai.BadRequestError, match="doesn't support images") as blind:
         await api.responses.create(input=[{"role": "user", "content": [picture]}], model="scripted")
     assert blind.value.param == "input[0].content[0].image_url"
 
