@@ -108,6 +108,6 @@ def number(config: Fields, names: Sequence[str], default: int) -> int:
             try:
                 return int(value)
             except (ValueError, TypeError, OverflowError) as error:
-                reason = f"{name} is {str(value)[:40]}, which is no number"
+                reason = f"{name} is {str(value)[:40]}, which is not a number"
                 raise LoadFailed(f"config.json: {reason}") from error
     return default

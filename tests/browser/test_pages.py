@@ -185,7 +185,7 @@ def test_a_server_without_anything_has_its_own_words(
     page = open_page(f"{stand(reports.nothing(), ANSWERS).url}#/{name}")
     expect(page.get_by_role("heading", level=1)).to_contain_text(PAGES[name])
     words = {"chat": "No model yet", "models": "No models yet", "memory": "Free for models"}
-    words |= {"activity": "Nobody asks for anything", "activity/charts": "Nothing yet"}
+    words |= {"activity": "No requests", "activity/charts": "Nothing yet"}
     expect(page.get_by_text(words[name]).first).to_be_visible()
     check(page)
     shoot(page, f"empty-{name.replace('/', '-')}")

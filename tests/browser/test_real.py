@@ -294,7 +294,7 @@ def test_settings_say_where_they_come_from_and_what_a_reload_would_do(
     expect(page.get_by_role("button", name="Line 2")).to_be_visible()
     shoot(page, "real-settings")
     page.get_by_text("Reload…").click()
-    expect(page.get_by_text("The file says what is in force already.")).to_be_visible()
+    expect(page.get_by_text("The configuration in force already matches the file.")).to_be_visible()
 
 
 def test_a_key_is_asked_for_and_forgotten_with_the_tab(

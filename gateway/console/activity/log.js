@@ -24,7 +24,7 @@ export function Log() {
       <button class="button quiet" disabled=${!found.length} onClick=${save}><${Icon} name="download" />Save</button></div>
     <div class="card log" role="log" aria-label="Log" aria-live="off">
       ${found.slice(-most).reverse().map((line) => html`<${Line} key=${line.number} line=${line} />`)}
-      ${!found.length && html`<${Empty} icon="search" title=${logLines.value.length ? "No such line" : "Nothing logged yet"}><p>${logLines.value.length ? "No line of this level has these words." : "What log.level hides is not here either."}</p></${Empty}>`}
+      ${!found.length && html`<${Empty} icon="search" title=${logLines.value.length ? "No matching lines" : "Nothing logged yet"}><p>${logLines.value.length ? "No line of this level contains this text." : "Lines below log.level are not shown."}</p></${Empty}>`}
     </div>
     ${found.length > most && html`<div class="row"><button class="button quiet" onClick=${() => setMost(most + AT_FIRST)}>Older lines</button></div>`}`;
 }

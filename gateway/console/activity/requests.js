@@ -17,7 +17,7 @@ export function Requests() {
   const open = requests.value.find((one) => one.number === shown);
   return html`<${Totals} />
     <section class="section" aria-label="Now"><h2>Now<span class="count">${now.length}</span></h2>
-      <div class="card">${now.length ? html`<${Table} list=${now} isNow onShow=${setShown} />` : html`<${Empty} icon="activity" title="Nobody asks for anything"><p>Requests appear here while they wait, load and are answered.</p></${Empty}>`}</div></section>
+      <div class="card">${now.length ? html`<${Table} list=${now} isNow onShow=${setShown} />` : html`<${Empty} icon="activity" title="No requests"><p>Requests appear here while they wait, load and are answered.</p></${Empty}>`}</div></section>
     ${done.length > 0 && html`<section class="section" aria-label="Lately"><h2>Lately<span class="count">${done.length}</span></h2>
       <div class="card"><${Table} list=${done} isNow=${false} onShow=${setShown} /></div></section>`}
     ${open && html`<${Details} request=${open} onClose=${() => setShown(null)} />`}`;

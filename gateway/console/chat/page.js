@@ -88,7 +88,7 @@ function Bar({ onList, onPanel, isPanel, isList }) {
 function Welcome() {
   if (models.value !== null && !usable.value.length) {
     return html`<div class="welcome"><${Mark} size="36" /><h2>No model yet</h2>
-      <p class="soft">${isAdmin.value ? html`Add one on the page <a href=${to("models")}>Models</a>: drag a GGUF file in, or type the name of one on the hub.` : "This key may use no model that is there."}</p></div>`;
+      <p class="soft">${isAdmin.value ? html`Add one on the page <a href=${to("models")}>Models</a>: drag a GGUF file in, or enter the name of a repository on the hub.` : "No available model can be used with this key."}</p></div>`;
   }
   return html`<div class="welcome">${talking.value.map((name) => html`<${Introduction} key=${name} model=${byId.value.get(name)} />`)}</div>`;
 }
@@ -140,7 +140,7 @@ function List() {
     <div class="lists">${groups(found).map(([name, list]) => html`<h3 key=${`${name} heading`} class="list-day">${name}</h3><ul key=${name} class="list" aria-label=${name}>${list.map((one) => html`<li key=${one.id} class=${one.id === open.value.id ? "current" : ""}>
       <button class="list-item" aria-current=${one.id === open.value.id} onClick=${() => pick(one)}><span class="cut">${one.title || "Untitled"}</span><span class="faint small cut">${answering.value.has(one.id) ? "answering…" : ago(one.updated)}</span></button>
       <${Menu} label=${`Actions for ${one.title}`} items=${actions(one, setRenaming)} /></li>`)}</ul>`)}</div>
-    ${conversations.value !== null && !found.length && html`<p class="list-none">${text ? "None is called so." : "Nothing said yet."}</p>`}
+    ${conversations.value !== null && !found.length && html`<p class="list-none">${text ? "No conversation matches." : "No conversations yet."}</p>`}
     ${renaming && html`<${Rename} conversation=${renaming} onClose=${() => setRenaming(null)} />`}`;
 }
 

@@ -55,7 +55,7 @@ function Choice({ value, label, onPick, isAtEnd }) {
       aria-selected=${place === at} onClick=${() => onPick(model.id)} onPointerMove=${() => setIndex(place)}>
       <${Dot} state=${model.state} /><span class="cut">${model.id}</span>${model.id === value ? html`<${Icon} name="check" size="14" />` : html`<span />`}
       <span class="facts cut">${facts(model)}</span></li>`)}</ul>`
-    : html`<p class="nothing">${usable.value.length ? "No model is called so." : "There is no model yet."}</p>`}
+    : html`<p class="nothing">${usable.value.length ? "No model matches." : "No models yet."}</p>`}
   </div>`;
 }
 

@@ -69,7 +69,7 @@ function Section({ title, list }) {
 }
 
 function NoModels({ onAdd }) {
-  if (!isAdmin.value) return html`<${Empty} icon="models" title="No models"><p>This key may use no model that is there.</p></${Empty}>`;
+  if (!isAdmin.value) return html`<${Empty} icon="models" title="No models"><p>No available model can be used with this key.</p></${Empty}>`;
   return html`<${Empty} icon="models" title="No models yet">
     <p>Drag a GGUF file onto this page, type the name of one on the hub, or name a folder under <code>model_dirs</code> in the configuration.</p>
     <div class="row"><button class="button primary" onClick=${onAdd}><${Icon} name="plus" />Add a model</button></div></${Empty}>`;

@@ -26,7 +26,7 @@ export function ReloadDialog({ onClose }) {
       <button class="button primary" disabled=${!plan || isNothing || fault} onClick=${apply}>Put in force</button>`}>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
     ${!plan && !fault && html`<${Bones} rows="3" />`}
-    ${isNothing && html`<p class="soft">The file says what is in force already.</p>`}
+    ${isNothing && html`<p class="soft">The configuration in force already matches the file.</p>`}
     ${plan && !isNothing && html`<p class="soft">Running answers end on what they began with.</p><dl class="plan-list">${ROWS.filter(([, names]) => names(plan)?.length).map(([title, names]) => html`<dt key=${title}>${title}</dt>
       <dd>${names(plan).map((name) => html`<code class="tag" key=${name}>${name}</code>`)}</dd>`)}</dl>`}
   </${Dialog}>`;

@@ -410,9 +410,9 @@ def wrong(tmp_path: Path) -> Path:
 
 
 FOUND = (
-    "$.model_dirs[0]: there is no folder",
-    "$.template_dir: there is no folder",
-    "$.preset_dir: there is no folder",
+    "$.model_dirs[0]: folder not found",
+    "$.template_dir: folder not found",
+    "$.preset_dir: folder not found",
     "$.swap.memory.cuda:7: this machine has no such device; available: cpu",
     "$.keys[0].models[1]: Model 'dmeo' not found. Nearest: demo",
 )
