@@ -37,7 +37,7 @@ from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.console.publishing import Publisher
 from gateway.http.detached import Generations, KeptStreams, Runs
 from gateway.http.errors import handlers
-from gateway.http.exchange import HEADERS, TRUNCATED_HEADER, counting_hops
+from gateway.http.exchange import HEADERS, counting_hops
 from gateway.http.holding import Holdings, WholeBody, holding
 from gateway.http.metrics import Metrics
 from gateway.http.openapi.documents import document_routes
@@ -314,6 +314,5 @@ def _cors(config: Config, apis: Sequence[Api]) -> CORSConfig | None:
             ID_HEADER,
             *(name for api in apis for name in api.dialect.id_headers),
             *HEADERS,
-            TRUNCATED_HEADER,
         ],
     )

@@ -12,7 +12,7 @@ its own id, and refuses what came through it before. Knows headers; no routes an
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -39,14 +39,6 @@ from gateway.registry import Waiting
 from gateway.request import Unapplied
 from gateway.tasks import WorkerThreads, companions
 
-HEADERS = (
-    "x-roundhouse-model",
-    "x-roundhouse-backend",
-    "x-roundhouse-queue-time",
-    "x-roundhouse-load-time",
-    "x-roundhouse-ignored",
-    "x-roundhouse-relaxed",
-)
 MOST_NAMES, MOST_LETTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
 
@@ -91,6 +83,31 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     loading: LoadingText | None = None  # what a stream says while its model is waited for
     headers: Mapping[str, str] = {}
     keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
+
+
+Done: TypeAlias = Answer | Encoded
+
+# The headers of every answer, and what each says of it; one that says nothing is left out. Times
+# are seconds.
+HEADERS: Mapping[str, Callable[[Done], str]] = {
+    "x-roundhouse-model": lambda done: done.model,
+    "x-roundhouse-backend": lambda done: done.backend,
+    "x-roundhouse-queue-time": lambda done: f"{done.queued_seconds:.3f}",
+    "x-roundhouse-load-time": lambda done: f"{done.load_seconds:.3f}",
+    "x-roundhouse-ignored": lambda done: names_line(
+        [field.name for field in done.unapplied if not field.partly]
+    ),
+    "x-roundhouse-relaxed": lambda done: names_line(
+        [field.name for field in done.unapplied if field.partly]
+    ),
+    # How many texts were too long, and lost their ends.
+    "x-roundhouse-truncated": lambda done: str(done.cut or "") if isinstance(done, Encoded) else "",
+}
+
+
+def about(done: Done) -> dict[str, str]:
+    """The headers of an answer."""
+    return {name: value for name, says in HEADERS.items() if (value := says(done))}
 
 
 class DirectFrames:
@@ -178,7 +195,7 @@ class Exchange:
         async with self._open_answer(waits) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
-            await self._introduce(events, self._about(answer))
+            await self._introduce(events, about(answer))
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
             answer.offer(DirectFrames(events, reply, self._account))
@@ -188,12 +205,12 @@ class Exchange:
                     await events.write(frames)
             return reply.closing(answer.usage())
 
-    async def _introduce(self, events: EventStream, about: Mapping[str, str]) -> None:
-        """Which model answers: in headers, or where these were sent before, in a comment."""
+    async def _introduce(self, events: EventStream, headers: Mapping[str, str]) -> None:
+        """Which model answers: in `headers`, or where these were sent before, in a comment."""
         if events.began:
-            lines = ", ".join(f"{name}={value}" for name, value in about.items())
+            lines = ", ".join(f"{name}={value}" for name, value in headers.items())
             await events.write(self._options.framing.remark(lines))
-        await events.begin(about)
+        await events.begin(headers)
 
     async def _whole(self) -> Plain:
         with self._account.kept():
@@ -214,21 +231,7 @@ class Exchange:
                 for delta in deltas:
                     reply.add(delta)
             body = reply.whole(answer.usage())
-            return Plain(body, headers={**self._headers, **self._about(answer)})
-
-    def _about(self, answer: Answer) -> Mapping[str, str]:
-        """Which model answers, and the waits: `HEADERS`, without those that say nothing. Times in
-        seconds.
-        """
-        values = (
-            answer.model,
-            answer.backend,
-            f"{answer.queued_seconds:.3f}",
-            f"{answer.load_seconds:.3f}",
-            names_line([field.name for field in answer.unapplied if not field.partly]),
-            names_line([field.name for field in answer.unapplied if field.partly]),
-        )
-        return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
+            return Plain(body, headers={**self._headers, **about(answer)})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
@@ -246,9 +249,6 @@ def names_line(names: Sequence[str]) -> str:
     distinct = tuple(dict.fromkeys(names))
     line = ", ".join(_UNSAFE.sub("?", name[:MOST_LETTERS]) for name in distinct[:MOST_NAMES])
     return f"{line} and more" if len(distinct) > MOST_NAMES else line
-
-
-TRUNCATED_HEADER = "x-roundhouse-truncated"  # how many texts were too long, and lost their ends
 
 
 class EncodingResponse:
@@ -274,25 +274,13 @@ class EncodingResponse:
                 encoded = await self._encode(self._account.waits)
                 self._account.answered_by(encoded)
                 body = await self._written(encoded)
-            response = Plain(body, headers=self._about(encoded))
+            response = Plain(body, headers=about(encoded))
             await response(scope, receive, send)
 
     async def _written(self, encoded: Encoded) -> bytes:
         if not is_long(encoded.vectors):
             return self._body_of(encoded)
         return await self._threads.run(lambda _wanted: self._body_of(encoded))
-
-    def _about(self, encoded: Encoded) -> dict[str, str]:
-        """As of an answer, and how many texts were cut."""
-        values = (
-            encoded.model,
-            encoded.backend,
-            f"{encoded.queued_seconds:.3f}",
-            f"{encoded.load_seconds:.3f}",
-            names_line([field.name for field in encoded.unapplied]),
-        )
-        about = {name: value for name, value in zip(HEADERS, values, strict=False) if value}
-        return {**about, TRUNCATED_HEADER: str(encoded.cut)} if encoded.cut else about
 
 
 _NAME = HOPS.encode()

@@ -9,7 +9,9 @@ import openai
 import pytest
 
 from config.settings import ServerConfig
-from gateway.http.exchange import MOST_LETTERS, MOST_NAMES, names_line
+from gateway.answers.encoding import Encoded
+from gateway.http.exchange import MOST_LETTERS, MOST_NAMES, about, names_line
+from gateway.request import Unapplied
 from tests.gateway.http.serving import HELLO, Running, config, events, serving
 
 pytestmark = pytest.mark.anyio
@@ -326,3 +328,26 @@ async def test_what_counting_tokens_does_not_read_is_named(path: str, running: R
     assert answer.headers[IGNORED] == "bar, foo"
     answer = await running.client.post(path, json=body)
     assert IGNORED not in answer.headers
+
+
+def test_each_header_of_vectors_says_what_its_name_says() -> None:
+    """Their values were put to the names by position: one more in the middle mislabelled them."""
+    done = Encoded(
+        model="minilm",
+        backend="llamacpp",
+        queued_seconds=0.25,
+        load_seconds=1.5,
+        vectors=(b"",),
+        prompt_tokens=3,
+        cut=2,
+        unapplied=(Unapplied("foo", "unknown"), Unapplied("bar", "partly", partly=True)),
+    )
+    assert about(done) == {
+        "x-roundhouse-model": "minilm",
+        "x-roundhouse-backend": "llamacpp",
+        "x-roundhouse-queue-time": "0.250",
+        "x-roundhouse-load-time": "1.500",
+        "x-roundhouse-ignored": "foo",
+        "x-roundhouse-relaxed": "bar",
+        "x-roundhouse-truncated": "2",
+    }
