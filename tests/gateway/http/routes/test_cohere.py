@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import cohere
-import msgspec
 import pytest
 from cohere.errors import BadRequestError
 
-from config.settings import ModelConfig
-from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.http.serving import Running
 
 pytestmark = pytest.mark.anyio
 
@@ -30,18 +27,6 @@ TOOL: Any = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module")
-async def server(
-    tmp_path_factory: pytest.TempPathFactory, embed_gguf: Path
-) -> AsyncIterator[Running]:
-    folder = tmp_path_factory.mktemp("server")
-    settings = config(folder)
-    embedding = ModelConfig(name="minilm", path=str(embed_gguf))
-    settings = msgspec.structs.replace(settings, models=(*settings.models, embedding))
-    async with serving(settings, folder) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """TGI's and TEI's routes through a real server, with Hugging Face's own client."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,24 +8,11 @@ import pytest
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import ValidationError
 
-from config.settings import ModelConfig
-from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.http.serving import Running
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = "<|im_start|>user\nCount to five.<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.fixture(scope="module")
-async def server(
-    tmp_path_factory: pytest.TempPathFactory, embed_gguf: Path
-) -> AsyncIterator[Running]:
-    folder = tmp_path_factory.mktemp("server")
-    settings = config(folder)
-    embedding = ModelConfig(name="minilm", path=str(embed_gguf))
-    settings = msgspec.structs.replace(settings, models=(*settings.models, embedding))
-    async with serving(settings, folder) as running:
-        yield running
 
 
 @pytest.fixture
