@@ -597,11 +597,12 @@ class ToolCall(msgspec.Struct, frozen=True):
     id: str
     name: str
     arguments: str
+    further: Mapping[str, Any] = {}  # as `Message.further`
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the
-    client.
+    client; `further`: what the server of a model added to it, which that server alone reads.
     """
 
     role: Role
@@ -610,6 +611,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    further: Mapping[str, Any] = {}
 
     @property
     def text(self) -> str:

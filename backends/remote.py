@@ -164,13 +164,23 @@ class RemoteVectors(msgspec.Struct, frozen=True, kw_only=True):
 
 class RemoteCall(msgspec.Struct, frozen=True):
     """Some of a tool call. Calls are counted from 0; each begins with its id and name, given once,
-    and its `arguments` add up to the call's.
+    and its `arguments` add up to the call's. `further`: see `RemoteFurther`; with its name.
     """
 
     index: int
     id: str = ""
     name: str = ""
     arguments: str = ""
+    further: Mapping[str, Any] = {}
+
+
+class RemoteFurther(msgspec.Struct, frozen=True):
+    """Fields that the server adds to an answer and that mean nothing here: they are for the client,
+    who may send them back. `message`: of the message, `answer`: beside the choices.
+    """
+
+    message: Mapping[str, Any] = {}
+    answer: Mapping[str, Any] = {}
 
 
 class RemoteDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +195,7 @@ class RemoteDelta(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     finished: str | None = None
     stop: str | None = None  # the stop string that was found
+    further: RemoteFurther | None = None
 
 
 class RemoteUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +205,7 @@ class RemoteUsage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    further: Mapping[str, Any] = {}  # such as its price
 
 
 RemoteEvent: TypeAlias = RemoteDelta | RemoteUsage

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from backends.protocol import Generation, PromptProgress, TokenLogprob
+from backends.remote import RemoteFurther
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -28,11 +29,14 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolOpened(msgspec.Struct, frozen=True):
-    """A call begins: its name is whole. `index` counts the calls of this answer from 0."""
+    """A call begins: its name is whole. `index` counts the calls of this answer from 0. `further`:
+    see `RemoteFurther`.
+    """
 
     index: int
     id: str
     name: str
+    further: Mapping[str, Any] = {}
 
 
 class ArgumentsGrown(msgspec.Struct, frozen=True):
@@ -96,6 +100,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     tokens: tuple[int, ...] = ()  # what was generated since the last delta, where that is returned
     progress: PromptProgress | None = None  # of prompt processing, where that is reported
+    further: RemoteFurther | None = None
 
 
 class ChangedParameter(msgspec.Struct, frozen=True):
@@ -129,6 +134,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     decode_seconds: float = 0.0
     queue_seconds: float = 0.0  # waiting for a slot
     is_counted: bool = True  # False: another server gave no counts
+    further: Mapping[str, Any] = {}  # what it added, such as its price
 
 
 class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,14 @@ import msgspec
 
 from backends.errors import UpstreamError
 from backends.protocol import Candidate, TokenLogprob
-from backends.remote import RemoteCall, RemoteDelta, RemoteEvent, RemoteUsage, RemoteVectors
+from backends.remote import (
+    RemoteCall,
+    RemoteDelta,
+    RemoteEvent,
+    RemoteFurther,
+    RemoteUsage,
+    RemoteVectors,
+)
 from backends.upstream.faults import broken, too_large
 
 MOST_CALLS = 1_000  # of one answer
@@ -48,7 +55,56 @@ class StreamedFunctionWire(msgspec.Struct, frozen=True):
     arguments: str | dict[str, object] | None = None
 
 
-class StreamedCallWire(msgspec.Struct, frozen=True):
+class _FurtherOfCall(msgspec.Struct, frozen=True):
+    """What some servers add to a call, and want back: Gemini's signatures, LiteLLM's fields."""
+
+    extra_content: Any = None
+    thought_signature: Any = None
+    provider_specific_fields: Any = None
+
+
+class _FurtherOfMessage(_FurtherOfCall, frozen=True):
+    """What some servers add to a message: OpenRouter, Gemini, Perplexity, LiteLLM, OpenAI."""
+
+    annotations: Any = None
+    audio: Any = None
+    citations: Any = None
+    images: Any = None
+    reasoning_details: Any = None
+    thinking_blocks: Any = None
+
+
+class _FurtherOfAnswer(msgspec.Struct, frozen=True):
+    """What some servers add beside the choices: Perplexity, OpenRouter."""
+
+    citations: Any = None
+    provider: Any = None
+    related_questions: Any = None
+    search_results: Any = None
+
+
+class _FurtherOfUsage(msgspec.Struct, frozen=True):
+    """OpenRouter's and Perplexity's prices."""
+
+    cost: Any = None
+    cost_details: Any = None
+
+
+_EMPTY: tuple[object, ...] = (None, "", [], {})
+
+
+def _further(wire: msgspec.Struct, fields: tuple[str, ...]) -> dict[str, Any]:
+    found = ((name, getattr(wire, name)) for name in fields)
+    return {name: value for name, value in found if value not in _EMPTY}
+
+
+OF_CALLS = _FurtherOfCall.__struct_fields__
+OF_MESSAGES = _FurtherOfMessage.__struct_fields__
+_OF_ANSWERS = _FurtherOfAnswer.__struct_fields__
+_OF_USAGE = _FurtherOfUsage.__struct_fields__
+
+
+class StreamedCallWire(_FurtherOfCall, frozen=True):
     """Some of a call, or all of it."""
 
     index: int | None = None
@@ -90,7 +146,8 @@ class CallOrder:
             return None
         call.name, call.index = function.name, self._named
         self._named += 1
-        return RemoteCall(call.index, call.id, call.name, "".join(call.arguments))
+        arguments = "".join(call.arguments)
+        return RemoteCall(call.index, call.id, call.name, arguments, _further(wire, OF_CALLS))
 
     def _begun(self, wire: StreamedCallWire) -> _GrowingCall:
         if len(self._open) == MOST_CALLS:
@@ -236,7 +293,7 @@ class _Logprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class _TurnWire(msgspec.Struct, frozen=True):
+class _TurnWire(_FurtherOfMessage, frozen=True):
     """A chunk's `delta`, or a body's `message`."""
 
     content: str | list[_Part] | None = None
@@ -246,6 +303,23 @@ class _TurnWire(msgspec.Struct, frozen=True):
     refusal: str | None = None
     tool_calls: list[StreamedCallWire] | None = None
     function_call: StreamedFunctionWire | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """It has a content at most."""
+        return (
+            self.tool_calls is None
+            and self.reasoning_details is None
+            and self.annotations is None
+            and self.images is None
+            and self.extra_content is None
+            and self.citations is None
+            and self.provider_specific_fields is None
+            and self.thinking_blocks is None
+            and self.audio is None
+            and self.thought_signature is None
+            and not (self.reasoning_content or self.reasoning or self.reasoning_text)
+        )
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -266,14 +340,14 @@ class _Thought(msgspec.Struct, frozen=True):
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, frozen=True):
+class _Usage(_FurtherOfUsage, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Cached | None = None
     completion_tokens_details: _Thought | None = None
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(_FurtherOfAnswer, frozen=True):
     """An event of a stream, or a whole body."""
 
     choices: list[_Choice] | None = None
@@ -297,6 +371,7 @@ class AnswerReader:
         self._calls = [CallOrder() for _ in range(choices)]
         self._begun = [False] * choices
         self._finished = [False] * choices
+        self._answer: dict[str, Any] = {}  # what stands beside the choices
         self.is_done = False  # the other server ended the answer
 
     @property
@@ -325,6 +400,9 @@ class AnswerReader:
             raise error
         deltas = map(self._delta, chunk.choices or ())
         events += [delta for delta in deltas if delta is not None]
+        if (answer := _further(chunk, _OF_ANSWERS)) and answer != self._answer:
+            self._answer = answer  # some servers repeat it in each chunk
+            events.append(RemoteDelta(further=RemoteFurther(answer=answer)))
         if (usage := _lenient(chunk.usage, _Usage)) is not None:
             events.append(_usage(usage))
 
@@ -340,8 +418,7 @@ class AnswerReader:
             and choice.finish_reason in _NOT_YET
             and choice.message is None
             and choice.logprobs is None
-            and message.tool_calls is None
-            and not (message.reasoning_content or message.reasoning or message.reasoning_text)
+            and message.is_plain
         ):
             return RemoteDelta(choice=index, content=content)  # nearly every chunk
         return self._whole_delta(index, choice, message, content)
@@ -354,6 +431,7 @@ class AnswerReader:
         is_message = choice.message is not None
         finished = self._end(index, choice.finish_reason, is_whole=is_message)
         stop = choice.stop_reason if finished == "stop" else None
+        further = _further(message, OF_MESSAGES)
         delta = RemoteDelta(
             choice=index,
             reasoning=message.reasoning_content
@@ -365,8 +443,11 @@ class AnswerReader:
             logprobs=_logprobs(logprobs) if logprobs is not None else (),
             finished=finished,
             stop=stop if isinstance(stop, str) else None,
+            further=RemoteFurther(message=further) if further else None,
         )
-        is_empty = not (delta.reasoning or delta.content or delta.calls or delta.logprobs)
+        is_empty = not (
+            delta.reasoning or delta.content or delta.calls or delta.logprobs or delta.further
+        )
         return None if is_empty and finished is None else delta
 
     def _called(self, index: int, message: _TurnWire, *, whole: bool) -> tuple[RemoteCall, ...]:
@@ -486,6 +567,7 @@ def _usage(wire: _Usage) -> RemoteUsage:
         completion_tokens=_count(wire.completion_tokens),
         cached_tokens=_count(cached.cached_tokens if cached else 0),
         reasoning_tokens=_count(thought.reasoning_tokens if thought else 0),
+        further=_further(wire, _OF_USAGE),
     )
 
 

@@ -328,7 +328,7 @@ def _message(message: Message) -> Body:
         body["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         body["name"] = message.name
-    return body
+    return {**message.further, **body}
 
 
 def _content(parts: tuple[Part, ...]) -> str | list[Body] | None:
@@ -351,7 +351,7 @@ def _part(part: Part) -> Body:
 
 def _call(call: ToolCall) -> Body:
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    return {**call.further, "id": call.id, "type": "function", "function": function}
 
 
 def _tool(tool: Tool) -> Body:

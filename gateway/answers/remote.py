@@ -239,15 +239,17 @@ class RemoteChoice:
     def take(self, remote: RemoteDelta) -> Delta | None:
         """What a delta adds; None where that is held back. After the end nothing counts."""
         if self.finished:
-            return None
-        if self._clear and not (remote.reasoning or remote.calls or remote.finished):
+            return Delta(self._index, (), further=remote.further) if remote.further else None
+        if self._clear and not (
+            remote.reasoning or remote.calls or remote.finished or remote.further
+        ):
             if remote.content:
                 return Delta(self._index, (Content(remote.content),), remote.logprobs)
             return Delta(self._index, (), remote.logprobs) if remote.logprobs else None
         events = tuple(self._events(remote))
-        if not events and not remote.logprobs:
+        if not (events or remote.logprobs or remote.further):
             return None
-        return Delta(self._index, events, remote.logprobs)
+        return Delta(self._index, events, remote.logprobs, further=remote.further)
 
     def end(self) -> Delta | None:
         """The other server ended the stream without a finish reason."""
@@ -302,7 +304,7 @@ class RemoteChoice:
         yield from self._unheld()
         if call.name:
             self._calls.append(call.index)
-            yield ToolOpened(call.index, call.id, call.name)
+            yield ToolOpened(call.index, call.id, call.name, call.further)
         if call.arguments:
             yield ArgumentsGrown(call.index, call.arguments)
 
@@ -366,6 +368,7 @@ class RemoteAnswer(Answer):
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             reasoning_tokens=usage.reasoning_tokens,
+            further=usage.further,
             prefill_seconds=max(0.0, self._first - self._asked),
             decode_seconds=self._last - self._first,
         )

@@ -14,13 +14,14 @@ Absent is UNSET, null is None: clients break on either in the place of the other
 a key `type`, `event` or `timings` that can be null, because Open WebUI drops such a chunk.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import PromptProgress, TokenLogprob
+from backends.remote import RemoteFurther
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.openai.logprobs import (
     DONE,
@@ -53,6 +54,34 @@ from gateway.events import (
 )
 
 
+class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What another server adds to a call, as it is."""
+
+    extra_content: Any = UNSET
+    thought_signature: Any = UNSET
+    provider_specific_fields: Any = UNSET
+
+
+class FurtherOfMessage(FurtherOfCall, frozen=True, kw_only=True):
+    """And to a message."""
+
+    annotations: Any = UNSET
+    audio: Any = UNSET
+    citations: Any = UNSET
+    images: Any = UNSET
+    reasoning_details: Any = UNSET
+    thinking_blocks: Any = UNSET
+
+
+class FurtherOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """And beside the choices."""
+
+    citations: Any = UNSET
+    provider: Any = UNSET
+    related_questions: Any = UNSET
+    search_results: Any = UNSET
+
+
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The name comes once and alone; arguments come later, piece by piece."""
 
@@ -60,7 +89,7 @@ class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | UnsetType = UNSET
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
     """Some of a call. `id` and `type` are in its first delta only: clients concatenate them."""
 
     index: int
@@ -69,7 +98,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
     function: FunctionDelta
 
 
-class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
+class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
     """One step of a message. Empty beside the finish reason."""
 
     role: Literal["assistant"] | UnsetType = UNSET
@@ -94,7 +123,7 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChunk(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="chat.completion.chunk"
+    FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object", tag="chat.completion.chunk"
 ):
     """One event of a stream. `choices` has one entry, or none beside the usage."""
 
@@ -116,14 +145,14 @@ class FunctionWhole(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class ToolCallWhole(msgspec.Struct, frozen=True, tag_field="type", tag="function"):
+class ToolCallWhole(FurtherOfCall, frozen=True, kw_only=True, tag_field="type", tag="function"):
     """One call of the message."""
 
     id: str
     function: FunctionWhole
 
 
-class MessageWhole(msgspec.Struct, frozen=True, kw_only=True):
+class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
     """The answer. `content` is null when there are only tool calls."""
 
     role: Literal["assistant"] = "assistant"
@@ -145,7 +174,7 @@ class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatCompletion(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="chat.completion"
+    FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object", tag="chat.completion"
 ):
     """The whole body."""
 
@@ -243,7 +272,7 @@ class _Call:
 
     def whole(self) -> ToolCallWhole:
         function = FunctionWhole(self.opened.name, "".join(self.fragments))
-        return ToolCallWhole(self.opened.id, function)
+        return ToolCallWhole(id=self.opened.id, function=function, **self.opened.further)
 
 
 class ChoiceFold:
@@ -256,7 +285,17 @@ class ChoiceFold:
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._logprobs: list[TokenLogprob] = []
+        self._further: dict[str, Any] = {}
         self._finished: Finished | None = None
+
+    def add_further(self, fields: Mapping[str, Any]) -> None:
+        """What another server adds to the message: lists come in parts."""
+        for name, value in fields.items():
+            before = self._further.get(name)
+            if isinstance(before, list) and isinstance(value, list):
+                self._further[name] = _joined([*before, *value])
+            else:
+                self._further[name] = value
 
     def add(self, step: AnswerStep) -> None:
         """Take one step more."""
@@ -293,7 +332,30 @@ class ChoiceFold:
             content=content if content or not calls else None,
             reasoning_content="".join(self._reasoning) if self._reasoning else UNSET,
             tool_calls=calls or UNSET,
+            **self._further,
         )
+
+
+def _joined(parts: list[Any]) -> list[Any]:
+    """Parts of one text (OpenRouter's details of reasoning, by type and index) are made one."""
+    whole: list[Any] = []
+    for part in parts:
+        last = whole[-1] if whole else None
+        if isinstance(part, dict) and isinstance(last, dict) and _continues(last, part):
+            texts = {
+                name: last[name] + part[name]
+                for name in ("text", "summary", "data")
+                if isinstance(last.get(name), str) and isinstance(part.get(name), str)
+            }
+            whole[-1] = {**last, **part, **texts}
+        else:
+            whole.append(part)
+    return whole
+
+
+def _continues(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    alike = all(last.get(name) == part.get(name) for name in ("type", "index"))
+    return alike and "index" in part and str(part.get("type", "")).startswith("reasoning.")
 
 
 _ROLE = ChatDelta(role="assistant")
@@ -334,6 +396,7 @@ class ChatReply:
         ]
         self._unfinished = len(choices)
         self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
+        self._of_answer: dict[str, Any] = {}  # what another server adds beside the choices
         self._has_logprobs = exchange.request.answering.logprobs is not None
         self._folds = [ChoiceFold(index, has_logprobs=self._has_logprobs) for index in choices]
         self._frames = (
@@ -349,6 +412,9 @@ class ChatReply:
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
+        if delta.further is not None:
+            plain = msgspec.structs.replace(delta, further=None)
+            return self._further(delta.choice, delta.further) + self.delta(plain)
         if len(delta.events) == 1 and not self._has_logprobs and self._usage is None:
             (event,) = delta.events
             if (type(event) is Content or type(event) is Reasoning) and event.text:
@@ -393,6 +459,9 @@ class ChatReply:
 
     def add(self, delta: Delta) -> None:
         """Keep some more of one choice for `whole`."""
+        if delta.further is not None:
+            self._folds[delta.choice].add_further(delta.further.message)
+            self._of_answer.update(delta.further.answer)
         for step in self._steps[delta.choice].of(delta):
             self._folds[delta.choice].add(step)
 
@@ -412,8 +481,15 @@ class ChatReply:
             usage=usage_wire(usage),
             timings=timings(usage),
             parameters=self._parameters,
+            **self._of_answer,
         )
         return body(completion)
+
+    def _further(self, choice: int, further: RemoteFurther) -> bytes:
+        """In a chunk of its own."""
+        delta = ChatDelta(**further.message)
+        chunk = self._chunk(ChunkChoice(index=choice, delta=delta))
+        return frame(msgspec.structs.replace(chunk, **further.answer))
 
     def _progress(self, choice: int, progress: PromptProgress) -> ChatChunk:
         chunk = self._chunk(ChunkChoice(index=choice, delta=_NOTHING))
@@ -498,7 +574,9 @@ def _chat_delta(event: Event) -> ChatDelta:
             return ChatDelta(reasoning_content=text)
         case ToolOpened(index, call_id, name):
             function = FunctionDelta(name=name)
-            call = ToolCallDelta(index=index, id=call_id, type="function", function=function)
+            call = ToolCallDelta(
+                index=index, id=call_id, type="function", function=function, **event.further
+            )
             return ChatDelta(tool_calls=(call,))
         case ArgumentsGrown(index, fragment):
             function = FunctionDelta(arguments=fragment)

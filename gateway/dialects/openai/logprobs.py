@@ -5,7 +5,7 @@ OpenAI's `usage` and llama.cpp's `timings` of an answer; and how a stream ends.
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -208,13 +208,15 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's `usage`."""
+    """OpenAI's `usage`, and a price where another server names one."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails
+    cost: Any = UNSET
+    cost_details: Any = UNSET
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +248,7 @@ def usage_wire(usage: Usage) -> UsageWire | UnsetType:
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptDetails(usage.cached_tokens),
         completion_tokens_details=CompletionDetails(usage.reasoning_tokens),
+        **usage.further,
     )
 
 

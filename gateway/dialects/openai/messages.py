@@ -62,14 +62,38 @@ class FunctionCallWire(msgspec.Struct, frozen=True):
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolCallWire(msgspec.Struct, frozen=True):
+class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server of a model added to a call of its answer, and wants back."""
+
+    extra_content: Any = None
+    thought_signature: Any = None
+    provider_specific_fields: Any = None
+
+
+class FurtherOfMessage(FurtherOfCall, frozen=True, kw_only=True):
+    """And to a message."""
+
+    annotations: Any = None
+    audio: Any = None
+    citations: Any = None
+    images: Any = None
+    reasoning_details: Any = None
+    thinking_blocks: Any = None
+
+
+def _further(wire: FurtherOfCall, kind: type[FurtherOfCall]) -> dict[str, Any]:
+    found = ((name, getattr(wire, name)) for name in kind.__struct_fields__)
+    return {name: value for name, value in found if value is not None}
+
+
+class ToolCallWire(FurtherOfCall, frozen=True, kw_only=True):
     """A call that the model made in an earlier turn."""
 
     function: FunctionCallWire
     id: str | None = None
 
 
-class MessageWire(msgspec.Struct, frozen=True):
+class MessageWire(FurtherOfMessage, frozen=True, kw_only=True):
     """One message. A missing `content` is as good as null."""
 
     role: str
@@ -183,6 +207,7 @@ def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
         tool_calls=_tool_calls(fields, path, wire),
         tool_call_id=wire.tool_call_id,
         name=wire.name or None,
+        further=_further(wire, FurtherOfMessage) if role == "assistant" else {},
     )
 
 
@@ -225,7 +250,13 @@ def _image(fields: Fields, path: str, url: str) -> ImagePart:
 
 def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall, ...]:
     calls = tuple(
-        _tool_call(fields, f"{path}.tool_calls[{k}].function", call.id or "", call.function)
+        _tool_call(
+            fields,
+            f"{path}.tool_calls[{k}].function",
+            call.id or "",
+            call.function,
+            _further(call, FurtherOfCall),
+        )
         for k, call in enumerate(wire.tool_calls or ())
     )
     if wire.function_call is not None and not calls:
@@ -233,7 +264,13 @@ def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall,
     return calls
 
 
-def _tool_call(fields: Fields, path: str, call_id: str, function: FunctionCallWire) -> ToolCall:
+def _tool_call(
+    fields: Fields,
+    path: str,
+    call_id: str,
+    function: FunctionCallWire,
+    further: Mapping[str, Any] = {},
+) -> ToolCall:
     match function.arguments:
         case str(text):
             if nests_deep(text):
@@ -243,7 +280,7 @@ def _tool_call(fields: Fields, path: str, call_id: str, function: FunctionCallWi
             arguments = "{}"
         case value:
             arguments = msgspec.json.encode(value).decode()
-    return ToolCall(call_id, function.name, arguments)
+    return ToolCall(call_id, function.name, arguments, further)
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:

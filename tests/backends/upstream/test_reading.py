@@ -28,7 +28,7 @@ def delta(**said: Any) -> dict[str, Any]:
         {"reasoning": "Hm.", "reasoning_content": "Hm."},
         {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]},
         {"content": [{"type": "thinking", "thinking": "Hm."}]},
-        {"content": "", "reasoning_content": "Hm.", "reasoning_details": [{"type": "x"}]},
+        {"content": "", "reasoning_content": "Hm.", "reasoning_details": []},
     ],
 )
 def test_reasoning_by_any_name_is_reasoning(said: dict[str, Any]) -> None:

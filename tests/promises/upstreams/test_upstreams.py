@@ -465,7 +465,7 @@ async def test_it_is_listed_and_loaded_and_unloaded(tmp_path: Path) -> None:
 
 
 async def test_tokens_of_it_are_not_ours_to_count(tmp_path: Path) -> None:
-    async with far(silent) as one, relaying(tmp_path, one) as running:
+    async with far(with_status(404, b"{}")) as one, relaying(tmp_path, one) as running:
         got = await running.client.post("/v1/token/encode", json={"text": "a", "model": "far"})
 
     assert got.status_code == 400
