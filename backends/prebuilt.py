@@ -114,7 +114,7 @@ def described() -> str:
 
 # Instructions that the prebuilt library doesn't use, by the kernel's names.
 UNUSED = {"avx512f": "AVX-512", "amx_tile": "AMX"}
-# By `roundhouse bench` on such a processor (docs/installation.md).
+# Tokens per second of processor time in a bare loop on such a processor (docs/installation.md).
 GAINED = "compiled, the bundled model gave 1.2 times the tokens at one stream, 2.3 times at 16"
 
 

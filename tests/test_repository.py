@@ -124,6 +124,14 @@ def test_every_file_that_a_workflow_runs_exists() -> None:
             assert (ROOT / name).exists(), (path.name, name)
 
 
+def test_what_the_light_target_leaves_out_is_there() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    left_out = re.findall(r"--(?:ignore|deselect) (tests/[\w/.]+)(?:::(\w+))?", makefile)
+    assert left_out
+    for path, name in left_out:
+        assert f"def {name}" in (ROOT / path).read_text()
+
+
 # ------------------------------------------------------------------------------------- releases
 
 
