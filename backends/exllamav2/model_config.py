@@ -6,6 +6,7 @@ It was the last version, so what is newer than it, or wrong in it, is set right 
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from math import ceil, floor, log, pi
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def read(library: ExLlamaV2Library, folder: Path, positions: int) -> Any:
     trained, config.max_seq_len = config.max_seq_len, positions
     if config.alt_rope_method == "su":
         _keep_long_rope(config, trained)
+    elif config.alt_rope_method == "yarn":
+        _stretch(config, {**text, **rope_of(text)}, folder)
     return config
 
 
@@ -88,13 +91,20 @@ def drop_positions(model: Any) -> None:
 # -- positions -------------------------------------------------------------------------------------
 
 
+def rope_of(text: Fields) -> Mapping[str, Any]:
+    """How positions are scaled, as transformers 5 or those before it write it."""
+    rope: Mapping[str, Any] = text.get("rope_parameters") or {}
+    scaling: Mapping[str, Any] = text.get("rope_scaling") or rope.get("full_attention") or rope
+    return scaling
+
+
 def _read_rope(config: Any, text: Fields, folder: Path) -> None:
     """What transformers 5 writes as `rope_parameters`: exllamav2 would silently take its own
     defaults. Raises UnsupportedModel for a scaling that it doesn't have.
     """
-    rope: Mapping[str, Any] = text.get("rope_parameters") or {}
+    rope = text.get("rope_parameters") or {}
     rope = rope.get("full_attention") or rope  # by kind of layer
-    scaling: Mapping[str, Any] = text.get("rope_scaling") or rope
+    scaling = rope_of(text)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in SCALINGS:
         raise UnsupportedModel(
@@ -125,10 +135,8 @@ def _llama3(config: Any, rope: Mapping[str, Any]) -> None:
     config.l3_rope_original_max_position_embeddings = rope["original_max_position_embeddings"]
 
 
-def _yarn(config: Any, rope: Mapping[str, Any]) -> None:
-    config.alt_rope_method = "yarn"
-    config.yarn_rope_factor = rope["factor"]
-    config.yarn_rope_original_max_position_embeddings = rope["original_max_position_embeddings"]
+def _yarn(config: Any, _: Mapping[str, Any]) -> None:
+    config.alt_rope_method = "yarn"  # see `_stretch`
 
 
 def _longrope(config: Any, rope: Mapping[str, Any]) -> None:
@@ -156,3 +164,45 @@ def _keep_long_rope(config: Any, trained: int) -> None:
     if config.max_seq_len <= config.original_max_seq_len:
         config.scale_long_factor = config.scale_short_factor
     config.max_seq_len = max(config.max_seq_len, trained)
+
+
+def _stretch(config: Any, rope: Mapping[str, Any], folder: Path) -> None:
+    """YaRN (arxiv.org/abs/2309.00071) as the model was trained with it. exllamav2's own goes by
+    the length that is used, not by the one the model had first, and has the paper's numbers alone;
+    so it gets YaRN as factors of its frequencies, which it knows of Phi 3. Raises UnsupportedModel.
+    """
+    factor, first = float(rope["factor"]), int(rope["original_max_position_embeddings"])
+    stronger = _attention_factor(rope, factor)
+    if stronger < 1:
+        raise UnsupportedModel(
+            f"{folder.name} has an attention_factor of {stronger}; exllamav2 knows none below 1"
+        )
+    width = int(config.head_dim * config.partial_rotary_factor)
+    begins, ends = (
+        width * log(first / (turns * 2 * pi)) / (2 * log(config.rotary_embedding_base))
+        for turns in (rope.get("beta_fast") or 32, rope.get("beta_slow") or 1)
+    )
+    if rope.get("truncate", True):
+        begins, ends = floor(begins), ceil(ends)
+    begins, ends = max(begins, 0), min(ends, width - 1)
+    ramps = (
+        min(1.0, max(0.0, (place - begins) / (ends - begins or 0.001)))
+        for place in range(width // 2)
+    )
+    config.alt_rope_method = "su"
+    config.scale_long_factor = [1 / (ramp / factor + 1 - ramp) for ramp in ramps]
+    config.scale_short_factor = config.scale_long_factor
+    # It makes cosines stronger by the root of log(length) / log(first length).
+    config.original_max_seq_len = config.max_seq_len ** (1 / stronger**2)
+
+
+def _attention_factor(rope: Mapping[str, Any], factor: float) -> float:
+    """By how much cosines and sines are stronger, as transformers has it."""
+    if (given := rope.get("attention_factor")) is not None:
+        return float(given)
+
+    def scale(by: float) -> float:
+        return 0.1 * by * log(factor) + 1 if factor > 1 else 1.0
+
+    one, all_ = rope.get("mscale"), rope.get("mscale_all_dim")
+    return scale(one) / scale(all_) if one and all_ else scale(1)

@@ -44,6 +44,13 @@ LONG = {  # trained for more than is used here, and first for less
     "rope_parameters": {"rope_theta": 1e4, "rope_type": "longrope", **FACTORS},
 }
 LONG_BUT_SHORT = {**LONG, "original_max_position_embeddings": 1024}
+YARN = {
+    "rope_theta": 1e4,
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+OWN_YARN = {**YARN, "beta_fast": 8.0, "beta_slow": 2.0, "mscale": 1.4, "mscale_all_dim": 0.7}
 # Two of three layers keep what their convolution has seen.
 RECURRENT = {
     "layer_types": ["conv", "full_attention", "conv"],
@@ -58,6 +65,12 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "llama, linear": (
         "Llama",
         {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}},
+    ),
+    "llama, yarn": ("Llama", {"rope_parameters": YARN}),
+    "qwen3, yarn of its own": ("Qwen3", {**HEADS, "rope_parameters": OWN_YARN}),
+    "qwen2, yarn beyond what is used": (
+        "Qwen2",
+        {"rope_parameters": {**YARN, "original_max_position_embeddings": 1024}},
     ),
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral nemo": ("Mistral", {"sliding_window": None, "head_dim": 64}),

@@ -101,7 +101,9 @@ async def test_a_cache_that_is_smaller_than_a_chunk_is_loaded() -> None:
     await container.aclose()
 
 
-@pytest.mark.parametrize("family", ["llama 3.1", "qwen3", "phi 4 mini", "glm 4", "mistral"])
+@pytest.mark.parametrize(
+    "family", ["llama 3.1", "llama, yarn", "qwen3", "phi 4 mini", "glm 4", "mistral"]
+)
 async def test_its_numbers_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     folder = write(tmp_path / "model", *FAMILIES[family])
     longer = msgspec.structs.replace(OPTIONS, context_length=768)
