@@ -3,12 +3,13 @@
 Knows exllamav2's constructors and their order, not how it is then stepped.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from backends.catalog import ModelFiles
@@ -37,13 +38,37 @@ MEGABYTE = 1 << 20
 SCORES = 512 << 20  # bytes of attention scores at a time, where flash-attn is missing
 SCORE_BYTES = 3 * 2  # 16 bits each: the product, with its mask, after softmax
 SHORTEST_CHUNK = 16  # prompt tokens
-# By ExLlamaV2Config.vision_model_type: what a chat template writes for one picture. The markers
-# around it come with the picture's embedding, see exllamav2/vlm/processor.
-PLACEHOLDERS: Mapping[str, str] = {
-    "pixtral": "[IMG]",
-    "qwen2": "<|image_pad|>",
-    "qwen2.5": "<|image_pad|>",
-    "siglip_vision_model": "<start_of_image>",
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """How one stands in a prompt: what a chat template writes for it, and what encloses it there.
+
+    exllamav2 encloses a picture's rows with rows of its own for these markers
+    (exllamav2/vlm/processor). The tokens themselves stand in their place, so that those which a
+    template has written are known. `breaks`: rows of patches end with a marker, of which exllamav2
+    has one too many, behind the last.
+    """
+
+    placeholder: str
+    before: str = ""
+    after: str = ""
+    breaks: bool = False
+
+    def ids(self, rows: Sequence[int], tokenize: Callable[[str], Sequence[int]]) -> list[int]:
+        """What stands in the prompt, where an embedding's own ids are `rows`."""
+        if self.breaks:
+            return [*rows[:-2], rows[-1]]
+        return [*tokenize(self.before), *rows[1:-1], *tokenize(self.after)]
+
+
+QWEN = Picture("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
+PICTURES: Mapping[str, Picture] = {  # by ExLlamaV2Config.vision_model_type
+    "pixtral": Picture("[IMG]", breaks=True),
+    "qwen2": QWEN,
+    "qwen2.5": QWEN,
+    "siglip_vision_model": Picture(
+        "<start_of_image>", "\n\n<start_of_image>", "<end_of_image>\n\n"
+    ),
 }
 
 
@@ -238,16 +263,19 @@ def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, report: Load
 
 
 def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
-    text = PLACEHOLDERS[tower.config.vision_model_type]
-    placeholder = loaded.vocabulary.id_of(text)
+    picture, vocabulary = PICTURES[tower.config.vision_model_type], loaded.vocabulary
+    placeholder = vocabulary.id_of(picture.placeholder)
     if placeholder is None:
-        raise UnsupportedModel(f"the tokenizer has no {text}, where pictures would stand")
+        raise UnsupportedModel(
+            f"the tokenizer has no {picture.placeholder}, where pictures would stand"
+        )
+    tokenize = partial(vocabulary.tokenize, special=True)
     model, tokenizer = loaded.main.model, loaded.tokenizer
     return ImageEncoder(
         embed=lambda picture: tower.get_image_embeddings(
             model=model, tokenizer=tokenizer, image=picture
         ),
-        ids=lambda embedding: list(embedding.get_ids()),
+        ids=lambda embedding: picture.ids(embedding.get_ids(), tokenize),
         placeholder=placeholder,
         longest=tower.config.vision_max_size,
     )

@@ -45,6 +45,8 @@ from config.engines import ExLlamaV3Options
 GIGABYTE = 1 << 30
 # What a chat template writes for one picture, where it isn't the token that config.json names.
 PLACEHOLDERS: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "<start_of_image>"}
+# What stands before and behind a picture with its markers, as the model was trained.
+AROUND: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "\n\n"}
 
 
 class ExLlamaV3Model(loading.ExLlamaModel):
@@ -261,11 +263,12 @@ def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> Ima
         placeholder = config.image_token_id
     if placeholder is None:
         raise UnsupportedModel("the model's files don't say which token stands for a picture")
+    around = loaded.vocabulary.tokenize(AROUND.get(config.architecture, ""), special=False)
     tower, tokenizer = _model(loaded, config, "vision"), loaded.tokenizer
     _fill_cards(loaded, tower, "vision", report)
     return ImageEncoder(
         embed=lambda picture: tower.get_image_embeddings(tokenizer=tokenizer, image=picture),
-        ids=lambda embedding: list(embedding.token_list),
+        ids=lambda embedding: [*around, *embedding.token_list, *around],
         placeholder=placeholder,
     )
 

@@ -109,6 +109,34 @@ def _quarter(x: torch.Tensor, neox_style: bool) -> torch.Tensor:
     return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
 
+def gen_mrope_pos_ids(
+    positions: torch.Tensor,
+    ids: torch.Tensor,
+    merged: int,
+    spans: Sequence[tuple[int, int]],
+    grids: Sequence[tuple[int, int, int]],
+) -> int:
+    """Times, rows and columns, (3, tokens): those of pictures, whose ids are in `spans`, by their
+    grids of patches, of which `merged` by `merged` are a token. Returns the next one.
+    """
+    first = last = 0
+    tokens = ids.tolist()
+    for place in range(positions.shape[1]):
+        token = tokens[place] if place < len(tokens) else -1
+        found = [n for n, (start, end) in enumerate(spans) if start <= token < end]
+        if found:
+            _, rows, columns = grids[found[0]]
+            row, column = divmod(token - spans[found[0]][0], columns // merged)
+            time, row = divmod(row, rows // merged)
+            turn = (first + time, first + row, first + column)
+            last = max(last, *(one + 1 for one in turn))
+        else:
+            turn = (last, last, last)
+            first = last = last + 1
+        positions[:, place] = torch.tensor(turn)
+    return last
+
+
 def softcap_(x: torch.Tensor, scale: float) -> None:
     x.copy_((x.float() / scale).tanh() * scale)
 
