@@ -13,7 +13,8 @@ import transformers
 from PIL import Image as Pillow
 from safetensors.torch import load_file, save_file
 
-from backends.protocol import Generation, Image, ModelContainer, Sampling
+from backends.protocol import Generation, Image, ModelContainer
+from backends.samplers import Sampling
 from config.engines import ExLlamaV2Options
 from tests.backends import random_vision
 from tests.backends.contract import run
@@ -100,7 +101,7 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         "vision_config": {**kind.config["vision_config"], **EYES, **seeing.eyes},
     }
     wide = msgspec.structs.replace(kind, config=config)
-    monkeypatch.setitem(KINDS, request.param, wide)  # type: ignore[arg-type]
+    monkeypatch.setitem(KINDS, request.param, wide)
     return str(request.param)
 
 
