@@ -161,7 +161,6 @@ class Transcript:
         self._inside_character = False
         self._stops = StopScanner(job.stop)
         self._watch = BudgetWatch(job.thinking) if job.thinking else None
-        self._flows = not job.stop and self._watch is None  # whole characters hold nothing back
         self._tokens: list[int] = []  # not handed on yet: their text is held back
         self._lengths: list[int] = []  # of their texts, in characters
         self._logprobs: list[TokenLogprob] = []
@@ -186,34 +185,25 @@ class Transcript:
             logprob = TokenLogprob(Candidate(token, text, 0.0))
         if ends:
             return Written(self._rest(""), "end_token", token=token, logprob=logprob)
-        waits = self._tokens or self._inside_character or self.completion_tokens >= self.limit
-        if (
-            self._flows
-            and not waits
-            and not last
-            and (written := _flowing(token, text, logprob)) is not None
-        ):
-            return written
+        decoded = self._decode(text)
+        force = () if self._watch is None else self._forced(decoded)
+        free = self._stops.feed(decoded)
+        limited = self.completion_tokens >= self.limit
+        if free == decoded and decoded and not (self._tokens or last or limited):
+            logprobs = () if logprob is None else (logprob,)  # nearly always: nothing waits
+            return Written(Piece(decoded, (token,), logprobs), force=force)
         self._tokens.append(token)
+        self._lengths.append(len(decoded))
         if logprob is not None:
             self._logprobs.append(logprob)
-        decoded = self._decode(text)
-        self._lengths.append(len(decoded))
-        force = self._forced(decoded)
-        match self._stops.feed(decoded):
-            case StopFound(before, stop):
-                return Written(self._piece(before), "stop_string", stop)
-            case str(free):
-                return Written(self._rest(free), "end_token") if last else self._go_on(free, force)
-
-    def _go_on(self, free: str, force: tuple[int, ...]) -> Written:
-        if self.completion_tokens >= self.limit:
-            return Written(self._rest(free), self._at_limit)
+        if isinstance(free, StopFound):
+            return Written(self._piece(free.before), "stop_string", free.stop)
+        if last or limited:
+            return Written(self._rest(free), "end_token" if last else self._at_limit)
         return Written(self._part(free) if free else None, force=force)
 
     def _forced(self, decoded: str) -> tuple[int, ...]:
-        if self._watch is None:
-            return ()
+        assert self._watch is not None, "there is a budget"
         return self._watch.feed(decoded, inside_character=self._inside_character)
 
     def _decode(self, text: bytes) -> str:
@@ -258,17 +248,6 @@ class Transcript:
         piece = Piece(text, tuple(self._tokens[:count]), tuple(self._logprobs[:count]))
         del self._tokens[:count], self._lengths[:count], self._logprobs[:count]
         return piece
-
-
-def _flowing(token: int, text: bytes, logprob: TokenLogprob | None) -> Written | None:
-    """Nearly every token: whole characters, and nothing waits. None where they aren't."""
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError:
-        return None
-    if not decoded:
-        return None
-    return Written(Piece(decoded, (token,), () if logprob is None else (logprob,)))
 
 
 Trie: TypeAlias = dict[str, Any]  # by the next character; under "" the string that ends there
