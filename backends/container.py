@@ -34,6 +34,7 @@ from backends.messages import (
     ReadSlots,
     RestoreSlot,
     SaveSlot,
+    SlotAnswer,
     SlotOrder,
     SlotStates,
     SlotTokens,
@@ -258,12 +259,13 @@ class Orders:
     def __init__(self, port: Port) -> None:
         self._port = port
         self._numbers = itertools.count(1)
-        self._open: dict[int, asyncio.Future[SlotStates | SavedSlot | SlotTokens]] = {}
+        self._open: dict[int, asyncio.Future[SlotAnswer]] = {}
 
-    async def give(self, order: Callable[[int], SlotOrder]) -> SlotStates | SavedSlot | SlotTokens:
+    async def give(self, order: Callable[[int], SlotOrder]) -> SlotAnswer:
         """The answer to the order that has the number it gets. Raises BackendError."""
         number = next(self._numbers)
-        answer = self._open[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[SlotAnswer] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
         self._port.send(order(number))
         try:
             return await answer

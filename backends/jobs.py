@@ -23,6 +23,7 @@ from backends.messages import (
     ReadSlots,
     RestoreSlot,
     SaveSlot,
+    SlotAnswer,
     SlotOrder,
     SlotStates,
     SlotTokens,
@@ -326,13 +327,13 @@ class SlotOrders:
             return True
         return order.slot not in self._keeper.places().values()
 
-    def _answer(self, order: SlotOrder) -> SlotStates | SavedSlot | SlotTokens | Failure:
+    def _answer(self, order: SlotOrder) -> SlotAnswer | Failure:
         try:
             return self._carried_out(order)
         except Exception as error:  # noqa: BLE001 - raised where the order was given
             return Failure.of(while_generating(error, "the engine"))
 
-    def _carried_out(self, order: SlotOrder) -> SlotStates | SavedSlot | SlotTokens:
+    def _carried_out(self, order: SlotOrder) -> SlotAnswer:
         if isinstance(order, ReadSlots):
             return SlotStates(self._states())
         assert self._keeper is not None, "the other end gives no such orders"

@@ -171,11 +171,14 @@ class SlotTokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: int
 
 
+SlotAnswer: TypeAlias = SlotStates | SavedSlot | SlotTokens
+
+
 class Answered(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What became of an order."""
 
     number: int
-    answer: SlotStates | SavedSlot | SlotTokens | Failure
+    answer: SlotAnswer | Failure
 
 
 class Broke(msgspec.Struct, frozen=True, tag=True, array_like=True):

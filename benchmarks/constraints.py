@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import anyio
 import msgspec
@@ -271,7 +272,7 @@ async def measure(folder: Path, rounds: int) -> Results:
             firsts[name] = await first_texts(container)
             if name == "llamacpp":
                 assert isinstance(container, DrivenContainer)
-                engine = container.engine
+                engine: Any = container.engine
                 compiled = await compiling(engine)
                 row = OneRow(engine, engine._vocabulary.pointer)  # noqa: SLF001 - as above
                 token = {
