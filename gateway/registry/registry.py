@@ -335,9 +335,10 @@ class Registry:
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
         with self._in_line(entry, keep_alive=keep_alive) as place:
-            async for waiting in place:
-                if on_wait is not None:
-                    on_wait(waiting)
+            if not place.is_lease:
+                async for waiting in place:
+                    if on_wait is not None:
+                        on_wait(waiting)
             with place.scope:
                 yield self._moves.lease(place)
             if place.scope.cancelled_caught:
@@ -523,25 +524,44 @@ class Registry:
         self, entry: ModelEntry, *, holds: bool = True, keep_alive: float | None = None
     ) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
-        if self._scheduler.phase(entry.name) == "absent":
-            check_files(entry)
-        model, scheduler, orders = self._planner.model(entry), self._scheduler, self._orders
         place = self._places.take(entry.name, self._now, holds=holds, keep_alive=keep_alive)
-        orders.carry_out(scheduler.requested(self._now, place.ticket, model), entry.name)
+        try:
+            if holds and self._scheduler.grant_at_once(self._now, place.ticket, entry.name):
+                place.answer()
+                self.watchers.note(entry.name)
+            else:
+                self._request(entry, place)
+        except BaseException:
+            self._places.give_up(place)
+            raise
         try:
             yield place
         finally:
             self._places.give_up(place)
             if not place.answered:
                 self._orders.carry_out(
-                    scheduler.cancelled(self._now, place.ticket.number), entry.name
+                    self._scheduler.cancelled(self._now, place.ticket.number), entry.name
                 )
             elif place.is_lease:
-                self._check_failure(entry.name)
-                self._orders.carry_out(
-                    scheduler.released(self._now, place.ticket.number), entry.name
-                )
-            orders.note_change()
+                self._give_back(entry.name, place.ticket.number)
+            self._orders.note_change()
+
+    def _request(self, entry: ModelEntry, place: Place) -> None:
+        """Raises ModelUnavailable for a model whose files can't be loaded."""
+        if self._scheduler.phase(entry.name) == "absent":
+            check_files(entry)
+        model = self._planner.model(entry)
+        self._orders.carry_out(
+            self._scheduler.requested(self._now, place.ticket, model), entry.name
+        )
+
+    def _give_back(self, name: str, number: int) -> None:
+        self._check_failure(name)
+        until = self._scheduler.give_back(self._now, number)
+        if until is None:
+            self._orders.carry_out(self._scheduler.released(self._now, number), name)
+        else:
+            self._orders.rest(name, until)
 
     def _check_failure(self, name: str) -> None:
         """A lease ends: its holder may have found the model broken."""

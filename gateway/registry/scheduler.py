@@ -356,6 +356,48 @@ class Scheduler:
 
     # ---------------------------------------------------------------------------- events
 
+    def grant_at_once(self, now: float, ticket: Ticket, name: str) -> bool:
+        """Whether the ticket is a lease already: its model is loaded and has room, and everything
+        rests, so nothing else follows. Else it is to be `requested`.
+        """
+        record = self._records.get(name)
+        if record is None or self._closing or len(record.users) >= record.model.slots:
+            return False
+        if not self._rests(record) or now >= record.expires_at():
+            return False
+        self._homes[ticket.number] = record
+        record.users[ticket.number] = ticket
+        self._recent_wait -= self._recent_wait / SMOOTHING
+        return True
+
+    def give_back(self, now: float, number: int) -> float | None:
+        """A lease was given back, and nothing else follows from it before the time that is
+        returned. None: it is to be `released`.
+        """
+        record = self._homes[number]
+        if not self._rests(record):
+            return None
+        ticket = record.users[number]
+        ttl = record.model.ttl if ticket.keep_alive is None else ticket.keep_alive
+        if ttl == 0:
+            return None
+        del self._homes[number], record.users[number]
+        record.ttl = ttl
+        if not record.users:
+            record.idle_since = now
+        return record.expires_at()
+
+    def _rests(self, record: ModelRecord) -> bool:
+        """The model is loaded, and no other comes, goes or is waited for."""
+        return (
+            record.phase == "loaded"
+            and self._turns.begun is None
+            and all(
+                other.phase in ("loaded", "absent") and not other.line and not other.wanted
+                for other in self._records.values()
+            )
+        )
+
     def requested(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
         """A ticket for a lease; or for `model` to be loaded, with one that doesn't hold."""
         orders = list(self._settle(now))

@@ -3,7 +3,7 @@
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.record import Evicted, Grant, Load, Model, Refuse, Unload
+from gateway.registry.record import Evicted, Grant, Load, Model, Refuse, Ticket, Unload
 from tests.gateway.registry.machine import SimulatedMachine
 
 RULES = SwapConfig(max_wait=120.0, min_stay=5.0)
@@ -30,6 +30,24 @@ def test_a_resident_model_is_granted_at_once() -> None:
     assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
     assert place.finish_load("a") == [Grant(1)]
     assert place.request("a") == [Grant(2)]
+
+
+def test_a_warm_lease_needs_no_settling_while_nothing_else_happens() -> None:
+    place = machine(named("a", slots=2), named("b", 40))
+    record(place, "a")
+
+    def warm(number: int) -> bool:
+        return place.scheduler.grant_at_once(
+            place.now, Ticket(number=number, arrived=place.now), "a"
+        )
+
+    assert warm(90)
+    assert warm(91)
+    assert not warm(92)  # it has no room
+    assert place.scheduler.give_back(place.now, 91) is not None
+    place.request("b")
+    assert not warm(93)  # another is on its way
+    assert place.scheduler.give_back(place.now, 90) is None
 
 
 def test_an_idle_model_goes_for_the_first_who_asks() -> None:
