@@ -8,8 +8,8 @@ from typing import Any
 from backends.catalog import IN_WSL, LoadFacts, Platform, Translation, Way, renamed
 from config.engines import ExLlamaOptions
 
-EXTENSION = "nvcc; its extension is compiled at the installation"
-_NEEDS_CUDA = Way("", note="it needs CUDA")
+EXTENSION = "nvcc: the extension is compiled during the installation"
+_NEEDS_CUDA = Way("", note="needs CUDA")
 WAYS: Mapping[Platform, Way] = {  # an engine adds its own for CUDA
     "Linux, CPUs": _NEEDS_CUDA,
     "Linux, ROCm": _NEEDS_CUDA,

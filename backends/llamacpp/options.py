@@ -38,11 +38,11 @@ INSTALLATION = Installation(
     uses_shared=True,
     ways={
         "Linux, CPUs": Way("make run", SUITE),
-        "Linux, CUDA": Way("make run", note="prebuilt; compiled, it wants nvcc"),
-        "Linux, ROCm": Way("make run", note="prebuilt for Vulkan; compiled, it wants hipcc"),
+        "Linux, CUDA": Way("make run", note="prebuilt; nvcc to compile"),
+        "Linux, ROCm": Way("make run", note="prebuilt for Vulkan; hipcc to compile"),
         "Linux, Vulkan": Way(
             "CMAKE_ARGS=-DGGML_VULKAN=on make run",
-            tried="`make test-vulkan`, on Mesa's device in software alone (llvmpipe)",
+            tried="`make test-vulkan`, on Mesa's software device only (llvmpipe)",
             note="Vulkan's headers and glslc",
         ),
         "macOS (Metal)": Way("make run"),
