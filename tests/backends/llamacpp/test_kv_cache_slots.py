@@ -26,6 +26,7 @@ from backends.protocol import (
 from backends.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.backends.contract import run, text_of
+from tests.backends.loopback import over_bytes
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -34,13 +35,14 @@ GREEDY = Sampling(temperature=0)
 TEXT = "The capital of France is a city on a river, and people like to go there."
 
 
-@pytest.fixture
-async def container() -> AsyncIterator[ModelContainer]:
+@pytest.fixture(params=[False, True], ids=["here", "over bytes"])
+async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
     options = LlamaCppOptions(max_concurrent=2, context_length=512, threads=1)
     files = catalog.recognise(bundled.GGUF)
     loaded = await catalog.BACKENDS["llamacpp"].container.load(files, options, lambda _: None)
-    yield loaded
-    await loaded.aclose()
+    used = over_bytes(loaded) if request.param else loaded
+    yield used
+    await used.aclose()
 
 
 def job(container: ModelContainer, text: str = TEXT, **changes: object) -> Generation:
