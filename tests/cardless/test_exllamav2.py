@@ -26,7 +26,7 @@ from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.constraints import regex
 from tests.backends.contract import (
     GREEDY,
-    PROMISES,
+    LASTING,
     Subject,
     closes_while_idle,
     ends_by_itself,
@@ -41,7 +41,6 @@ OPTIONS = ExLlamaV2Options(max_concurrent=4, context_length=512)
 GUESSING = msgspec.structs.replace(OPTIONS, ngram_speculation=True, draft_tokens=3)
 DRAFTING = msgspec.structs.replace(OPTIONS, draft_model=str(bundled.SAFETENSORS), draft_tokens=3)
 WAYS = {"plain": OPTIONS, "n-grams": GUESSING, "draft": DRAFTING}
-LASTING = [promise for promise in PROMISES if promise is not closes_while_idle]
 
 
 @pytest.fixture(params=WAYS, scope="module")

@@ -19,7 +19,7 @@ from tests.backends.batching import (
     a_seed_gives_the_same_text_in_any_company,
 )
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.contract import PROMISES, Subject, closes_while_idle, ends_by_itself
+from tests.backends.contract import LASTING, Subject, closes_while_idle, ends_by_itself
 from tests.backends.parity import LOGPROB_TOLERANCE, answers, load, logprobs
 from tests.cardless.random_models import FAMILIES, write
 from tests.cardless.test_exllamav2_architectures import NEAR, chances, expected, farthest
@@ -35,7 +35,6 @@ WAYS = {
     "draft": msgspec.structs.replace(OPTIONS, draft_model=str(bundled.SAFETENSORS), draft_tokens=3),
     "quantized": msgspec.structs.replace(OPTIONS, cache_type="8,6"),
 }
-LASTING = [promise for promise in PROMISES if promise is not closes_while_idle]
 
 
 @pytest.fixture(params=WAYS, scope="module")

@@ -21,7 +21,7 @@ from backends.samplers import Sampling
 from config.engines import TransformersOptions
 from tests.backends.batching import BATCHING, GREETING, STORY, said
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.contract import GREEDY, PROMISES, Subject, closes_while_idle
+from tests.backends.contract import GREEDY, LASTING, Subject, closes_while_idle
 from tests.backends.loopback import over_bytes
 
 pytestmark = pytest.mark.anyio
@@ -70,9 +70,6 @@ async def distant() -> AsyncIterator[ModelContainer]:
     loaded = over_bytes(await load(OPTIONS))
     yield loaded
     await loaded.aclose()
-
-
-LASTING = [promise for promise in PROMISES if promise is not closes_while_idle]
 
 
 @pytest.mark.parametrize("promise", LASTING, ids=lambda promise: promise.__name__)
