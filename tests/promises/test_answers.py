@@ -123,6 +123,35 @@ def test_reasoning_is_apart_from_content(stream: bool, server: Served) -> None:
     assert "".join(each.get("content") or "" for each in inside).strip() == "Seen."
 
 
+@pytest.mark.parametrize(
+    ("shown", "content"),
+    [("hidden", "Seen."), ("none", "<think>Let me see.</think>\n\nSeen.")],
+)
+def test_thinking_is_hidden_or_inline(shown: str, content: str, server: Served) -> None:
+    choice = said(server, model="thinker", messages=COUNT, reasoning_format=shown)
+    assert not choice["message"].get("reasoning_content")
+    assert choice["message"]["content"].strip() == content
+
+
+def test_thinking_is_held_to_a_budget(server: Served) -> None:
+    choice = said(server, model="thinker", messages=COUNT, thinking_budget=3)
+    reasoning = choice["message"]["reasoning_content"]
+    assert "Let me see.".startswith(reasoning)
+    assert 0 < len(reasoning) <= 3  # the scripted engine's tokens are bytes
+    assert choice["message"]["content"]
+
+
+def test_a_prompt_s_own_tokens_are_scored(server: Served) -> None:
+    body = {"model": "tiny", "prompt": RAW, "echo": True, "logprobs": 0, "max_tokens": 0}
+    answer = server.client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    first, *others = choice["logprobs"]["token_logprobs"]
+    assert first is None
+    assert all(logprob <= 0 for logprob in others)
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"] == RAW
+
+
 def test_a_call_is_split_from_the_text_and_its_arguments_grow(server: Served) -> None:
     chunks = streamed(server, CHAT, {"messages": WEATHER, "tools": [TOOL], **GREEDY})
     calls = [

@@ -27,7 +27,7 @@ def test_every_format_has_a_case() -> None:
 
 
 @by_id
-def test_it_means_the_same_whole_by_characters_and_cut_at_every_third_place(case: Case) -> None:
+def test_it_means_the_same_whole_by_characters_and_cut_at_every_seventh_place(case: Case) -> None:
     whole = join(run(case, [case.raw]))
     check(case, whole)
     if case.finish_reason == "stop":
@@ -36,7 +36,7 @@ def test_it_means_the_same_whole_by_characters_and_cut_at_every_third_place(case
         assert whole.finished.reason == case.finish_reason
     by_characters = join(run(case, case.raw))
     assert by_characters.without_ids() == whole.without_ids(), "one character at a time"
-    assert_cuts_change_nothing(case, whole, range(1 + len(case.id) % 3, len(case.raw), 3))
+    assert_cuts_change_nothing(case, whole, range(1 + len(case.id) % 7, len(case.raw), 7))
 
 
 @pytest.mark.slow
