@@ -21,6 +21,7 @@ How many processors this process may use, and how many of them are idle. Knows n
 
 import ctypes
 import gc
+import math
 import os
 import sys
 import time
@@ -143,6 +144,9 @@ BETTER = 0.98  # a trial wins when a step costs less than this share of what it 
 SLOWER = 1.3  # something has changed when a step costs this much more than it did
 RECENT = 0.3  # weight of the newest figure in the mean
 FIRST_WAIT = 0.5  # seconds of steps until a trial in the same direction after one that lost
+# The same, towards more threads, after steps became slow: what took a core is mostly gone in no
+# time, and with fewer threads until `FIRST_WAIT` a tenth of the speed was lost to it.
+BACK_WAIT = 0.05
 LONGEST_WAIT = {-1: 4.0, 1: 1.5}  # lower counts are also tried when steps become slow
 LOST_SHARE = {-1: 0.02, 1: 0.06}  # of all time may go to trials that lose
 NO_CORE_WAIT = 8.0  # more seconds between trials of more threads while no core is idle
@@ -234,6 +238,10 @@ class CountSearch:
         self._wait = {-1: FIRST_WAIT, 1: FIRST_WAIT}
         self._due = {-1: shared.now + FIRST_WAIT, 1: shared.now}
         self._reach = 0  # how far below, after steps became slow
+        self._shortest = math.inf  # seconds of any step yet
+        self._usual = 0.0  # what a unit of work cost before that
+        self._returns = False  # whether more threads were better until then
+        self._back_wait = BACK_WAIT
         self._moved = 0, -1.0  # direction and time of the last change
         self._seen = shared.changes
         self._begin(EPOCH)
@@ -254,6 +262,7 @@ class CountSearch:
         self._work += work
         self._steps += 1
         self._longest = max(self._longest, seconds)
+        self._shortest = min(self._shortest, seconds)
         if self._seconds >= self._until:
             if self._trying is None:
                 self._judge_current()
@@ -263,11 +272,13 @@ class CountSearch:
     def _judge_current(self) -> None:
         cost = self._seconds / self._work
         slow = self._cost is not None and cost > SLOWER * self._cost
-        if slow and not self._late and self._one_was_late():
+        if slow and not self._late and self._may_be_chance():
             self._late = True
             self._begin(TRIAL)
             return
         self._late = False
+        if slow and not self._returns:
+            self._usual = self._cost or 0.0
         if self._cost is None or slow:
             self._cost = cost
         else:
@@ -280,11 +291,13 @@ class CountSearch:
         elif (direction := self._next_direction()) is not None:
             self._try(self._at + direction)
 
-    def _one_was_late(self) -> bool:
-        """Whether a single step made the last figure: the host took the core, say. That is no
-        change yet.
+    def _may_be_chance(self) -> bool:
+        """Whether a single step made the last figure, or few did: the host took the core, say. That
+        is no change yet.
         """
         assert self._cost is not None
+        if CONFIRM_STEPS * self._shortest > EPOCH:
+            return True  # all steps are long, and a trial takes ten of them
         others = self._seconds - self._longest
         expected = self._cost * self._work * (self._steps - 1) / self._steps
         return self._steps > 1 and others <= SLOWER * expected
@@ -296,7 +309,8 @@ class CountSearch:
             self._seen = self._shared.changes
             self._due = dict.fromkeys(self._due, now)
         for direction in (1, -1):
-            late = NO_CORE_WAIT if direction == 1 and self._shared.idle is False else 0.0
+            crowded = direction == 1 and self._shared.idle is False and not self._returns
+            late = NO_CORE_WAIT if crowded else 0.0
             there = 0 <= self._at + direction < len(self._choices)
             if there and now >= self._due[direction] + late:
                 return direction
@@ -323,7 +337,13 @@ class CountSearch:
     def _won(self, index: int, cost: float) -> None:
         direction = 1 if index > self._at else -1
         now, (before, when) = self._shared.now, self._moved
-        if before == -direction and now - when < 2 * LONGEST_WAIT[-direction]:
+        flaps = before == 1 and now - when < FIRST_WAIT
+        self._back_wait = 2 * self._back_wait if flaps else BACK_WAIT
+        better_before = bool(self._reach) and self._usual < BETTER * cost
+        self._returns = better_before and self._back_wait < FIRST_WAIT
+        if self._returns:
+            self._wait[1], self._due[1] = self._back_wait, now + self._back_wait
+        elif before == -direction and now - when < 2 * LONGEST_WAIT[-direction]:
             self._lengthen(-direction, 0.0)  # the last change was none for the better
         else:
             self._wait[-direction] = FIRST_WAIT
@@ -353,6 +373,8 @@ class CountSearch:
         wait = self._wait[direction]
         self._due[direction] = self._shared.now + max(wait, lost / LOST_SHARE[direction])
         self._wait[direction] = min(2 * wait, LONGEST_WAIT[direction])
+        if direction == 1 and wait >= FIRST_WAIT:
+            self._returns = False  # what has changed stays so
 
     def _use(self, index: int) -> None:
         self._at = index

@@ -196,6 +196,19 @@ def test_a_late_step_now_and_then_changes_nothing() -> None:
     assert used[2] >= 0.9 * sum(used.values())
 
 
+@for_every("engine", [Engine(0.00025, parallel=0.4), Engine(), Engine(0.03, parallel=0.9)])
+def test_what_takes_a_core_for_a_moment_costs_no_more_than_the_moment(engine: Engine) -> None:
+    """The best count is left and found again, whatever the model's size: 1 M, 27 M, 300 M."""
+    comes: Neighbours = lambda now: int(now % 2.0 < 0.06)
+    kept = {
+        counts: speed(
+            Machine(2, comes, engine), ThreadController(counts, counts), steady("decode", 1), 2, 40
+        )
+        for counts in ((1,), (2,), (1, 2))
+    }
+    assert kept[1, 2] >= 0.97 * max(kept.values())
+
+
 def test_times_that_scatter_by_half_mislead_it_little() -> None:
     engine = Engine()
     machine = Machine(2, lambda _now: 0, engine, noise=0.5)
