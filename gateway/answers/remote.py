@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
+from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece, Tool
 from backends.remote import (
     Caller,
     RemoteCall,
@@ -71,6 +71,7 @@ from gateway.request import (
     Unapplied,
 )
 from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.unparsed import UnparsedCalls
 
 Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
 
@@ -220,18 +221,34 @@ _REASONS: Mapping[str, FinishReason] = {
     "content_filter": "content_filter",
 }
 
+_CLOSES = THINK.reasoning.closes if THINK.reasoning else ()
+
 Shown = Literal["split", "inline", "hidden"]
 
 
 class RemoteChoice:
-    """One choice of an answer, delta by delta. `raw`: all text is content, as it is."""
+    """One choice of an answer, delta by delta. `raw`: all text is content, as it is. `tools`: calls
+    of them are looked for in the content, too. `whole`: it is delivered at its end, so that the end
+    of reasoning counts without its beginning, which some templates write into the prompt.
+    """
 
-    def __init__(self, index: int, *, shown: Shown = "split", raw: bool = False) -> None:
+    def __init__(
+        self,
+        index: int,
+        *,
+        shown: Shown = "split",
+        raw: bool = False,
+        tools: Sequence[Tool] = (),
+        whole: bool = False,
+    ) -> None:
         self._index = index
         self._shown = shown
+        self._whole = whole
+        self._unparsed = UnparsedCalls(tools) if tools else None
         self._clear = raw  # content goes out as it is: no reasoning is left to be split off
         self._splitter: Splitter | None = None
         self._held = ""  # the beginning of the content, while it may become a marker
+        self._kept: list[str] = []  # of a whole answer, until it is known whether it is reasoning
         self._inside = False  # reasoning sent inline is open
         self._calls: list[int] = []
         self.finished = False
@@ -240,14 +257,16 @@ class RemoteChoice:
         """What a delta adds; None where that is held back. After the end nothing counts."""
         if self.finished:
             return Delta(self._index, (), further=remote.further) if remote.further else None
-        if self._clear and not (
-            remote.reasoning or remote.calls or remote.finished or remote.further
+        if (
+            self._clear
+            and self._unparsed is None
+            and not (remote.reasoning or remote.calls or remote.finished or remote.further)
         ):
             if remote.content:
                 return Delta(self._index, (Content(remote.content),), remote.logprobs)
             return Delta(self._index, (), remote.logprobs) if remote.logprobs else None
         events = tuple(self._events(remote))
-        if not (events or remote.logprobs or remote.further):
+        if not (events or remote.logprobs or remote.further or self._kept):
             return None
         return Delta(self._index, events, remote.logprobs, further=remote.further)
 
@@ -256,6 +275,28 @@ class RemoteChoice:
         return self.take(RemoteDelta(finished="tool_calls" if self._calls else "stop"))
 
     def _events(self, remote: RemoteDelta) -> Iterator[Event]:
+        for event in self._split(remote):
+            if self._unparsed is None:
+                yield event
+            else:
+                yield from self._parsed(self._unparsed, event)
+
+    def _parsed(self, unparsed: UnparsedCalls, event: Event) -> Iterator[Event]:
+        """A server that parses calls itself writes none into its content."""
+        match event:
+            case Content(text):
+                yield from unparsed.feed(text)
+            case ToolOpened():
+                self._unparsed = None
+                yield from (*unparsed.finish(), event)
+            case Finished(reason):
+                yield from unparsed.finish()
+                called = unparsed.called and reason == "stop"
+                yield msgspec.structs.replace(event, reason="tool_calls") if called else event
+            case _:
+                yield event
+
+    def _split(self, remote: RemoteDelta) -> Iterator[Event]:
         if remote.reasoning:
             yield from self._thought(remote.reasoning)
         if remote.content:
@@ -284,6 +325,8 @@ class RemoteChoice:
             yield from self._splitter.feed(text)
         elif self._clear:
             yield Content(text)
+        elif self._kept:
+            self._kept.append(text)
         else:
             yield from self._begun(self._held + text)
 
@@ -293,8 +336,10 @@ class RemoteChoice:
         if begin.startswith(_OPENS) and self._shown != "inline":
             self._splitter = Splitter(THINK, in_reasoning=False)
             yield from self._splitter.feed(text)
-        elif any(mark.startswith(begin) for mark in _OPENS) and self._shown != "inline":
+        elif self._shown != "inline" and any(mark.startswith(begin) for mark in _OPENS):
             self._held = text
+        elif self._shown != "inline" and self._whole:
+            self._kept.append(text)
         else:
             self._clear = True
             yield Content(text)
@@ -319,8 +364,12 @@ class RemoteChoice:
         yield Finished("tool_calls" if self._calls and finish == "stop" else finish, stop=stop)
 
     def _unheld(self) -> Iterator[Event]:
-        held, self._held = self._held, ""
-        if held:
+        held, self._held = "".join((self._held, *self._kept)), ""
+        self._kept.clear()
+        if any(mark in held for mark in _CLOSES):
+            self._splitter = Splitter(THINK, in_reasoning=True)
+            yield from self._splitter.feed(held)
+        elif held:
             yield Content(held)
 
     def _closed(self) -> Iterator[Event]:
@@ -433,7 +482,15 @@ async def remote_chat(
     asked_at = perf_counter()
     with translated():
         events = await held.enter_async_context(target.container.chat(remote))
-    choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
+    choices = [
+        RemoteChoice(
+            index,
+            shown=request.thinking.shown,
+            tools=request.tools if request.tool_choice != "none" else (),
+            whole=not asked.streamed,
+        )
+        for index in range(asked.n)
+    ]
     return _answer(target.lease, changes, remote, asked, choices, events, asked_at)
 
 

@@ -1,10 +1,14 @@
 """Answers of other servers as events."""
 
 import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backends.protocol import Tool
 from backends.remote import RemoteCall, RemoteDelta
 from gateway.answers.remote import RemoteChoice, Shown, reporting_wait
 from gateway.events import (
@@ -18,6 +22,10 @@ from gateway.events import (
     joined,
 )
 from gateway.registry import Waiting
+from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.unparsed import BEGINNINGS, OPENERS
+
+FOLDER = Path(__file__).parents[1] / "splitter" / "cases"
 
 
 def events_of(*deltas: RemoteDelta, shown: Shown = "split", raw: bool = False) -> list[Event]:
@@ -131,3 +139,100 @@ async def test_a_long_wait_for_the_other_server_is_reported_and_a_short_one_is_n
 
     assert (news.model, news.stage) == ("far", "queued")
     assert heard.empty()
+
+
+# ------------------------------------------------------------ what a server without a parser writes
+
+CASES = [
+    case
+    for line in (FOLDER / "cases.jsonl").read_text("utf-8").splitlines()
+    if (case := json.loads(line))["format"] in BEGINNINGS
+    and case["expect"]["tool_calls"]
+    and case["certainty"] != "policy"
+    and not case["start_in_reasoning"]
+    and "open_think" not in case["id"]  # reasoning that never ends is searched for nothing
+    and any(opener in case["raw"] for opener in OPENERS)
+]
+
+
+def tools_of(case: dict[str, Any]) -> list[Tool]:
+    functions = [one["function"] for one in case["tools"]]
+    return [Tool(name=one["name"], parameters=one.get("parameters")) for one in functions]
+
+
+def calls_in(events: Sequence[Event]) -> list[tuple[str, Any]]:
+    names = {one.index: one.name for one in events if isinstance(one, ToolOpened)}
+    texts = dict.fromkeys(names, "")
+    for one in events:
+        if isinstance(one, ArgumentsGrown):
+            texts[one.index] += one.fragment
+    return [(name, json.loads(texts[index] or "{}")) for index, name in names.items()]
+
+
+def split(raw: str, size: int, tools: Sequence[Tool], *, whole: bool = False) -> list[Event]:
+    choice = RemoteChoice(0, tools=tools, whole=whole)
+    cut = [says(raw[k : k + size]) for k in range(0, len(raw), size)]
+    made = [delta for one in (*cut, END) if (delta := choice.take(one)) is not None]
+    return joined([event for delta in made for event in delta.events])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_calls_in_the_content_are_split_as_if_the_family_were_known(case: dict[str, Any]) -> None:
+    tools = tools_of(case)
+    known = Splitter(FORMATS[case["format"]], in_reasoning=False, tools=tools)
+    expected = [*known.feed(case["raw"]), *known.finish("stop")]
+    for size in (1, 3, 1000):
+        events = split(case["raw"], size, tools)
+        assert calls_in(events) == calls_in(expected), size
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Write <tool_call> and then JSON.",
+        "[TOOL_CALLS] is a marker of Mistral's.",
+        "a < b, [TOOL_",
+        "  <tool_call>",
+        "<tool_call>" + "x" * 400 + "{}",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_what_only_begins_like_a_call_stays_content(text: str, size: int) -> None:
+    tool = Tool(name="look")
+    assert split(text, size, [tool]) == [Content(text), STOP]
+    assert split(text, size, []) == [Content(text), STOP]
+
+
+def test_without_tools_nothing_in_the_content_is_a_call() -> None:
+    text = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    assert split(text, 5, []) == [Content(text), STOP]
+    events = split(text, 5, [Tool(name="look")])
+    assert calls_in(events) == [("look", {})]
+
+
+def test_a_server_that_parses_calls_may_write_markers_into_its_content() -> None:
+    choice = RemoteChoice(0, tools=[Tool(name="look")])
+    called = RemoteDelta(calls=(RemoteCall(0, "1", "look", "{}"),))
+    made = [choice.take(one) for one in (says("Well, <tool"), called, END)]
+    events = joined([event for delta in made if delta is not None for event in delta.events])
+    assert events == [
+        Content("Well, <tool"),
+        ToolOpened(0, "1", "look"),
+        ArgumentsGrown(0, "{}"),
+        ToolClosed(0),
+        Finished("tool_calls"),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_the_end_of_reasoning_counts_without_its_beginning_in_a_whole_answer(size: int) -> None:
+    text = "Let me see.\n</think>\n\nSeen."
+    assert split(text, size, [], whole=True) == [Reasoning("Let me see."), Content("Seen."), STOP]
+    assert split(text, size, []) == [Content(text), STOP]  # it was sent before it was known
+    assert split("Plain.", size, [], whole=True) == [Content("Plain."), STOP]
+    call = text + '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    events = split(call, size, [Tool(name="look")], whole=True)
+    assert events[:2] == [Reasoning("Let me see."), Content("Seen.")]
+    assert calls_in(events) == [("look", {})]

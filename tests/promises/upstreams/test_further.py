@@ -1,5 +1,5 @@
 """Fields of answers that mean nothing here: they reach the client, and go back to the server that
-added them.
+added them. And what a server without a parser leaves in its content.
 """
 
 from pathlib import Path
@@ -100,3 +100,34 @@ async def test_what_came_goes_back_to_the_server(tmp_path: Path) -> None:
     assert sent["images"] == PICTURES
     assert sent["tool_calls"][0]["extra_content"] == SIGNED
     assert sent["tool_calls"][0]["function"] == CALL["function"]
+
+
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_that_a_server_left_in_the_content_are_calls(
+    stream: bool, tmp_path: Path
+) -> None:
+    words = ["Well.\n", "<tool", '_call>\n{"name": "look", ', '"arguments": {}}\n</tool_', "call>"]
+    got = await answer(tmp_path, streams(*text(*words)), tools=[LOOK], stream=stream)
+    if not stream:
+        (choice,) = got.json()["choices"]
+        (call,) = choice["message"]["tool_calls"]
+        assert choice["message"]["content"] == "Well."
+        assert (call["function"]["name"], choice["finish_reason"]) == ("look", "tool_calls")
+        return
+    chunks = [one["choices"][0] for one in events(got.text.replace("data: [DONE]", ""))]
+    assert "".join(one["delta"].get("content", "") for one in chunks) == "Well."
+    assert chunks[-1]["finish_reason"] == "tool_calls"
+    assert "look" in [
+        one["delta"]["tool_calls"][0]["function"].get("name")
+        for one in chunks
+        if "tool_calls" in one["delta"]
+    ]
+
+
+async def test_the_end_of_reasoning_that_the_prompt_began_is_split_off(tmp_path: Path) -> None:
+    said = streams(*text("Let me see.", "\n</think>", "\n\nSeen."))
+    message = (await answer(tmp_path, said)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", "Seen.")

@@ -1,0 +1,112 @@
+"""Finds tool calls in the content of a server that has no parser for its model. Sans-IO.
+
+Which family wrote a call is told by its beginning, since no template is known here. What begins
+like none stays content, as it is.
+"""
+
+import re
+from collections.abc import Sequence
+
+from gateway.events import Content, Event, Finished, ToolOpened
+from gateway.request import Tool
+from gateway.splitter.formats import FORMATS
+from gateway.splitter.splitter import Splitter
+
+LONGEST = 200  # characters of a beginning
+
+# By format, the beginning of its calls; the first that fits counts.
+BEGINNINGS = {
+    "hermes_json": r"<tool_call>\s*(?:```(?:json)?\s*)?[\[{]",
+    "qwen3_coder_xml": r"<tool_call>\s*<function=",
+    "glm45": r"<tool_call>\s*[\w.-]+\s*<(?:arg_key>|/tool_call>)",
+    "mistral_v3": r"\[TOOL_CALLS\]\s*\[\s*\{",
+    "mistral_v11": r"\[TOOL_CALLS\]\s*[\w.-]+\s*(?:\[ARGS\]|\[CALL_ID\]|\{)",
+    "kimi_k2": r"<\|tool_calls_section_begin\|>",
+    "deepseek_v3": r"<｜tool▁calls▁begin｜>\s*<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    "deepseek_v31": r"<｜tool▁calls▁begin｜>\s*<｜tool▁call▁begin｜>[\w.-]+<｜tool▁sep｜>",
+    "minimax_m2": r"<minimax:tool_call>",
+    "seed_oss_xml": r"<seed:tool_call>",
+    "lfm2_pythonic": r"<\|tool_call_start\|>",
+    "nemotron_v2": r"<TOOLCALL>\s*\[",
+}
+_RULES = tuple((name, re.compile(pattern)) for name, pattern in BEGINNINGS.items())
+OPENERS = (
+    "<tool_call>",
+    "[TOOL_CALLS]",
+    "<|tool_calls_section_begin|>",
+    "<｜tool▁calls▁begin｜>",
+    "<minimax:tool_call>",
+    "<seed:tool_call>",
+    "<|tool_call_start|>",
+    "<TOOLCALL>",
+)
+_OPENER = re.compile("|".join(map(re.escape, OPENERS)))
+_MAY_BEGIN = re.compile(r"[<\[]|\s\Z")
+
+
+class UnparsedCalls:
+    """One answer's. `tools`: those that may be called; without any, nothing is looked for."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self._splitter: Splitter | None = None
+        self._held = ""  # what may become a call's beginning, and white space before it
+        self.called = False  # there was a call
+
+    def feed(self, text: str) -> list[Event]:
+        """The events of some more content."""
+        if self._splitter is not None:
+            return self._noted(self._splitter.feed(text))
+        if not self._tools or (not self._held and _MAY_BEGIN.search(text) is None):
+            return [Content(text)] if text else []
+        return self._searched(self._held + text)
+
+    def finish(self) -> list[Event]:
+        """What is left when the answer is over, or its server parses calls after all."""
+        held, self._held = self._held, ""
+        if self._splitter is None:
+            return [Content(held)] if held else []
+        return [one for one in self._splitter.finish("stop") if not isinstance(one, Finished)]
+
+    def _searched(self, text: str) -> list[Event]:
+        start = 0
+        while (found := _OPENER.search(text, start)) is not None:
+            name = _family(text, found.start())
+            if name is not None:
+                return self._begun(name, text, found.start())
+            if len(text) - found.start() < LONGEST:
+                return self._passed(text, found.start())
+            start = found.end()
+        return self._passed(text, len(text) - _partial(text))
+
+    def _passed(self, text: str, end: int) -> list[Event]:
+        """Up to `end`, but for the white space before it; the rest is held."""
+        free = text[:end].rstrip()
+        self._held = text[len(free) :]
+        return [Content(free)] if free else []
+
+    def _begun(self, name: str, text: str, start: int) -> list[Event]:
+        self._splitter = Splitter(FORMATS[name], in_reasoning=False, tools=self._tools)
+        free, self._held = text[:start].rstrip(), ""
+        before: list[Event] = [Content(free)] if free else []
+        return before + self._noted(self._splitter.feed(text[start:]))
+
+    def _noted(self, events: list[Event]) -> list[Event]:
+        self.called = self.called or any(isinstance(one, ToolOpened) for one in events)
+        return events
+
+
+def _family(text: str, start: int) -> str | None:
+    """The format of the call that begins at `start`."""
+    return next((name for name, rule in _RULES if rule.match(text, start)), None)
+
+
+def _partial(text: str) -> int:
+    """How many characters at the end of `text` an opener may begin with."""
+    longest = max(map(len, OPENERS)) - 1
+    sizes = range(min(longest, len(text)), 0, -1)
+    return next((size for size in sizes if _begins_opener(text[-size:])), 0)
+
+
+def _begins_opener(text: str) -> bool:
+    return any(opener.startswith(text) for opener in OPENERS)
