@@ -237,7 +237,7 @@ def test_a_request_is_watched_and_cancelled(real: str, open_page: OpenPage, shoo
     expect(watching.locator(".log-line").first).to_contain_text("alpha")
     watching.get_by_role("button", name="Error").click()
     watching.get_by_label("Search the log").fill("no such words")
-    expect(watching.get_by_text("No such line")).to_be_visible()
+    expect(watching.get_by_text("No matching lines")).to_be_visible()
 
 
 def test_an_answer_that_is_stopped_ends_on_the_server(real: str, open_page: OpenPage) -> None:
