@@ -18,6 +18,8 @@ from backends.huggingface.model_folder import Fields
 # Normalize queries and keys by their root mean square. exllamav2 knows it of Gemma 3 alone and
 # would take the mean off first, as Cohere does: the numbers are off by a third.
 RMS_HEADS = frozenset({"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
+# Normalize so what their image encoders give; exllamav2 takes it for Qwen2-VL's.
+RMS_MERGERS = frozenset({"Qwen2_5_VLForConditionalGeneration"})
 # Whose layers have exllamav2's own sliding windows.
 WINDOWED = frozenset({"Gemma2ForCausalLM", "Gemma3ForConditionalGeneration", "Cohere2ForCausalLM"})
 
@@ -37,6 +39,8 @@ def read(library: ExLlamaV2Library, folder: Path, positions: int) -> Any:
     config.arch_compat_overrides(quiet=True)
     if config.architecture in RMS_HEADS:
         config.arch.lm.headnorm = "rmsnorm"
+    if config.architecture in RMS_MERGERS:
+        config.arch.mmp.norm = "rmsnorm"
     text = model_folder.text_config(fields)
     _read_rope(config, text, folder)
     _read_windows(config, text)
