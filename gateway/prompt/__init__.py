@@ -1,9 +1,9 @@
 """Chat templates: from a conversation to the text that a model reads."""
 
+from gateway.prompt.conversation import TemplateTraits
 from gateway.prompt.metering import AT_ONCE, FULL, Allowance, LimitExceeded
 from gateway.prompt.template import DEFAULT_TEMPLATE, ChatTemplate, RenderedPrompt, with_reasoning
 from gateway.prompt.traced import Spans
-from gateway.prompt.traits import TemplateTraits
 
 __all__ = [
     "AT_ONCE",

@@ -16,10 +16,17 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from gateway.prompt.conversation import ends_open, given_variables, message_dict, tool_dicts
+from gateway.prompt.conversation import (
+    ReasoningField,
+    TemplateTraits,
+    ThinkingSwitch,
+    ends_open,
+    given_variables,
+    message_dict,
+    tool_dicts,
+)
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import Meter
-from gateway.prompt.traits import ReasoningField, TemplateTraits, ThinkingSwitch
 from gateway.request import Message, Role, TextPart, Tool, ToolCall
 
 

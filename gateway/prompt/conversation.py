@@ -1,16 +1,13 @@
-"""Arranges a client's messages so that a template takes them: merged or split, never dropped.
+"""Arranges a client's messages so that a template takes them, merged or split but never dropped,
+and writes them as the dicts that it reads.
 
-Pure: messages in, messages out. What the template demands is in its traits; Jinja is unknown here.
+What a template demands is in its `TemplateTraits`, which `analysis` finds; Jinja is unknown here.
+The dicts have OpenAI's fields and live from here to the rendering, no further. For a model whose
+template has no tools, tools are shown in a message and called in Hermes' style.
 
-Messages and tools as the dicts that a template reads: OpenAI's fields, adapted to the template's
-traits; and tools for a model whose template has none: shown in a message, called in Hermes' style.
-
-The dicts live from here to the rendering and no further.
-
-How reasoning is opened and closed in text, whichever model wrote it.
-
-Only the shapes of the markers are known here, enough to close what a prompt opened and to unwrap
-what a client sends back. Which markers a model writes in its answers is the splitter's business.
+Of reasoning only the shapes of the markers are known here, enough to close what a prompt opened and
+to unwrap what a client sends back. Which markers a model writes in its answers is the splitter's
+business.
 """
 
 import json
@@ -18,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -34,8 +31,69 @@ from gateway.prompt.traced import (
     stripped,
     text_of,
 )
-from gateway.prompt.traits import TemplateTraits
 from gateway.request import ChatRequest, ImagePart, Message, Part, Role, TextPart, Tool, ToolCall
+
+ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "thinking"]
+
+
+class ThinkingSwitch(msgspec.Struct, frozen=True):
+    """A variable that turns reasoning on and off. A value of None: leave it unset."""
+
+    variable: str
+    on: Any
+    off: Any
+
+
+class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the template takes without an error and without losing text.
+
+    The defaults are a modern template's.
+    """
+
+    # Messages
+    content: Literal["text", "parts"] = "text"  # the form it takes where there is only text
+    images: bool = False  # has a place for pictures among a message's parts
+    system: Literal["anywhere", "leading", "none"] = "anywhere"  # where system messages may stand
+    system_fades: bool = False  # shows system messages only where the user speaks last
+    alternates: bool = False  # refuses (or loses) two messages of one role in a row
+    assistant_opens: bool = True  # a conversation may begin with the assistant
+
+    # Tools
+    tools: Literal["native", "described"] = "native"  # described: written into a system message
+    no_tools: Literal["null", "empty"] = "null"  # what `tools` is when there are none
+    calls: Literal["native", "described"] = "native"  # described: calls and results become text
+    arguments: Literal["text", "object"] = "text"
+    call_content: Literal["empty", "null"] = "empty"  # the content of a message that only calls
+    calls_with_text: bool = True  # a calling message may also speak
+    parallel_calls: bool = True  # several calls in one message
+    short_call_ids: bool = False  # wants ids of nine letters and digits
+
+    # Reasoning
+    reasoning_field: ReasoningField | None = None  # where it reads an earlier answer's reasoning
+    thinking_switches: tuple[ThinkingSwitch, ...] = ()
+    efforts: tuple[str, ...] = ()  # the values of `reasoning_effort` that it takes
+    keeping_switches: tuple[ThinkingSwitch, ...] = ()  # on: earlier turns' reasoning stays
+    opens_reasoning: bool = False  # the generation prompt ends inside reasoning, by default
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether the template shows any sign that its model reasons."""
+        return bool(
+            self.reasoning_field or self.thinking_switches or self.efforts or self.opens_reasoning
+        )
+
+    def strictest(self) -> "TemplateTraits":
+        """The same template with the most restrictive traits: tried when it refuses a request."""
+        return msgspec.structs.replace(
+            self,
+            system="none" if self.system == "none" else "leading",
+            alternates=True,
+            assistant_opens=False,
+            calls_with_text=False,
+            parallel_calls=False,
+            reasoning_field=None,
+        )
+
 
 # opener -> closer, with the opener's variable part carried over
 _MARKERS = (

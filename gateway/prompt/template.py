@@ -25,6 +25,7 @@ from gateway.errors import ContextLengthExceeded, InvalidRequest, InvalidTemplat
 from gateway.prompt.analysis import analyse
 from gateway.prompt.conversation import (
     Continuation,
+    TemplateTraits,
     arranged,
     closed,
     continuation,
@@ -47,7 +48,6 @@ from gateway.prompt.traced import (
     spans_of,
     text_of,
 )
-from gateway.prompt.traits import TemplateTraits
 from gateway.request import (
     ChatRequest,
     ImagePart,

@@ -4,9 +4,14 @@ stands with the other reranking APIs.
 Pure: bytes in, structs out (`read_chat`, `read_embed`); events in, bytes out (`CohereReply`).
 """
 
-from gateway.dialects.cohere.embedding import CohereEmbedding, embed_body, read_embed
 from gateway.dialects.cohere.reply import CohereError, CohereReply, error_body, error_event
-from gateway.dialects.cohere.request import CohereExchange, read_chat
+from gateway.dialects.cohere.request import (
+    CohereEmbedding,
+    CohereExchange,
+    embed_body,
+    read_chat,
+    read_embed,
+)
 from gateway.dialects.dialect import Dialect
 
 DIALECT = Dialect(name="Cohere", tag="Cohere", error_body=error_body, error=CohereError)

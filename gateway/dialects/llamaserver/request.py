@@ -22,9 +22,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import Generation, ModelInfo, Progress
 from backends.samplers import Sampling, order_of
-from gateway.dialects.bounds import check_order
 from gateway.dialects.encoding import EmbeddingExchange, Input, further, read_texts, written
-from gateway.dialects.fields import Fields, fields_of, json_object, read_fields
+from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
 from gateway.dialects.frames import body, frame
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.errors import GatewayError, InvalidRequest

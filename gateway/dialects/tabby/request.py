@@ -12,8 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from gateway.dialects.bounds import check_order
-from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.fields import Fields, check_order, json_object
 from gateway.errors import InvalidRequest
 
 T = TypeVar("T")

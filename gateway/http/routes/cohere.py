@@ -4,14 +4,6 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.dialects import cohere
-from gateway.dialects.cohere.embedding import (
-    Detokenized,
-    DetokenizeWire,
-    Embedded,
-    EmbedWire,
-    Tokenized,
-    TokenizeWire,
-)
 from gateway.dialects.cohere.request import (
     CallDelta,
     CallEnd,
@@ -21,8 +13,14 @@ from gateway.dialects.cohere.request import (
     ContentDelta,
     ContentEnd,
     ContentStart,
+    Detokenized,
+    DetokenizeWire,
+    Embedded,
+    EmbedWire,
     MessageEnd,
     MessageStart,
+    Tokenized,
+    TokenizeWire,
 )
 from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, TemplateTraits
-from gateway.prompt.traits import ThinkingSwitch
+from gateway.prompt.conversation import ThinkingSwitch
 from tests.gateway.prompt.families import SPECIAL, source, template
 
 

@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.prompt.conversation import arranged
-from gateway.prompt.traits import TemplateTraits
+from gateway.prompt.conversation import TemplateTraits, arranged
 from gateway.request import Message, TextPart, ToolCall
 from tests.gateway.prompt.families import (
     FAMILIES,

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from gateway.dialects import anthropic, ollama, openai, responses
-from gateway.dialects.bounds import COUNTS, ORDER, SORTS, check_size
-from gateway.dialects.fields import json_object, order_object
+from gateway.dialects.fields import COUNTS, ORDER, SORTS, check_size, json_object, order_object
 from gateway.dialects.responses.stored import read_conversation
 from gateway.errors import GatewayError, InvalidRequest, TooLarge
 
