@@ -1,6 +1,6 @@
 """Embedding and reranking: texts to vectors, or documents to scores: lease -> tokens -> encode.
 
-    encoded = await encoders.embed(request, access)
+    encoded = await encoders.embed(Call(request=request, access=access))
 
 What is held (the lease, the device's work) is given back before the call returns, on every path. A
 model elsewhere gets the texts as they are; where it isn't there no other is asked, since vectors of
@@ -9,9 +9,10 @@ two models mean nothing to each other.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.bounds import ENCODED_TEXTS, check_inputs
 from backends.protocol import (
@@ -24,13 +25,14 @@ from backends.protocol import (
     shortened,
     values,
 )
-from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer, RemoteVectors
+from backends.remote import RemoteContainer, RemoteVectors
 from gateway.access import Access
+from gateway.answers.call import Call
 from gateway.answers.remote import embedding_parameters, rerank_parameters
 from gateway.answers.tokens import LONG_TEXT
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
 from gateway.events import Usage
-from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
+from gateway.registry import Lease, ModelEntry, Registry, require_task
 from gateway.request import (
     EmbeddingRequest,
     EncodingParams,
@@ -41,7 +43,7 @@ from gateway.request import (
 )
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
-OnWait: TypeAlias = Callable[[Waiting], None]
+Encodable = TypeVar("Encodable", bound=EncodingParams)
 Text: TypeAlias = str | tuple[int, ...]
 Read: TypeAlias = Callable[[EncoderContainer, int | None], Iterator[EncoderInput]]
 
@@ -81,18 +83,13 @@ class Encoders:
         self._registry = registry
         self._threads = threads
 
-    async def embed(
-        self,
-        request: EmbeddingRequest,
-        access: Access,
-        on_wait: OnWait | None = None,
-        caller: Caller = UNKNOWN_CALLER,
-    ) -> Encoded:
+    async def embed(self, call: Call[EmbeddingRequest]) -> Encoded:
         """The vectors of all texts. Raises GatewayError."""
+        request = call.request
         _check_texts([one for one in request.inputs if isinstance(one, str)], request.field)
-        async with await self._leased(request, access, "embed", on_wait) as lease:
+        async with await self._leased(call, "embed") as lease:
             if isinstance(lease.container, RemoteContainer):
-                asked = embedding_parameters(request, caller)
+                asked = embedding_parameters(request, call.caller)
                 return await _encoded_remotely(lease, request, lease.container.embed(asked))
             info = lease.encoder.info
             assert info.vectors is not None, "its task is to embed"
@@ -108,23 +105,16 @@ class Encoders:
 
             encoded = await self._encoded(lease, request, read, _size(request.inputs))
             vectors = await self._shortened(encoded.vectors, request, info.vectors)
-            return msgspec.structs.replace(
-                encoded, vectors=vectors, unapplied=(*unapplied, *request.unapplied)
-            )
+            return replace(encoded, vectors=vectors, unapplied=(*unapplied, *request.unapplied))
 
-    async def rank(
-        self,
-        request: RerankRequest,
-        access: Access,
-        on_wait: OnWait | None = None,
-        caller: Caller = UNKNOWN_CALLER,
-    ) -> Encoded:
+    async def rank(self, call: Call[RerankRequest]) -> Encoded:
         """The scores of all documents. Raises GatewayError."""
+        request = call.request
         _check_texts([request.query], "query")
         _check_texts(request.documents, request.field)
-        async with await self._leased(request, access, "rank", on_wait) as lease:
+        async with await self._leased(call, "rank") as lease:
             if isinstance(lease.container, RemoteContainer):
-                asked = rerank_parameters(request, caller)
+                asked = rerank_parameters(request, call.caller)
                 return await _encoded_remotely(lease, request, lease.container.rerank(asked))
 
             def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
@@ -134,21 +124,16 @@ class Encoders:
             size = _size(request.documents) + len(request.query) * len(request.documents)
             return await self._encoded(lease, request, read, size)
 
-    async def score(
-        self,
-        request: ScoreRequest,
-        access: Access,
-        on_wait: OnWait | None = None,
-        caller: Caller = UNKNOWN_CALLER,
-    ) -> Encoded:
+    async def score(self, call: Call[ScoreRequest]) -> Encoded:
         """The score of each pair: by a model that ranks, else the cosine of a model that embeds.
         Raises GatewayError.
         """
-        model = await self._scorer(request, access)
+        request = call.request
+        model = await self._scorer(request, call.access)
         if model.files.remote is not None:
-            return await self._scored_elsewhere(request, model, access, on_wait, caller)
+            return await self._scored_elsewhere(call, model)
         if model.files.task == "embed":
-            return await self._compared(request, model, access, on_wait)
+            return await self._compared(call, model)
         _check_texts([*{query for query, _ in request.pairs}], request.field)
         _check_texts([document for _, document in request.pairs], request.field)
 
@@ -156,8 +141,8 @@ class Encoders:
             for query, document in request.pairs:
                 yield container.read_pair(query, document, most)
 
-        named = msgspec.structs.replace(request, model=model.name)
-        async with await self._leased(named, access, "rank", on_wait) as lease:
+        named = replace(request, model=model.name)
+        async with await self._leased(call.of(named), "rank") as lease:
             return await self._encoded(lease, named, read, sum(map(_size, request.pairs)))
 
     async def _scorer(self, request: ScoreRequest, access: Access) -> ModelEntry:
@@ -166,16 +151,15 @@ class Encoders:
             if entry.files.task != "embed":
                 require_task(entry, "rank")
             return entry
-        request = msgspec.structs.replace(request, model="")
+        request = replace(request, model="")
         try:
             return await self._model(request, access, "rank")
         except ModelUnavailable:
             return await self._model(request, access, "embed")
 
-    async def _compared(
-        self, request: ScoreRequest, model: ModelEntry, access: Access, on_wait: OnWait | None
-    ) -> Encoded:
+    async def _compared(self, call: Call[ScoreRequest], model: ModelEntry) -> Encoded:
         """The cosines of the pairs' vectors; a text that comes again is embedded once."""
+        request = call.request
         places = {
             text: at for at, text in enumerate({one: 0 for pair in request.pairs for one in pair})
         }
@@ -187,24 +171,18 @@ class Encoders:
             most_tokens=request.most_tokens,
             keep_alive=request.keep_alive,
         )
-        encoded = await self.embed(texts, access, on_wait)
+        encoded = await self.embed(call.of(texts))
 
         def work(_wanted: Wanted) -> list[bytes]:
             vectors = [values(vector) for vector in encoded.vectors]
             pairs = ((vectors[places[one]], vectors[places[other]]) for one, other in request.pairs)
             return [cosine(*pair) for pair in pairs]
 
-        return msgspec.structs.replace(encoded, vectors=await self._threads.run(work))
+        return replace(encoded, vectors=await self._threads.run(work))
 
-    async def _scored_elsewhere(
-        self,
-        request: ScoreRequest,
-        model: ModelEntry,
-        access: Access,
-        on_wait: OnWait | None,
-        caller: Caller,
-    ) -> Encoded:
+    async def _scored_elsewhere(self, call: Call[ScoreRequest], model: ModelEntry) -> Encoded:
         """Other servers rank documents for one query at a time."""
+        request = call.request
         queries = {query for query, _ in request.pairs}
         if len(queries) > 1:
             text = (
@@ -221,15 +199,18 @@ class Encoders:
             keep_alive=request.keep_alive,
             further=request.further,
         )
-        return await self.rank(ranking, access, on_wait, caller)
+        return await self.rank(call.of(ranking))
 
     async def _leased(
-        self, request: EncodingParams, access: Access, task: Task, on_wait: OnWait | None
+        self, call: Call[Encodable], task: Task
     ) -> AbstractAsyncContextManager[Lease]:
         """To be entered: the model for `task`."""
-        entry = await self._model(request, access, task)
+        entry = await self._model(call.request, call.access, task)
         return self._registry.lease(
-            entry.name, keep_alive=request.keep_alive, on_wait=on_wait, access=access
+            entry.name,
+            keep_alive=call.request.keep_alive,
+            on_wait=call.on_wait,
+            access=call.access,
         )
 
     async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:

@@ -1,7 +1,7 @@
 """From a request to a stream of deltas: lease -> prompt -> generate -> split, in one context
 manager.
 
-    async with pipeline.chat(request, access) as answer:
+    async with pipeline.chat(Call(request=request, access=access)) as answer:
         async for delta in answer.deltas():
             ...
         usage = answer.usage()
@@ -16,7 +16,6 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import groupby
-from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -25,9 +24,10 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from backends.bounds import bounded
 from backends.errors import InvalidJob
 from backends.protocol import ModelContainer, Outputs, SpecialTokens
-from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer
+from backends.remote import RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Unsplit, jobs_of, merged, stopping
+from gateway.answers.call import Call
 from gateway.answers.constraints import WITHOUT_TOOLS, AnswerConstraint, Constraints
 from gateway.answers.interpreter import SamplingOverrides
 from gateway.answers.parameters import (
@@ -41,7 +41,7 @@ from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
 from gateway.answers.tokens import Tokens
 from gateway.errors import GatewayError, InvalidRequest, NotSupported, as_written, translated
 from gateway.prompt.template import length_explained
-from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
+from gateway.registry import Lease, ModelEntry, Registry, require_task
 from gateway.request import ChatRequest, Fill, GenerationParams, Prompt, TextRequest
 
 # What stands for the repository's and the file's own name, where a model wants names.
@@ -164,8 +164,6 @@ def _room(request: TextRequest, container: ModelContainer) -> int:
     return context - 1 - (left if limit is None else min(limit, left))
 
 
-OnWait: TypeAlias = Callable[[Waiting], None]
-
 # Statuses of a model elsewhere after which its fallbacks are asked: none means that the request is
 # at fault.
 FALLS_BACK = frozenset({429, 500, 502, 503, 504, 529})
@@ -205,40 +203,28 @@ class Pipeline:
         self._strict, self._max_choices = strict, max_choices
 
     @asynccontextmanager
-    async def chat(
-        self,
-        request: ChatRequest,
-        access: Access,
-        on_wait: OnWait | None = None,
-        caller: Caller = UNKNOWN_CALLER,
-    ) -> AsyncIterator[Answer]:
+    async def chat(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
-        self._refuse_too_many(1, request.answering.n)
+        self._refuse_too_many(1, call.request.answering.n)
 
         async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
             require_task(entry, "generate")
-            return await self._chat(held, request, entry, access, on_wait, caller)
+            return await self._chat(held, call, entry)
 
         async with AsyncExitStack() as held:
-            yield await self._first(held, request.model, access, opened)
+            yield await self._first(held, call.request.model, call.access, opened)
 
     @asynccontextmanager
-    async def text(
-        self,
-        request: TextRequest,
-        access: Access,
-        on_wait: OnWait | None = None,
-        caller: Caller = UNKNOWN_CALLER,
-    ) -> AsyncIterator[Answer]:
+    async def text(self, call: Call[TextRequest]) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
-        self._refuse_too_many(len(request.prompts), request.answering.n)
+        self._refuse_too_many(len(call.request.prompts), call.request.answering.n)
 
         async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
             require_task(entry, "generate")
-            return await self._text(held, request, entry, access, on_wait, caller)
+            return await self._text(held, call, entry)
 
         async with AsyncExitStack() as held:
-            yield await self._first(held, request.model, access, opened)
+            yield await self._first(held, call.request.model, call.access, opened)
 
     async def _first(
         self,
@@ -268,14 +254,9 @@ class Pipeline:
         raise AssertionError("the last one answered, or raised")
 
     async def _chat(
-        self,
-        held: AsyncExitStack,
-        request: ChatRequest,
-        entry: ModelEntry,
-        access: Access,
-        on_wait: OnWait | None,
-        caller: Caller,
+        self, held: AsyncExitStack, call: Call[ChatRequest], entry: ModelEntry
     ) -> Answer:
+        request = call.request
         if entry.files.remote is None:
             refuse_unparsed(request.answering)
         album = await self._album(held, request, entry)
@@ -283,15 +264,15 @@ class Pipeline:
         prompt_field = spelled.get("messages", "messages")
         held.enter_context(as_written({**spelled, "prompt": prompt_field}))
         held.enter_context(length_explained(request))
-        lease = await self._lease(held, entry.name, access, request.answering, on_wait)
+        lease = await self._lease(held, entry.name, call)
         asked = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             if album is not None:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
-            with reporting_wait(on_wait, lease.name):
+            with reporting_wait(call.on_wait, lease.name):
                 return await self._remote.chat(
-                    held, LeasedRemote(lease, lease.container, caller), request, asked
+                    held, LeasedRemote(lease, lease.container, call.caller), request, asked
                 )
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
@@ -326,23 +307,18 @@ class Pipeline:
         return msgspec.structs.replace(asked, strict=strict)
 
     async def _text(
-        self,
-        held: AsyncExitStack,
-        request: TextRequest,
-        entry: ModelEntry,
-        access: Access,
-        on_wait: OnWait | None,
-        caller: Caller,
+        self, held: AsyncExitStack, call: Call[TextRequest], entry: ModelEntry
     ) -> Answer:
+        request = call.request
         if entry.files.remote is None:
             refuse_unparsed(request.answering)
         held.enter_context(as_written(request.answering.spelled))
-        lease = await self._lease(held, entry.name, access, request.answering, on_wait)
+        lease = await self._lease(held, entry.name, call)
         asked = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
-            with reporting_wait(on_wait, lease.name):
+            with reporting_wait(call.on_wait, lease.name):
                 return await self._remote.text(
-                    held, LeasedRemote(lease, lease.container, caller), request, asked
+                    held, LeasedRemote(lease, lease.container, call.caller), request, asked
                 )
         bound = await self._constraints.text(request.answering, lease.local)
         prompts = await text_prompts(self._tokens, request, lease.local)
@@ -397,16 +373,12 @@ class Pipeline:
         return await held.enter_async_context(self._pictures.fetched(placed))
 
     async def _lease(
-        self,
-        held: AsyncExitStack,
-        model: str,
-        access: Access,
-        answering: GenerationParams,
-        on_wait: OnWait | None,
+        self, held: AsyncExitStack, model: str, call: Call[ChatRequest] | Call[TextRequest]
     ) -> Lease:
+        keep_alive = call.request.answering.keep_alive
         return await held.enter_async_context(
             self._registry.lease(
-                model, keep_alive=answering.keep_alive, on_wait=on_wait, access=access
+                model, keep_alive=keep_alive, on_wait=call.on_wait, access=call.access
             )
         )
 

@@ -12,15 +12,16 @@ its own id, and refuses what came through it before. Knows headers; no routes an
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
+from msgspec.structs import replace
 
 from backends.remote import HOPS, MOST_HOPS
 from gateway.answers.answer import Answer
+from gateway.answers.call import Call
 from gateway.answers.encoding import Encoded, is_long
-from gateway.answers.pipeline import OnWait
 from gateway.errors import GatewayError, LoopDetected
 from gateway.events import Delta, Usage
 from gateway.http.request_record import RequestRecord
@@ -38,6 +39,8 @@ from gateway.http.sse import (
 from gateway.registry import Waiting
 from gateway.request import Unapplied
 from gateway.tasks import WorkerThreads, companions
+
+Wanted = TypeVar("Wanted")
 
 MOST_NAMES, MOST_LETTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
@@ -127,14 +130,15 @@ class DirectFrames:
             self._events.write_directly(frames)
 
 
-class Exchange:
-    """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who
-    answers.
+class Exchange(Generic[Wanted]):
+    """`open_answer` enters the pipeline with `call`; `reply_to` makes the dialect's reply once it
+    is known who answers.
     """
 
     def __init__(
         self,
-        open_answer: Callable[[OnWait], AbstractAsyncContextManager[Answer]],
+        open_answer: Callable[[Call[Wanted]], AbstractAsyncContextManager[Answer]],
+        call: Call[Wanted],
         reply_to: Callable[[Answer], Reply],
         failed: Callable[[GatewayError], bytes],
         account: RequestRecord,
@@ -144,6 +148,7 @@ class Exchange:
         self._options = options
         self._loading = options.loading
         self._open_answer = open_answer
+        self._call = call
         self._reply_to = reply_to
         self._failed = failed
         self._account = account
@@ -192,7 +197,7 @@ class Exchange:
             self._account.waits(news)
             events.wait(news)
 
-        async with self._open_answer(waits) as answer:
+        async with self._open_answer(replace(self._call, on_wait=waits)) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
             await self._introduce(events, about(answer))
@@ -223,7 +228,8 @@ class Exchange:
             await self._options.keep()
 
     async def _whole_answer(self) -> Plain:
-        async with self._open_answer(self._account.waits) as answer:
+        call = replace(self._call, on_wait=self._account.waits)
+        async with self._open_answer(call) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
             async for deltas in answer.batches():
@@ -251,17 +257,19 @@ def names_line(names: Sequence[str]) -> str:
     return f"{line} and more" if len(distinct) > MOST_NAMES else line
 
 
-class EncodingResponse:
-    """`encode` carries the request out; `body_of` makes the body."""
+class EncodingResponse(Generic[Wanted]):
+    """`encode` carries `call` out; `body_of` makes the body."""
 
     def __init__(
         self,
-        encode: Callable[[OnWait], Awaitable[Encoded]],
+        encode: Callable[[Call[Wanted]], Awaitable[Encoded]],
+        call: Call[Wanted],
         body_of: Callable[[Encoded], bytes],
         account: RequestRecord,
         threads: WorkerThreads,
     ) -> None:
         self._encode = encode
+        self._call = call
         self._body_of = body_of
         self._account = account
         self._threads = threads
@@ -271,7 +279,7 @@ class EncodingResponse:
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             with self._account.kept():
-                encoded = await self._encode(self._account.waits)
+                encoded = await self._encode(replace(self._call, on_wait=self._account.waits))
                 self._account.answered_by(encoded)
                 body = await self._written(encoded)
             response = Plain(body, headers=about(encoded))

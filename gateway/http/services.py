@@ -16,6 +16,7 @@ from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
+from gateway.answers.call import Call
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
@@ -24,12 +25,12 @@ from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
 from gateway.dialects.tabby.reply import CurrentModel, LoadedParameters, OutputFormat
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
-from gateway.http.auth import Authenticator, Refusals
+from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
 from gateway.http.console.feed import Feed
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.detached import Generations, KeptStreams, Runs
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import Activity, RequestLine, RequestRecord
+from gateway.http.request_record import Activity, RequestLine, RequestRecord, line_of
 from gateway.hub import Downloads, Hub, Uploads
 from gateway.logs import LogLines
 from gateway.registry import ModelEntry, ModelStatus, Registry
@@ -204,6 +205,12 @@ class Services(msgspec.Struct, frozen=True):
             access=access,
             shows_prompt=self.config.log.prompts,
         )
+
+
+def call_of(request: AnyRequest, asked: T) -> Call[T]:
+    """What `request` wants done: `asked`, with its caller's rights."""
+    by = caller(request.headers, line_of(request).id)
+    return Call(request=asked, access=request.auth, caller=by)
 
 
 def given(services: Services) -> Provide:

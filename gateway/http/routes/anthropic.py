@@ -22,7 +22,7 @@ from gateway.http.exchange import Exchange, WireOptions, ignoring
 from gateway.http.openapi.bodies import USER
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.services import Services
+from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.request import ChatRequest, ImagePart, all_unapplied
 
@@ -41,9 +41,8 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = line_of(request).id
     return Exchange(
-        lambda on_wait: services.pipeline.chat(
-            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.chat,
+        call_of(request, exchange.request),
         lambda answer: anthropic.MessagesReply(
             exchange,
             id=f"msg_{request_id}",

@@ -30,7 +30,7 @@ from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi.bodies import TOOL, USER
 from gateway.http.openapi.models import Body, Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.services import Services
+from gateway.http.services import Services, call_of
 from gateway.http.sse import Plain
 
 
@@ -41,9 +41,8 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     request_id = line_of(request).id
     wants_logprobs = exchange.request.answering.logprobs is not None
     return Exchange(
-        lambda on_wait: services.pipeline.chat(
-            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.chat,
+        call_of(request, exchange.request),
         lambda _answer: cohere.CohereReply(id=request_id, logprobs=wants_logprobs),
         services.failed(request.auth, cohere.error_event),
         services.account("cohere", exchange.request.model, line_of(request), request.auth),
@@ -57,9 +56,9 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts."""
     exchange = await services.read(cohere.read_embed, await request.body())
     request_id = line_of(request).id
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
+        services.encoders.embed,
+        call_of(request, exchange.request),
         lambda encoded: cohere.embed_body(
             exchange, request_id, encoded.vectors, encoded.prompt_tokens
         ),

@@ -22,7 +22,7 @@ from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.openapi.bodies import STRING
 from gateway.http.openapi.models import Body, Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.services import Services
+from gateway.http.services import Services, call_of
 from gateway.http.sse import JSON, SSE, Plain
 from gateway.registry import ModelStatus
 
@@ -50,16 +50,14 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     asked = exchange.request
     reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
     generation = PolledAnswer(request.auth.owner, exchange.genkey, reply)
-    request_id = line_of(request).id
 
     def answered(answer: Answer) -> kobold.KoboldReply:
         generation.answer = answer
         return reply
 
     answering = Exchange(
-        lambda on_wait: services.pipeline.text(
-            asked, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.text,
+        call_of(request, asked),
         answered,
         services.failed(request.auth, kobold.error_event),
         services.account("kobold", asked.model, line_of(request), request.auth),

@@ -4,18 +4,19 @@ A name may carry the tag `:latest`, which its clients put behind every name with
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter, time
 from typing import Any
 
-import msgspec
 from litestar import delete, get, head, post
 from litestar.types import ASGIApp
+from msgspec.structs import replace
 
-from backends.remote import Caller
 from gateway.access import Access
 from gateway.answers.answer import Answer
+from gateway.answers.call import Call
 from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
@@ -30,13 +31,13 @@ from gateway.dialects.ollama.request import (
 )
 from gateway.dialects.parameters import SamplingWire
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi.bodies import NAMED, USER
 from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Routes
 from gateway.http.request_record import audit, line_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
-from gateway.http.services import Services
+from gateway.http.services import Services, call_of
 from gateway.http.sse import NDJSON, EventStream, Framing, Plain, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress
 from gateway.prompt import DEFAULT_TEMPLATE
@@ -45,7 +46,7 @@ from gateway.request import ChatRequest, TextRequest
 
 # A load or an unload is answered by one document even where a stream was asked for: so does
 # Ollama, and Open WebUI reads it so. While the load lasts, white space comes before it.
-ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
+ONE_LINE = replace(NDJSON, media_type="application/json")
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -81,16 +82,16 @@ def _answered(
     chat: bool,
 ) -> ASGIApp:
     asked = exchange.request
-    asked = msgspec.structs.replace(asked, model=_known_name(services, asked.model, access))
+    asked = replace(asked, model=_known_name(services, asked.model, access))
     created_at = wires.moment(datetime.now(UTC))
     if isinstance(asked, ollama.Presence):
         reply = _reply(asked.model, created_at, chat=chat)
         _audit_presence(request, asked)
         return _presence(services, access, asked, reply, stream=exchange.stream)
-    request_id = line_of(request).id
     hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
     return Exchange(
-        _opener(services, access, asked, caller(request.headers, request_id)),
+        _opened(services),
+        call_of(request, asked),
         lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
         services.failed(access, ollama.error_line),
         services.account("ollama", asked.model, line_of(request), access),
@@ -99,12 +100,17 @@ def _answered(
     )
 
 
-def _opener(
-    services: Services, access: Access, asked: ChatRequest | TextRequest, whose: Caller
-) -> Any:
-    if isinstance(asked, ChatRequest):
-        return lambda on_wait: services.pipeline.chat(asked, access, on_wait, whose)
-    return lambda on_wait: services.pipeline.text(asked, access, on_wait, whose)
+def _opened(
+    services: Services,
+) -> Callable[[Call[ChatRequest | TextRequest]], AbstractAsyncContextManager[Answer]]:
+    def opened(call: Call[ChatRequest | TextRequest]) -> AbstractAsyncContextManager[Answer]:
+        match call.request:
+            case ChatRequest() as chat:
+                return services.pipeline.chat(call.of(chat))
+            case text:
+                return services.pipeline.text(call.of(text))
+
+    return opened
 
 
 def _reply(
@@ -216,7 +222,7 @@ def _embedded(
         return ollama.embed_body(model, vectors, tokens, seconds=seconds, load_seconds=load_seconds)
 
     if isinstance(read, ollama.Presence):
-        named = msgspec.structs.replace(read, model=_known_name(services, read.model, access))
+        named = replace(read, model=_known_name(services, read.model, access))
         _audit_presence(request, named)
         return WholeErrand(
             partial(
@@ -224,11 +230,10 @@ def _embedded(
             )
         )
     name = read.request.model and _known_name(services, read.request.model, access)
-    asked = msgspec.structs.replace(read.request, model=name)
-    request_id = line_of(request).id
-    whose = caller(request.headers, request_id)
+    asked = replace(read.request, model=name)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(asked, access, on_wait, whose),
+        services.encoders.embed,
+        call_of(request, asked),
         lambda done: embedding_reply(
             done.model, done.vectors, done.prompt_tokens, done.load_seconds
         ),
@@ -256,7 +261,7 @@ async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     seen = {one.id: _seen(one) for one in services.usable(request.auth)}
     made = [
-        msgspec.structs.replace(seen[one.base], name=one.name, parent=one.base, created=one.created)
+        replace(seen[one.base], name=one.name, parent=one.base, created=one.created)
         for one in services.made_models.all()
         if one.base in seen
     ]
@@ -316,7 +321,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     preset = await _made_of(services, request.auth, asked.base, asked.model)
     options = {**preset.options, **asked.parameters}
     system = asked.system or preset.system
-    services.made_models.keep(msgspec.structs.replace(preset, system=system, options=options))
+    services.made_models.keep(replace(preset, system=system, options=options))
     audit(request, "create", model=asked.model)
     kind = NDJSON.media_type if asked.stream else "application/json"
     return Plain(wires.status_line("success"), media_type=kind.encode())
@@ -343,7 +348,7 @@ async def _made_of(
         raise InvalidRequest(f"{field}: {name!r} is a model of this server.", param=field)
     entry = await services.find(_known_name(services, base, access), access)
     given = services.made_models.find(base) or ollama.Preset(name=name, base=entry.name)
-    return msgspec.structs.replace(given, name=name, created=int(time()))
+    return replace(given, name=name, created=int(time()))
 
 
 # --------------------------------------------------------------------------------------------- hub

@@ -20,7 +20,7 @@ from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
 from gateway.errors import Forbidden
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.detached import HEADER, KeptStreamResponse, checked_name
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
@@ -28,7 +28,7 @@ from gateway.http.openapi.bodies import CHAT, SHAPES, TOOL, USER
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.routes.llamaserver.completions import embedded
-from gateway.http.services import Services, card, placed
+from gateway.http.services import Services, call_of, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
 
@@ -39,9 +39,8 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     answered = Exchange(
-        lambda on_wait: services.pipeline.chat(
-            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.chat,
+        call_of(request, exchange.request),
         lambda answer: openai.ChatReply(
             exchange,
             id=f"chatcmpl-{request_id}",
@@ -82,9 +81,8 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     return Exchange(
-        lambda on_wait: services.pipeline.text(
-            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.text,
+        call_of(request, exchange.request),
         lambda answer: openai.TextReply(
             exchange,
             id=f"cmpl-{request_id}",
@@ -118,10 +116,9 @@ async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_embeddings, await request.body())
-    request_id = line_of(request).id
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
+        services.encoders.embed,
+        call_of(request, exchange.request),
         lambda encoded: openai.embeddings_body(
             exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
         ),
@@ -135,9 +132,9 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts or token ids, in vLLM's form."""
     exchange = await services.read(openai.read_embeddings, await request.body())
     request_id, created = line_of(request).id, int(time.time())
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
+        services.encoders.embed,
+        call_of(request, exchange.request),
         lambda encoded: openai.pooled_body(
             exchange,
             f"pool-{request_id}",

@@ -6,11 +6,11 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.dialects import rerank as dialect
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse
 from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.services import Services
+from gateway.http.services import Services, call_of
 
 
 @post(["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"], access="user")
@@ -29,9 +29,9 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
     body = await request.body()
     exchange = await services.read(lambda content: dialect.read_rerank(content, version), body)
     request_id = line_of(request).id
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.rank(exchange.request, request.auth, on_wait, whose),
+        services.encoders.rank,
+        call_of(request, exchange.request),
         lambda encoded: dialect.rerank_body(
             exchange,
             id=f"rerank-{request_id}",
@@ -49,9 +49,9 @@ async def score(request: AnyRequest, services: Services) -> ASGIApp:
     """How well texts fit each other, pair by pair, as vLLM has it."""
     exchange = await services.read(dialect.read_score, await request.body())
     request_id, created = line_of(request).id, int(time.time())
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.score(exchange.request, request.auth, on_wait, whose),
+        services.encoders.score,
+        call_of(request, exchange.request),
         lambda encoded: dialect.score_body(
             f"score-{request_id}",
             created=created,

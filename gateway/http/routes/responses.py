@@ -11,11 +11,11 @@ import anyio
 import msgspec
 from litestar import delete, get, post
 from litestar.types import ASGIApp
+from msgspec.structs import replace
 
-from backends.remote import Caller
 from gateway.access import Access
 from gateway.answers.answer import Answer
-from gateway.answers.pipeline import OnWait
+from gateway.answers.call import Call
 from gateway.dialects import responses
 from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import items, stored
@@ -35,7 +35,7 @@ from gateway.http.holding import Held, held
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import RequestLine, line_of
 from gateway.http.routes import conversations
-from gateway.http.services import LONG_BODY, Services
+from gateway.http.services import LONG_BODY, Services, call_of
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
 from gateway.store import KeptItem, KeptResponse, Part, Room, fresh_id
@@ -71,27 +71,24 @@ class _Making:
             await self.services.store.check(self.access.owner, len(self.input))
 
     def to_client(
-        self, request: ChatRequest, by: Caller, line: RequestLine, *, in_background: bool
-    ) -> Exchange:
+        self, call: Call[ChatRequest], line: RequestLine, *, in_background: bool
+    ) -> Exchange[ChatRequest]:
         """As an answer to one client; in the background as a stream for any reader."""
         quiet = NEVER if in_background else self.services.config.server.comment_after
         stream = self.exchange.stream or in_background
         return Exchange(
-            lambda on_wait: self._opened(request, on_wait, by),
+            self._opened,
+            call,
             lambda answer: self.reply.answered_by(answer.model),
             self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", request.model, line, self.access),
-            msgspec.structs.replace(self.exchange, stream=stream),
+            self.services.account("responses", call.request.model, line, self.access),
+            replace(self.exchange, stream=stream),
             WireOptions(quiet=quiet, keep=None if in_background else self.keep),
         )
 
-    def _opened(
-        self, request: ChatRequest, on_wait: OnWait, by: Caller
-    ) -> AbstractAsyncContextManager[Answer]:
-        def chat(asked: ChatRequest) -> AbstractAsyncContextManager[Answer]:
-            return self.services.pipeline.chat(asked, self.access, on_wait, by)
-
-        return _truncating(chat, request) if self.exchange.truncates else chat(request)
+    def _opened(self, call: Call[ChatRequest]) -> AbstractAsyncContextManager[Answer]:
+        chat = self.services.pipeline.chat
+        return _truncating(chat, call) if self.exchange.truncates else chat(call)
 
     async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
         """In the store, and at the end of its conversation once it is over."""
@@ -122,11 +119,10 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _asked(request, services, request.auth, exchange)
     making = _Making(services, request.auth, exchange)
     await making.prepare()
-    line = line_of(request)
-    by = caller(request.headers, line.id)
+    call, line = call_of(request, asked), line_of(request)
     if not exchange.background:
-        return making.to_client(asked, by, line, in_background=False)
-    return await _in_background(making, asked, by, line.apart(), held(request))
+        return making.to_client(call, line, in_background=False)
+    return await _in_background(making, call, line.apart(), held(request))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
@@ -200,15 +196,16 @@ async def _talk(services: Services, access: Access, name: str, room: Room) -> Se
 
 @asynccontextmanager
 async def _truncating(
-    chat: Callable[[ChatRequest], AbstractAsyncContextManager[Answer]], request: ChatRequest
+    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
+    call: Call[ChatRequest],
 ) -> AsyncIterator[Answer]:
     """Where the conversation is too long its beginning is left out: a quarter more at each try."""
     async with AsyncExitStack() as held:
-        left: ChatRequest | None = request
+        left: ChatRequest | None = call.request
         while left is not None:
             request = left
             try:
-                answer = await held.enter_async_context(chat(request))
+                answer = await held.enter_async_context(chat(call.of(request)))
             except ContextLengthExceeded:
                 left = _shortened(request)
                 if left is None:
@@ -227,21 +224,21 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
         left = left[1:]
     if not left:
         return None
-    return msgspec.structs.replace(request, messages=(*system, *left))
+    return replace(request, messages=(*system, *left))
 
 
 # ----------------------------------------------------------------------------------- in background
 
 
 async def _in_background(
-    making: _Making, asked: ChatRequest, by: Caller, line: RequestLine, request_holds: Held
+    making: _Making, call: Call[ChatRequest], line: RequestLine, request_holds: Held
 ) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
     run = Run(making.access.owner, reply.document)
     run.take(reply.queued())
     document = reply.document()
-    exchange = making.to_client(asked, by, line, in_background=True)
+    exchange = making.to_client(call, line, in_background=True)
     failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:

@@ -15,11 +15,11 @@ from gateway.dialects import tgi
 from gateway.dialects.frames import body
 from gateway.dialects.parameters import MAX_STOPS
 from gateway.dialects.tgi.request import EmbedWire, Generated, GenerateWire, InfoWire, StreamStep
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.services import Services
+from gateway.http.services import Services, call_of
 from gateway.http.sse import Plain
 
 TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
@@ -58,11 +58,9 @@ async def _generated(
     exchange = await services.read(read, await request.body())
     name = await services.wording.named(exchange.request.model, request.auth)
     asked = replace(exchange.request, model=name)
-    request_id = line_of(request).id
     return Exchange(
-        lambda on_wait: services.pipeline.text(
-            asked, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.text,
+        call_of(request, asked),
         lambda _answer: tgi.TgiReply(exchange, listed=listed),
         services.failed(request.auth, tgi.error_event),
         services.account("tgi", asked.model, line_of(request), request.auth),
@@ -79,10 +77,9 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(tgi.read_embed, await request.body())
-    request_id = line_of(request).id
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
+        services.encoders.embed,
+        call_of(request, exchange.request),
         lambda encoded: tgi.embed_body(exchange, encoded.vectors),
         services.account("tgi", exchange.request.model, line_of(request), request.auth),
         services.bodies,

@@ -40,7 +40,7 @@ from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignor
 from gateway.http.openapi.bodies import CHAT, SHAPES, USER
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.services import Services, card
+from gateway.http.services import Services, call_of, card
 from gateway.http.sse import Plain, WholeErrand
 from gateway.request import ChatRequest, Unapplied
 
@@ -64,11 +64,10 @@ async def _answered(
     api: str,
 ) -> ASGIApp:
     exchange = await services.read(read, await request.body())
-    asked, request_id = exchange.request, line_of(request).id
+    asked = exchange.request
     return Exchange(
-        lambda on_wait: services.pipeline.text(
-            asked, request.auth, on_wait, caller(request.headers, request_id)
-        ),
+        services.pipeline.text,
+        call_of(request, asked),
         lambda answer: CompletionReply(
             exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
@@ -88,10 +87,9 @@ async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
 async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
     """An answer in llama-server's form, whatever the path."""
     exchange = await services.read(read_embedding, await request.body())
-    request_id = line_of(request).id
-    whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
+        services.encoders.embed,
+        call_of(request, exchange.request),
         lambda encoded: embedding_body(encoded.vectors),
         services.account("embedding", exchange.request.model, line_of(request), request.auth),
         services.bodies,

@@ -1,0 +1,30 @@
+"""One call of a client on its way through the answers: what it wants, and who wants it."""
+
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from backends.remote import UNKNOWN_CALLER, Caller
+from gateway.access import Access
+from gateway.registry import Waiting
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+OnWait: TypeAlias = Callable[[Waiting], None]
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """`caller`: for a server elsewhere that answers it; `on_wait` is told of the wait for the
+    model.
+    """
+
+    request: T
+    access: Access
+    caller: Caller = UNKNOWN_CALLER
+    on_wait: OnWait | None = None
+
+    def of(self, request: U) -> "Call[U]":
+        """The same caller's, for another request."""
+        return Call(request=request, access=self.access, caller=self.caller, on_wait=self.on_wait)
