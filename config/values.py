@@ -80,3 +80,16 @@ def user_folder() -> Path:
     """Ours in the user's cache folder; it may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "roundhouse"
+
+
+HUB = "hf:"  # before the name of a model on a hub; gateway.hub.repository has what lists its models
+
+
+def is_on_hub(text: str) -> bool:
+    """Whether `text` is no path but names a model on a hub."""
+    return text.startswith(HUB)
+
+
+def hub_id(text: str) -> str:
+    """The id on the hub of what may be named with the hub before it."""
+    return text.removeprefix(HUB)

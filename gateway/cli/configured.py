@@ -17,8 +17,8 @@ from backends.errors import LoadFailed, UnsupportedModel
 from config.errors import ConfigError, Source
 from config.secrets import secret
 from config.settings import Config, KeyConfig, ModelConfig
-from config.values import user_folder
-from gateway.registry.library import HUB_SCHEME, ModelLibrary
+from config.values import hub_id, is_on_hub, user_folder
+from gateway.registry.library import ModelLibrary
 
 COMMAND_LINE = "the command line"
 SCHEMA = "$schema="  # an editor's, in the first line; relative to the file
@@ -53,8 +53,8 @@ def model_of(text: str) -> ModelConfig:
     """The model that `text` names, a path or a place on a hub. Raises ConfigError when there is
     nothing at the path.
     """
-    if text.startswith(HUB_SCHEME):
-        return ModelConfig(name=text.removeprefix(HUB_SCHEME), path=text)
+    if is_on_hub(text):
+        return ModelConfig(name=hub_id(text), path=text)
     path = Path(text)
     if not path.exists():
         raise ConfigError(COMMAND_LINE, "MODEL", f"file or folder not found: {path}")
@@ -63,7 +63,7 @@ def model_of(text: str) -> ModelConfig:
 
 def _is_folder_of_models(text: str) -> bool:
     """Whether it is a folder that no backend reads as one model."""
-    if text.startswith(HUB_SCHEME) or not Path(text).is_dir():
+    if is_on_hub(text) or not Path(text).is_dir():
         return False
     try:
         BACKENDS.recognise(Path(text))
@@ -84,7 +84,7 @@ def refuse_unusable(models: Sequence[str]) -> None:
     not what was meant.
     """
     for text in models:
-        if not (text.startswith(HUB_SCHEME) or _is_folder_of_models(text)):
+        if not (is_on_hub(text) or _is_folder_of_models(text)):
             try:
                 BACKENDS.recognise(Path(text))
             except (LoadFailed, OSError) as error:

@@ -9,6 +9,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from config.values import hub_id
 from gateway.cli import CommandFailed
 from gateway.cli.listing import size
 from gateway.cli.remote import Remote
@@ -41,7 +42,7 @@ def _unload(server: Remote, arguments: Namespace) -> None:
 
 def _pull(server: Remote, arguments: Namespace) -> None:
     """The server chooses a quantization where none is named, and says which."""
-    model: str = arguments.model.removeprefix("hf:")
+    model: str = hub_id(arguments.model)
     name = model
     with _bar(f"downloading {model}", in_bytes=True) as bar:
         for event in server.events("/v1/download", {"repo_id": model, "stream": True}):

@@ -33,7 +33,7 @@ from backends.upstream.lists import KeptLists
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config
-from config.values import user_folder
+from config.values import is_on_hub, user_folder
 from gateway.app import build
 from gateway.cli.configured import (
     findings,
@@ -46,7 +46,7 @@ from gateway.cli.configured import (
 from gateway.cli.listing import size
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
-from gateway.hub import SCHEME, DownloadProgress, cached_models
+from gateway.hub import DownloadProgress, cached_models
 from gateway.hub.startup import brought, downloaded, log_reporter
 from gateway.logs import LogLines, Writer, configure
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, ModelProgressed, Registry
@@ -221,7 +221,7 @@ def run(arguments: Namespace) -> int:
         configure(config.log, lines)
         prepare_process(os.environ)
         number_by_bus()
-        if any(model.path.startswith(SCHEME) for model in config.models):
+        if any(is_on_hub(model.path) for model in config.models):
             config = _brought(config)
         metrics, bars = Metrics(), Bars()
 

@@ -4,7 +4,6 @@ from gateway.hub.cache import CachedFiles, CachedModels
 from gateway.hub.downloads import Downloads, DownloadState
 from gateway.hub.hub import Hub, Uploads, cached_models
 from gateway.hub.repository import (
-    SCHEME,
     DownloadProgress,
     Fits,
     HubModel,
@@ -17,7 +16,6 @@ from gateway.hub.repository import (
 )
 
 __all__ = [
-    "SCHEME",
     "CachedFiles",
     "CachedModels",
     "DownloadProgress",

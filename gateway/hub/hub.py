@@ -30,13 +30,13 @@ from gateway.hub.repository import (
     DownloadProgress,
     Fits,
     HubModel,
+    HuggingFace,
     Listing,
+    ModelHub,
     Order,
     Selection,
     Usable,
-    listing,
     selected,
-    snapshot,
 )
 from gateway.paths import within
 from gateway.registry.library import FILE, HubOrigin, downloads, origin_of, write_origin
@@ -69,9 +69,9 @@ class Hub:
     def apply(self, config: Config) -> None:
         """From the next download on; one that runs ends where it began."""
         folder = config.hub.folder or next(iter(config.model_dirs), None)
-        self._endpoint = config.hub.endpoint
         self._folder = Path(folder).expanduser() if folder else None
         self._cache = _cache_root(config)
+        self._source: ModelHub = HuggingFace(config.hub.endpoint, self._cache)
         self._deletion = config.hub.deletion
 
     async def cached(self) -> tuple[CachedFiles, ...]:
@@ -81,7 +81,7 @@ class Hub:
     async def listing(self, repository: str) -> Listing:
         """What a repository holds. Raises as `download`."""
         order = Order(repository=repository)
-        return await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
+        return await to_thread.run_sync(self._source.listing, order, abandon_on_cancel=True)
 
     async def download(
         self,
@@ -100,7 +100,7 @@ class Hub:
         named = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
         if order.folder is not None:
             self._require_absent(named)
-        found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
+        found = await to_thread.run_sync(self._source.listing, order, abandon_on_cancel=True)
         chosen = selected(order, found, self._catalog, fits)
         target = within(root, chosen.folder, "folder_name")
         self._require_absent(target)
@@ -152,7 +152,7 @@ class Hub:
             return min(called, key=lambda found: name not in found[1].names)[0]
         if target.exists() and origin_of(target) is None:  # put there by other means
             return target
-        cached_one = snapshot(self._cache, model)
+        cached_one = self._source.snapshot(model)
         return cached_one if model.files is None and usable(cached_one) else None
 
     async def _fetch(

@@ -10,19 +10,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from backends.catalog import CPU, Cards, Catalog
 from backends.protocol import MemoryNeed
 from config.settings import Config
+from config.values import HUB, hub_id
 from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub.cache import quantizations
-from gateway.registry.library import HUB_SCHEME
 from gateway.registry.record import shares
 
-HUB = "https://huggingface.co"
 MOST_NAMED = 40  # files or quantizations in an error
 PREFERRED = "q4_k_m"
 UNQUANTIZED = ("f32", "f16", "bf16")  # taken where they are named, or are all there is
@@ -92,8 +91,7 @@ class DownloadProgress(msgspec.Struct, frozen=True):
     model: str = ""
 
 
-SCHEME = HUB_SCHEME
-_FORM = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(:(?P<files>[\w.-]+))?")
+_FORM = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(:(?P<files>[\w.-]+))?")
 
 Usable = Callable[[Path], bool]
 
@@ -120,59 +118,86 @@ class HubModel(msgspec.Struct, frozen=True):
 
 
 def hub_model(text: str) -> HubModel:
-    """What `text` names. Raises InvalidRequest where it has another form."""
-    match = _FORM.fullmatch(text)
+    """What `text` names, with the hub before it or without. Raises InvalidRequest where it has
+    another form.
+    """
+    match = _FORM.fullmatch(hub_id(text))
     if match is None:
-        raise InvalidRequest(f"{text!r} is not of the form hf:owner/name or hf:owner/name:part")
+        named = HUB + hub_id(text)
+        raise InvalidRequest(
+            f"{named!r} is not of the form {HUB}owner/name or {HUB}owner/name:part"
+        )
     return HubModel(match["owner"], match["name"], match["files"])
 
 
-def snapshot(cache: Path, model: HubModel) -> Path:
-    """Where the hub's own tools put the main branch, if they did (huggingface_hub's cache layout:
-    `models--owner--name/refs/main` holds the commit, `snapshots/<commit>` its files).
-    """
-    root = cache / f"models--{model.owner}--{model.name}"
-    try:
-        commit = (root / "refs" / "main").read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        commit = "none"
-    return root / "snapshots" / commit
+class ModelHub(Protocol):
+    """Where models are downloaded from. Both block: for a worker thread."""
+
+    def listing(self, order: Order) -> Listing:
+        """All files of the ordered repository.
+
+        Raises NotFound where there is no such repository or revision, Forbidden where it is gated,
+        InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
+        where the hub can't be reached or a library is missing.
+        """
+
+    def snapshot(self, model: HubModel) -> Path:
+        """Where the hub's own tools put the model, if they did."""
 
 
-def listing(endpoint: str | None, order: Order) -> Listing:
-    """All files of the ordered repository.
+class HuggingFace:
+    """The hub at `endpoint`, None: huggingface.co; `cache`: where its own tools keep models."""
 
-    Raises NotFound where there is no such repository or revision, Forbidden where it is gated,
-    InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
-    where the hub can't be reached or the library is missing.
-    """
-    try:
-        import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
-    except ImportError as error:
-        raise ModelUnavailable(
-            "downloads need huggingface_hub: pip install huggingface_hub"
-        ) from error
-    api = huggingface_hub.HfApi(endpoint=endpoint, token=order.token, library_name="roundhouse")
-    try:
-        info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
-    except Exception as error:  # of whichever HTTP library huggingface_hub uses
-        raise _refusal(error, order, api.endpoint) from error
+    def __init__(self, endpoint: str | None, cache: Path) -> None:
+        self._endpoint = endpoint
+        self._cache = cache
 
-    commit = info.sha
-    if commit is None:
-        raise ModelUnavailable(f"{api.endpoint} is not a commit of {order.repository}")
+    def snapshot(self, model: HubModel) -> Path:
+        """Where the hub's own tools put the main branch, if they did (huggingface_hub's cache
+        layout: `models--owner--name/refs/main` holds the commit, `snapshots/<commit>` its files).
+        """
+        root = self._cache / f"models--{model.owner}--{model.name}"
+        try:
+            commit = (root / "refs" / "main").read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            commit = "none"
+        return root / "snapshots" / commit
 
-    def url(name: str) -> str:
-        return str(
-            huggingface_hub.hf_hub_url(order.repository, name, revision=commit, endpoint=endpoint)
+    def listing(self, order: Order) -> Listing:
+        """See `ModelHub.listing`."""
+        try:
+            import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
+            from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
+        except ImportError as error:
+            raise ModelUnavailable(
+                "downloads need huggingface_hub: pip install huggingface_hub"
+            ) from error
+        api = huggingface_hub.HfApi(
+            endpoint=self._endpoint, token=order.token, library_name="roundhouse"
         )
+        try:
+            info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
+        except Exception as error:  # of whichever HTTP library huggingface_hub uses
+            raise _refusal(error, order, api.endpoint) from error
 
-    shown = [one for one in info.siblings or () if not _is_hidden(one.rfilename)]
-    if not shown:
-        raise InvalidRequest(f"{order.repository} has no files", param="repo_id")
-    files = tuple(_file(one, url(one.rfilename), api.endpoint) for one in shown)
-    return Listing(commit, files, build_hf_headers(token=order.token, library_name="roundhouse"))
+        commit = info.sha
+        if commit is None:
+            raise ModelUnavailable(f"{api.endpoint} is not a commit of {order.repository}")
+
+        def url(name: str) -> str:
+            return str(
+                huggingface_hub.hf_hub_url(
+                    order.repository, name, revision=commit, endpoint=self._endpoint
+                )
+            )
+
+        shown = [one for one in info.siblings or () if not _is_hidden(one.rfilename)]
+        if not shown:
+            raise InvalidRequest(f"{order.repository} has no files", param="repo_id")
+        files = tuple(_file(one, url(one.rfilename), api.endpoint) for one in shown)
+        return Listing(
+            commit, files, build_hf_headers(token=order.token, library_name="roundhouse")
+        )
 
 
 def _refusal(error: Exception, order: Order, endpoint: str) -> Exception:

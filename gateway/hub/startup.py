@@ -15,8 +15,9 @@ from backends.catalog import BACKENDS
 from backends.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
+from config.values import is_on_hub
 from gateway.errors import GatewayError
-from gateway.hub import SCHEME, DownloadProgress, Fits, Hub, HubModel, fits_in, hub_model
+from gateway.hub import DownloadProgress, Fits, Hub, HubModel, fits_in, hub_model
 from gateway.registry.gauges import SystemGauge
 from gateway.registry.library import origin_of
 from gateway.tasks import companions
@@ -101,7 +102,7 @@ def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
 
 def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:
     """None: it has to be downloaded."""
-    if not model.path.startswith(SCHEME):
+    if not is_on_hub(model.path):
         return model
     try:
         wanted = hub_model(model.path)
@@ -119,7 +120,7 @@ class _Bringer(Struct, frozen=True):
     report: DownloadReporter
 
     async def provided(self, model: ModelConfig) -> ModelConfig:
-        if not model.path.startswith(SCHEME):
+        if not is_on_hub(model.path):
             return model
         try:
             wanted = hub_model(model.path)

@@ -39,6 +39,7 @@ from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
+from config.values import hub_id
 from gateway.access import ADMIN, Access
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.request import RequestedSampling
@@ -317,7 +318,6 @@ MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
 SCAN_EVERY = 1.0  # seconds between scans of the disk in the background
-HUB_SCHEME = "hf:"  # may stand before a hub's id
 LATEST = ":latest"  # may stand behind any name: Ollama's clients put it there
 REST = 4.0  # times as long as a scan took there is none: large folders must not take all the time
 
@@ -482,7 +482,7 @@ class ModelLibrary:
         if name in DEFAULT_NAMES and name not in scan.names:
             name = self._default(scan)
         if name not in scan.names:
-            name = name.removeprefix(HUB_SCHEME)
+            name = hub_id(name)
         if name not in scan.names:
             name = scan.tags.get(name.lower(), name.removesuffix(LATEST))
         if name not in scan.names or not access.allows(scan.names[name]):
@@ -742,7 +742,7 @@ class ModelNames:
         """The model in memory that is called `name`, by id or alias, or is the default."""
         if name in DEFAULT_NAMES:
             name = self.library.default_name() or next(iter(self.present), "")
-        spelled = {name, name.removeprefix(HUB_SCHEME), name.removesuffix(LATEST)}
+        spelled = {name, hub_id(name), name.removesuffix(LATEST)}
         present = self.present.values()
         return next((one for one in present if spelled & {one.name, *one.aliases}), None)
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.protocol import JsonObject, JsonSchema
+from config.values import hub_id
 from gateway.dialects.fields import (
     Fields,
     fields_of,
@@ -414,9 +415,9 @@ def hub_name(model: str) -> str:
     """`hf.co/owner/name:quantization` as `owner/name:quantization`. Raises InvalidRequest for a
     name of Ollama's own registry.
     """
-    for host in ("hf.co/", "huggingface.co/", "hf:"):
+    for host in ("hf.co/", "huggingface.co/"):
         model = model.removeprefix(host)
-    model = without_latest(model)
+    model = without_latest(hub_id(model))
     if model.count("/") != 1:
         raise InvalidRequest(
             "model: Ollama's registry is not known here; name a repository of the hub: "

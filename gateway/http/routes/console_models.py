@@ -21,6 +21,7 @@ from backends.samplers import ROWS, Number, Sampling, Slider
 from config.facts import OptionFacts, facts
 from config.models import written
 from config.settings import ModelConfig
+from config.values import hub_id
 from gateway.access import Access
 from gateway.answers.parameters import unsupported
 from gateway.dialects.fields import Fields, order_object
@@ -35,7 +36,7 @@ from gateway.http.request_record import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand
-from gateway.hub import SCHEME, DownloadState, OfferedModel, choices, hub_model, needed
+from gateway.hub import DownloadState, OfferedModel, choices, hub_model, needed
 from gateway.hub.downloads import Report
 from gateway.registry import ModelEntry, ModelStatus
 from gateway.registry.overview import Verdict
@@ -376,7 +377,7 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 @get("/v1/admin/hub/files", access="admin")
 async def files(services: Services, repository: str = "") -> ASGIApp:
     """The models that a repository of the hub offers, and whether each would fit."""
-    name = repository.removeprefix(SCHEME)
+    name = hub_id(repository)
 
     async def whole() -> bytes:
         found = await services.hub.listing(name)
@@ -399,7 +400,7 @@ async def files(services: Services, repository: str = "") -> ASGIApp:
 def _is_here(services: Services, choice: OfferedModel) -> bool:
     """Whether a download would find it there already. Blocks."""
     try:
-        return services.hub.here(hub_model(SCHEME + choice.model), lambda _: False) is not None
+        return services.hub.here(hub_model(choice.model), lambda _: False) is not None
     except InvalidRequest:  # no folder, or a name that can't be one
         return False
 
@@ -442,7 +443,7 @@ async def downloads(services: Services) -> ASGIApp:
 async def begin(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin a download in the background, or go on with it."""
     asked = Fields(order_object(await request.body()), {}).read(DownloadOrder)
-    model = asked.model.removeprefix(SCHEME)
+    model = hub_id(asked.model)
     order = to_fetch(model)
     services.hub.root()  # that there is none is known at once
     audit(request, "download", repository=order.repository)

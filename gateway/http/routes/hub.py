@@ -21,7 +21,7 @@ from gateway.http.openapi.models import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
-from gateway.hub import SCHEME, DownloadProgress, Order, fits_in, hub_model
+from gateway.hub import DownloadProgress, Order, fits_in, hub_model
 from gateway.registry import ModelEntry
 from gateway.tasks import relayed
 
@@ -158,7 +158,7 @@ def to_fetch(model: str) -> Order:
     if ":" not in model:
         return Order(repository=model)
     try:
-        return hub_model(SCHEME + model.removeprefix(SCHEME)).order
+        return hub_model(model).order
     except InvalidRequest as error:
         raise InvalidRequest(f"model: {error.message}", param="model") from None
 

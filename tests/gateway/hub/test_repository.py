@@ -1,12 +1,15 @@
 """What an order means in a repository: which files come, into which folder, under which name."""
 
+from pathlib import Path
+
 import pytest
 
 from backends.catalog import BACKENDS
 from config.settings import Config
+from config.values import HUB
 from gateway.errors import InvalidRequest
 from gateway.hub import Fits, OfferedModel, Order, fits_in
-from gateway.hub.repository import Listing, RemoteFile, Selection, selected
+from gateway.hub.repository import Listing, RemoteFile, Selection, hub_model, selected
 
 GB = 10**9
 QUANTIZED = {
@@ -115,3 +118,16 @@ def test_what_fits_is_a_question_of_the_devices() -> None:
     fits = fits_in({"cpu": 10 * GB}, Config(), BACKENDS)
     assert fits(offered(9 * GB))
     assert not fits(offered(10 * GB))  # there is a cache, too
+
+
+@pytest.mark.parametrize("named", ["owner/name:Q4_K_M", f"{HUB}owner/name:Q4_K_M"])
+def test_a_model_is_named_with_the_hub_before_it_or_without(named: str) -> None:
+    order = hub_model(named).order
+    assert (order.repository, order.quantization) == ("owner/name", "Q4_K_M")
+
+
+def test_what_stands_before_a_hub_s_name_is_spelled_in_one_place() -> None:
+    root = Path(__file__).parents[3]
+    files = [file for folder in ("config", "gateway") for file in (root / folder).rglob("*.py")]
+    spelled = [file for file in files if f'"{HUB}"' in file.read_text("utf-8")]
+    assert [file.name for file in spelled] == ["values.py"]
