@@ -159,7 +159,7 @@ async def test_who_keeps_the_error_keeps_no_tensors(pictures: int, subject: Subj
     with subject.model.register_forward_pre_hook(fill):
         with pytest.raises(OutOfMemory) as kept:
             await run(subject, subject.job(pictures))
-    assert kept.value.__cause__ is CARD_FULL
+    assert str(CARD_FULL) in str(kept.value)
     assert [tensor() for tensor in held] == [None]
 
 
