@@ -132,7 +132,9 @@ def tokenizer(kind: str) -> Tokenizer:
     return MAKE[kind]()
 
 
-def pairs(made: Tokenizer) -> frozenset[tuple[int, int]]:
+@cache
+def pairs(kind: str) -> frozenset[tuple[int, int]]:
+    made = tokenizer(kind)
     spelled = (made.id_to_token(id_) or "" for id_ in range(made.get_vocab_size()))
     decode = decoders.ByteLevel().decode if "ByteLevel" in made.to_str() else None
     texts = (decode([text]) if decode else text.replace("▁", " ") for text in spelled)
@@ -156,7 +158,7 @@ class Counting:
 def test_sections_give_the_tokens_of_the_whole(kind: str, name: str) -> None:
     made, text = tokenizer(kind), TEXTS[name]
     whole = tuple(made.encode(text, add_special_tokens=False).ids)
-    found = LongText(made, lambda: pairs(made), section=300).tokenize(text)
+    found = LongText(made, lambda: pairs(kind), section=300).tokenize(text)
     assert found == whole
 
 
@@ -164,7 +166,7 @@ def test_sections_give_the_tokens_of_the_whole(kind: str, name: str) -> None:
 def test_a_text_with_spaces_is_cut(kind: str) -> None:
     """Of the usual tokenizers; else the promise above were an empty one."""
     counting = Counting(tokenizer(kind))
-    cut = LongText(counting, lambda: pairs(tokenizer(kind)), section=300)  # type: ignore[arg-type]
+    cut = LongText(counting, lambda: pairs(kind), section=300)  # type: ignore[arg-type]
     cut.tokenize(ENGLISH)
     assert counting.longest < len(ENGLISH) // 4
 
