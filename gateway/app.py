@@ -16,8 +16,8 @@ from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
 from gateway.answers.pictures import ImageLoader
 from gateway.answers.pipeline import Pipeline
+from gateway.answers.tokenizer import Tokenizer
 from gateway.answers.tokens import Tokens
-from gateway.answers.wording import Encoding
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import error_body
@@ -184,7 +184,7 @@ def _services(
         encoders=Encoders(registry, threads),
         authenticator=authenticator,
         refusals=Refusals(metrics.refused),
-        wording=Encoding(registry, tokens),
+        tokenizer=Tokenizer(registry, tokens),
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),

@@ -21,10 +21,10 @@ import structlog
 from config.settings import LogConfig
 
 MOST_LINES = 2000  # kept, and
-MOST_LETTERS = 4 << 20  # of all of them together
-LONGEST = 2000  # letters of one text in a line
-MOST_IN_FIELDS = 6000  # letters of all of a line's fields: readers of the log keep lines too
-MOST_UNWRITTEN = 1 << 20  # letters that wait for the readers of stdout and stderr
+MOST_CHARACTERS = 4 << 20  # of all of them together
+LONGEST = 2000  # characters of one text in a line
+MOST_IN_FIELDS = 6000  # characters of all of a line's fields: readers of the log keep lines too
+MOST_UNWRITTEN = 1 << 20  # characters that wait for the readers of stdout and stderr
 TOGETHER = 0.02  # seconds: what is printed within them is written in one go
 AT_THE_END = 1.0  # seconds in which what waits may still be read
 
@@ -53,7 +53,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     fields: Mapping[str, str]
 
     def holds(self, text: str) -> bool:
-        """Whether `text` stands in it; it is in small letters."""
+        """Whether `text` stands in it; it is in lower case."""
         texts = (self.event, *self.fields.keys(), *self.fields.values())
         return any(text in one.lower() for one in texts)
 
@@ -61,11 +61,11 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 class LogLines:
     """The last lines. Written from any thread; as a call it is a processor of structlog's."""
 
-    def __init__(self, most: int = MOST_LINES, letters: int = MOST_LETTERS) -> None:
+    def __init__(self, most: int = MOST_LINES, characters: int = MOST_CHARACTERS) -> None:
         self._most = most
-        self._most_letters = letters
-        self._lines: deque[tuple[LogLine, int]] = deque()  # each with how many letters it has
-        self._letters = 0
+        self._most_characters = characters
+        self._lines: deque[tuple[LogLine, int]] = deque()  # each with how many characters it has
+        self._characters = 0
         self._last = 0
         self._one_writes = threading.RLock()  # garbage that is collected meanwhile may log
 
@@ -83,15 +83,15 @@ class LogLines:
     def add(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """One more; the oldest go where there are too many."""
         event = _cut(event)
-        shown, letters = _shown(fields)
-        letters += len(event)
+        shown, characters = _shown(fields)
+        characters += len(event)
         with self._one_writes:
             self._last += 1
             line = LogLine(number=self._last, time=time(), level=level, event=event, fields=shown)
-            self._lines.append((line, letters))
-            self._letters += letters
-            while len(self._lines) > self._most or self._letters > self._most_letters:
-                self._letters -= self._lines.popleft()[1]
+            self._lines.append((line, characters))
+            self._characters += characters
+            while len(self._lines) > self._most or self._characters > self._most_characters:
+                self._characters -= self._lines.popleft()[1]
 
     @property
     def last(self) -> int:
@@ -113,16 +113,16 @@ class LogLines:
 
 
 def _shown(fields: Mapping[str, Any]) -> tuple[Mapping[str, str], int]:
-    """As many of them as a line takes, and how many letters these have."""
+    """As many of them as a line takes, and how many characters these have."""
     shown: dict[str, str] = {}
-    letters = 0
+    characters = 0
     for name, value in fields.items():
         title, text = str(name)[:LONGEST], _cut(str(value))
-        letters += len(title) + len(text)
-        if letters > MOST_IN_FIELDS:
-            return shown, letters - len(title) - len(text)
+        characters += len(title) + len(text)
+        if characters > MOST_IN_FIELDS:
+            return shown, characters - len(title) - len(text)
         shown[title] = text
-    return shown, letters
+    return shown, characters
 
 
 def _cut(text: str) -> str:
@@ -220,7 +220,7 @@ class Writer:
         # Reentrant: while it is held Python may collect garbage, of which some prints.
         self._changed = threading.Condition(threading.RLock())
         self._texts: deque[tuple[Printed, str]] = deque()
-        self._letters = 0  # of these, and of those that are being written
+        self._characters = 0  # of these, and of those that are being written
         self._lines_left_out = 0
         self._ending = False
         self._thread = threading.Thread(target=self._write_all, name="writer", daemon=True)
@@ -250,7 +250,7 @@ class Writer:
     def drain(self) -> None:
         """Wait until all is written, but not long."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._letters, AT_THE_END)
+            self._changed.wait_for(lambda: not self._characters, AT_THE_END)
 
     def _instead_of(self, stream: TextIO) -> TextIO:
         """`stream` itself where no file is behind it."""
@@ -267,11 +267,11 @@ class Writer:
             stream.write_out(text)
             return
         with self._changed:
-            if self._letters + len(text) > MOST_UNWRITTEN:
+            if self._characters + len(text) > MOST_UNWRITTEN:
                 self._lines_left_out += text.count("\n")
                 return
             self._texts.append((stream, text))
-            self._letters += len(text)
+            self._characters += len(text)
             self._changed.notify_all()
 
     def _write_all(self) -> None:
@@ -291,11 +291,11 @@ class Writer:
             self._texts.clear()
         return texts
 
-    def _written(self, letters: int, *, tell: bool) -> None:
+    def _written(self, characters: int, *, tell: bool) -> None:
         """`tell`: somebody has taken them, and may hear what was left out, where there is room."""
         with self._changed:
-            self._letters -= letters
-            tell = tell and self._letters < MOST_UNWRITTEN // 2
+            self._characters -= characters
+            tell = tell and self._characters < MOST_UNWRITTEN // 2
             lines = self._lines_left_out if tell else 0
             self._lines_left_out -= lines
             self._changed.notify_all()

@@ -118,7 +118,7 @@ class StopStrings:
         self._stops = tuple(stops)
         self._scanner = StopScanner(stops)
         self._kinds: tuple[type[Event], ...] = (Content, Reasoning) if in_reasoning else (Content,)
-        self._by_letter = inline and not in_reasoning
+        self._by_character = inline and not in_reasoning
         self._kind: type[Text] = Content  # of the stretch being scanned
         self._called = False  # a tool call was delivered whole
         self._unsaid = 0  # bytes of content behind the last event: held back, or cut off
@@ -137,13 +137,13 @@ class StopStrings:
 
     def feed(self, text: str) -> list[Event]:
         """The events of some more output; after one that is `Finished` nothing may be fed."""
-        if not self._by_letter:
+        if not self._by_character:
             return self._scanned(self._splitting.feed(text), self._kinds)
-        # Only between two letters it is known whether the text is reasoning.
+        # Only between two characters it is known whether the text is reasoning.
         events: list[Event] = []
-        for letter in text:
+        for character in text:
             was_inside = self._splitting.in_reasoning
-            fed = self._splitting.feed(letter)
+            fed = self._splitting.feed(character)
             inside = was_inside or self._splitting.in_reasoning
             events += self._scanned(fed, () if inside else self._kinds)
             if events and isinstance(events[-1], Finished):
@@ -154,7 +154,7 @@ class StopStrings:
         """The events that end the answer; the last is Finished. What is left of a call that the end
         cut is no answer, and the end is why it ended.
         """
-        inside = self._by_letter and self._splitting.in_reasoning
+        inside = self._by_character and self._splitting.in_reasoning
         events = self._splitting.finish(reason)
         return self._scanned(events, () if inside or self.damaged else self._kinds)
 
@@ -475,14 +475,14 @@ class Answer:
             return delta
         return await self._checked.setdefault(delta.choice, Checked(self._check)).of(delta)
 
-    def prompt_ending(self, letters: int) -> str | None:
-        """The last `letters` of the first choice's prompt, as the model reads it; None where
+    def prompt_ending(self, characters: int) -> str | None:
+        """The last `characters` of the first choice's prompt, as the model reads it; None where
         another server renders it.
         """
         if not self._choices:
             return None
-        tokens = self._choices[0].job.prompt[-letters:]
-        return self._lease.local.detokenize(tokens)[-letters:]
+        tokens = self._choices[0].job.prompt[-characters:]
+        return self._lease.local.detokenize(tokens)[-characters:]
 
     def usage(self) -> Usage:
         """Usage so far; complete once `deltas` is exhausted. Each of the request's prompts counts

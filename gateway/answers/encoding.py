@@ -71,7 +71,7 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     def usage(self) -> Usage:
         return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=0)
 
-    def prompt_ending(self, _letters: int) -> str | None:
+    def prompt_ending(self, _characters: int) -> str | None:
         """There may be thousands of texts: none is shown."""
         return None
 

@@ -154,7 +154,7 @@ class Runs:
 
 
 HEADER = "x-conversation-id"
-LONGEST = 256  # letters of a conversation's name
+LONGEST = 256  # characters of a conversation's name
 MOST_RUNNING = 64  # more get a 429
 MOST_BYTES = 4 << 20  # of one stream; what is older is let go
 MOST_STREAM_BYTES = 64 << 20  # bytes of all streams that are over; the oldest goes
@@ -167,7 +167,7 @@ def checked_name(name: str, param: str) -> str:
     if not name:
         raise InvalidRequest(f"{param}: This parameter is required.", param=param)
     if len(name) > LONGEST or not name.isprintable():
-        raise InvalidRequest(f"{param}: Expected at most {LONGEST} letters.", param=param)
+        raise InvalidRequest(f"{param}: Expected at most {LONGEST} characters.", param=param)
     return name
 
 

@@ -42,7 +42,7 @@ from gateway.tasks import WorkerThreads, companions
 
 Wanted = TypeVar("Wanted")
 
-MOST_NAMES, MOST_LETTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
+MOST_NAMES, MOST_CHARACTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
 
 
@@ -253,7 +253,7 @@ def names_line(names: Sequence[str]) -> str:
     name nor all of them are longer than headers may be.
     """
     distinct = tuple(dict.fromkeys(names))
-    line = ", ".join(_UNSAFE.sub("?", name[:MOST_LETTERS]) for name in distinct[:MOST_NAMES])
+    line = ", ".join(_UNSAFE.sub("?", name[:MOST_CHARACTERS]) for name in distinct[:MOST_NAMES])
     return f"{line} and more" if len(distinct) > MOST_NAMES else line
 
 

@@ -37,7 +37,7 @@ from gateway.registry import Waiting
 LINE = "roundhouse.request"  # in a request's state: its `RequestLine`
 ID_HEADER = "x-request-id"
 LONGEST_ID = 64
-LONGEST_NAME = 200  # letters of what a client calls a model
+LONGEST_NAME = 200  # characters of what a client calls a model
 
 log = structlog.get_logger()
 
@@ -186,7 +186,7 @@ Api: TypeAlias = str  # "chat", "text", …
 Stage: TypeAlias = Literal["queued", "loading"]
 
 LATELY = 200  # requests that are over
-SHOWN = 2000  # letters of a prompt's end, where prompts are shown at all
+SHOWN = 2000  # characters of a prompt's end, where prompts are shown at all
 
 # Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -279,8 +279,8 @@ class Answered(Protocol):
 
     def usage(self) -> Usage: ...
 
-    def prompt_ending(self, letters: int) -> str | None:
-        """The last `letters` of what the model reads; None: it isn't shown."""
+    def prompt_ending(self, characters: int) -> str | None:
+        """The last `characters` of what the model reads; None: it isn't shown."""
         ...
 
 

@@ -20,7 +20,7 @@ from gateway.answers.call import Call
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.wording import Encoding
+from gateway.answers.tokenizer import Tokenizer
 from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
 from gateway.dialects.tabby.reply import CurrentModel, LoadedParameters, OutputFormat
@@ -52,7 +52,7 @@ class Services(msgspec.Struct, frozen=True):
     encoders: Encoders
     authenticator: Authenticator
     refusals: Refusals
-    wording: Encoding
+    tokenizer: Tokenizer
     templates: Templates
     presets: SamplingOverrides
     capabilities: Capabilities

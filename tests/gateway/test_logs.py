@@ -32,7 +32,7 @@ def test_what_is_logged_is_kept_as_text() -> None:
 
 
 def test_lines_letters_and_fields_have_bounds() -> None:
-    lines = LogLines(most=3, letters=10_000)
+    lines = LogLines(most=3, characters=10_000)
     for number in range(5):
         lines.add("info", str(number), {})
     assert [line.event for line in lines.after(0)] == ["2", "3", "4"]

@@ -336,17 +336,19 @@ _FIELDS = frozenset(HARMLESS.keys()) | {
 def read_messages(body: bytes) -> MessagesExchange:
     """What the body means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
-    wire, talk = fields.read(AnsweringWire), fields.read(ConversationWire)
-    messages = _messages(fields, talk)
+    wire, conversation = fields.read(AnsweringWire), fields.read(ConversationWire)
+    messages = _messages(fields, conversation)
     return MessagesExchange(
         request=ChatRequest(
             model=wire.model,
             messages=messages,
-            answering=_answering(fields, wire, talk),
-            tools=tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(talk.tools)),
-            tool_choice=_choice(fields, talk),
+            answering=_answering(fields, wire, conversation),
+            tools=tuple(
+                _tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(conversation.tools)
+            ),
+            tool_choice=_choice(fields, conversation),
             parallel_tool_calls=not (
-                talk.tool_choice and talk.tool_choice.disable_parallel_tool_use
+                conversation.tool_choice and conversation.tool_choice.disable_parallel_tool_use
             ),
             thinking=_thinking(fields, wire),
             continue_final=_continues(messages[-1]),
@@ -355,17 +357,17 @@ def read_messages(body: bytes) -> MessagesExchange:
     )
 
 
-def _messages(fields: Fields, talk: ConversationWire) -> tuple[Message, ...]:
-    if not talk.messages:
+def _messages(fields: Fields, conversation: ConversationWire) -> tuple[Message, ...]:
+    if not conversation.messages:
         raise fields.wrong("messages", "At least one message is required.")
     messages = [
         message
-        for k, turn in enumerate(talk.messages)
+        for k, turn in enumerate(conversation.messages)
         for message in read_turn(fields, f"messages[{k}]", turn)
     ]
     if _is_silent(messages[-1]) and len(messages) > 1:
         messages.pop()  # an empty prefill: an answer like any other
-    return (*read_system(fields, talk.system), *messages)
+    return (*read_system(fields, conversation.system), *messages)
 
 
 def _is_silent(last: Message) -> bool:
@@ -377,23 +379,23 @@ def _continues(last: Message) -> bool:
     return last.role == "assistant" and not last.tool_calls
 
 
-def _unapplied(fields: Fields, talk: ConversationWire) -> Iterator[Unapplied]:
+def _unapplied(fields: Fields, conversation: ConversationWire) -> Iterator[Unapplied]:
     """What has no meaning here, named once however often it stands in the body."""
     yield from fields.unapplied(_FIELDS)
     yield from unapplied_below(fields.values, ConversationWire)
     yield from unapplied_below(fields.values, AnsweringWire)
-    system = talk.system if isinstance(talk.system, list) else []
+    system = conversation.system if isinstance(conversation.system, list) else []
     yield from all_unapplied(
         *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
     )
-    if any(block.type == "redacted_thinking" for block in _all_blocks(talk)):
+    if any(block.type == "redacted_thinking" for block in _all_blocks(conversation)):
         yield Unapplied("messages[].content[].redacted_thinking")
 
 
-def _all_blocks(talk: ConversationWire) -> Iterator[BlockWire]:
+def _all_blocks(conversation: ConversationWire) -> Iterator[BlockWire]:
     return (
         block
-        for message in talk.messages
+        for message in conversation.messages
         if isinstance(message.content, list)
         for block in message.content
     )
@@ -402,7 +404,9 @@ def _all_blocks(talk: ConversationWire) -> Iterator[BlockWire]:
 # ------------------------------------------------------------------------------------------ options
 
 
-def _answering(fields: Fields, wire: AnsweringWire, talk: ConversationWire) -> GenerationParams:
+def _answering(
+    fields: Fields, wire: AnsweringWire, conversation: ConversationWire
+) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
         max_tokens=wire.max_tokens,
@@ -410,7 +414,7 @@ def _answering(fields: Fields, wire: AnsweringWire, talk: ConversationWire) -> G
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=_shape(fields, wire),
         spelled={"stop": "stop_sequences", **fields.otherwise()},
-        unapplied=tuple(_unapplied(fields, talk)),
+        unapplied=tuple(_unapplied(fields, conversation)),
     )
 
 
@@ -475,18 +479,18 @@ def _schema_of(fields: Fields, path: str, wire: ToolWire) -> dict[str, Any]:
     return wire.input_schema
 
 
-def _choice(fields: Fields, talk: ConversationWire) -> Choice:
-    match talk.tool_choice:
+def _choice(fields: Fields, conversation: ConversationWire) -> Choice:
+    match conversation.tool_choice:
         case None:
-            return "auto" if talk.tools else "none"
+            return "auto" if conversation.tools else "none"
         case ToolChoiceWire(type="auto" | "none" as mode):
             return "auto" if mode == "auto" else "none"
-        case ToolChoiceWire(type="any") if talk.tools:
+        case ToolChoiceWire(type="any") if conversation.tools:
             return "required"
         case ToolChoiceWire(type="any"):
             raise fields.wrong("tool_choice", "A call can't be required without tools.")
         case ToolChoiceWire(type="tool", name=str(name)):
-            if all(tool.name != name for tool in talk.tools):
+            if all(tool.name != name for tool in conversation.tools):
                 message = f"Tool {name!r:.64} not found in tools."
                 raise fields.wrong("tool_choice.name", message)
             return NamedTool(name)

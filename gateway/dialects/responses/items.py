@@ -244,26 +244,26 @@ def read_items(
     """The conversation that `items` are, those that are `passing` left out. Raises InvalidRequest,
     which names a field of `root`.
     """
-    talk = _Talk()
+    turns = _Turns()
     for k, item in enumerate(items):
         if passing(item):
             continue
         fields = fields_of(item, f"{root}[{k}].")
         wire = fields.read(ItemWire)
         if wire.type == "reasoning":
-            talk.think(_thought(wire))
+            turns.think(_thought(wire))
         else:
-            talk.say(_message(fields, wire))
-    return talk.messages()
+            turns.say(_message(fields, wire))
+    return turns.messages()
 
 
-class _Talk:
+class _Turns:
     """Messages as they come together. A text and the calls behind it are items of their own here,
     and one message to a template; reasoning belongs to the message behind it.
     """
 
     def __init__(self) -> None:
-        self._found: list[Message] = []
+        self._messages: list[Message] = []
         self._thoughts: list[str] = []  # for the next message of the assistant
         self._reasoning: list[str] = []  # of the last message
         self._calls: list[ToolCall] = []  # likewise
@@ -274,9 +274,9 @@ class _Talk:
 
     def say(self, message: Message) -> None:
         is_call = bool(message.tool_calls)
-        if not (is_call and self._found and self._found[-1].role == "assistant"):
+        if not (is_call and self._messages and self._messages[-1].role == "assistant"):
             self._settle()
-            self._found.append(message)
+            self._messages.append(message)
         if message.role == "assistant":
             self._reasoning += self._thoughts
             self._thoughts = []
@@ -284,13 +284,13 @@ class _Talk:
 
     def messages(self) -> tuple[Message, ...]:
         self._settle()
-        return tuple(self._found)
+        return tuple(self._messages)
 
     def _settle(self) -> None:
         """The last message is whole."""
         if self._reasoning or self._calls:
-            self._found[-1] = msgspec.structs.replace(
-                self._found[-1],
+            self._messages[-1] = msgspec.structs.replace(
+                self._messages[-1],
                 reasoning="\n\n".join(self._reasoning) or None,
                 tool_calls=tuple(self._calls),
             )

@@ -69,7 +69,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
-        count = await services.wording.count_chat(asked.model, asked, request.auth, by)
+        count = await services.tokenizer.count_chat(asked.model, asked, request.auth, by)
         return anthropic.count_body(count)
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()

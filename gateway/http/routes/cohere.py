@@ -71,12 +71,12 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text."""
     asked = read_fields(await request.body()).read(TokenizeWire)
-    name = await services.wording.named(asked.model, request.auth)
+    name = await services.tokenizer.named(asked.model, request.auth)
     by = caller(request.headers, line_of(request).id)
-    tokens = await services.wording.encode(
+    tokens = await services.tokenizer.encode(
         name, asked.text, request.auth, by, special=False, add_bos=False
     )
-    pieces = await services.wording.pieces(name, tokens, request.auth)
+    pieces = await services.tokenizer.pieces(name, tokens, request.auth)
     texts = [piece.decode(errors="replace") for piece in pieces]
     return Plain(body(Tokenized(tokens, texts)))
 
@@ -86,7 +86,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
     asked = read_fields(await request.body()).read(DetokenizeWire)
     by = caller(request.headers, line_of(request).id)
-    text = await services.wording.decode(asked.model, asked.tokens, request.auth, by)
+    text = await services.tokenizer.decode(asked.model, asked.tokens, request.auth, by)
     return Plain(body(Detokenized(text)))
 
 

@@ -150,7 +150,7 @@ async def logs(
 ) -> ASGIApp:
     """The last lines of the log that have at least that level and hold the text."""
     if len(search) > MOST_SEARCHED:
-        raise InvalidRequest(f"search: at most {MOST_SEARCHED} letters", param="search")
+        raise InvalidRequest(f"search: at most {MOST_SEARCHED} characters", param="search")
     kept = services.lines.after(0)
     found = services.lines.found(
         level=level, text=search, after=after, limit=min(max(limit, 0), MOST_LINES)
@@ -373,7 +373,7 @@ async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Check a text as the configuration file; nothing of it is put in force."""
     text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
     if len(text) > MOST_SETTINGS:
-        raise InvalidRequest(f"text: at most {MOST_SETTINGS} letters", param="text")
+        raise InvalidRequest(f"text: at most {MOST_SETTINGS} characters", param="text")
 
     async def whole() -> bytes:
         try:

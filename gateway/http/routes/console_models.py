@@ -42,7 +42,7 @@ from gateway.registry import ModelEntry, ModelStatus
 from gateway.registry.overview import Verdict
 from gateway.reloading import ModelCopy
 
-MOST_LETTERS = 200  # of a copy's name
+MOST_CHARACTERS = 200  # of a copy's name
 
 
 class LoadOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,8 +207,8 @@ async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
 
 def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> ModelConfig:
     """What the configuration would say. Raises InvalidRequest for a name that is taken."""
-    if not (order.name and order.name.isprintable() and len(order.name) <= MOST_LETTERS):
-        raise InvalidRequest(f"name: expected 1 to {MOST_LETTERS} letters", param="name")
+    if not (order.name and order.name.isprintable() and len(order.name) <= MOST_CHARACTERS):
+        raise InvalidRequest(f"name: expected 1 to {MOST_CHARACTERS} characters", param="name")
     if _is_taken(services, order.name):
         raise InvalidRequest(f"name: {order.name!r} is taken already", param="name")
     return replace(

@@ -108,7 +108,7 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await services.read(
         lambda content: read_fields(content).read(wire.TokenCount), await request.body()
     )
-    tokens = await services.wording.encode(
+    tokens = await services.tokenizer.encode(
         asked.model,
         asked.prompt,
         request.auth,
@@ -126,7 +126,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
         lambda content: read_fields(content).read(wire.Detokenize), await request.body()
     )
     by = caller(request.headers, line_of(request).id)
-    text = await services.wording.decode(asked.model, asked.ids, request.auth, by)
+    text = await services.tokenizer.decode(asked.model, asked.ids, request.auth, by)
     return Plain(body(wire.Detokenized(text)))
 
 

@@ -134,7 +134,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
         return stored.tokens_body(
-            await services.wording.count_chat(asked.model, asked, request.auth, by)
+            await services.tokenizer.count_chat(asked.model, asked, request.auth, by)
         )
 
     return WholeErrand(whole)

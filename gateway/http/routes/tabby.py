@@ -272,7 +272,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     order = await services.read(lambda body: wants.read_long(body, wants.Encode), data)
     by = caller(request.headers, line_of(request).id)
     if isinstance(order.text, str):
-        tokens = await services.wording.encode(
+        tokens = await services.tokenizer.encode(
             order.model,
             order.text,
             request.auth,
@@ -282,7 +282,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
         )
     else:
         chat = await services.read(lambda body: openai.read_chat(wants.as_chat(body)), data)
-        tokens = await services.wording.encode_chat(order.model, chat.request, request.auth, by)
+        tokens = await services.tokenizer.encode_chat(order.model, chat.request, request.auth, by)
     return Plain(body(reply.TabbyTokens(tokens, len(tokens))))
 
 
@@ -294,7 +294,7 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     )
     special = order.decode_special_tokens
     by = caller(request.headers, line_of(request).id)
-    text = await services.wording.decode(
+    text = await services.tokenizer.decode(
         order.model, order.tokens, request.auth, by, special=special
     )
     return Plain(body(reply.TabbyText(text)))
@@ -317,7 +317,7 @@ async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """Another template for one model, or for the loaded one in use."""
     order = wants.read(await request.body(), wants.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
-    name = await services.wording.named(order.model, request.auth)
+    name = await services.tokenizer.named(order.model, request.auth)
     audit(request, "switch template", model=name, template=order.prompt_template_name)
     services.templates.switch(name, chosen)
     return Plain(reply.NULL)
@@ -332,7 +332,7 @@ async def _template(services: Services, name: str) -> Chosen:
 async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Back to the model's own template."""
     order = wants.read(await request.body(), wants.TemplateUnload)
-    name = await services.wording.named(order.model, request.auth)
+    name = await services.tokenizer.named(order.model, request.auth)
     audit(request, "unload template", model=name)
     services.templates.unload(name)
     return Plain(reply.NULL)

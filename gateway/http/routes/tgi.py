@@ -56,7 +56,7 @@ async def _generated(
 ) -> ASGIApp:
     read = partial(tgi.read_generate, stream=stream)
     exchange = await services.read(read, await request.body())
-    name = await services.wording.named(exchange.request.model, request.auth)
+    name = await services.tokenizer.named(exchange.request.model, request.auth)
     asked = replace(exchange.request, model=name)
     return Exchange(
         services.pipeline.text,

@@ -10,7 +10,7 @@ import pytest
 
 from config.settings import ServerConfig
 from gateway.answers.encoding import Encoded
-from gateway.http.exchange import MOST_LETTERS, MOST_NAMES, about, names_line
+from gateway.http.exchange import MOST_CHARACTERS, MOST_NAMES, about, names_line
 from gateway.request import Unapplied
 from tests.gateway.http.serving import HELLO, Running, config, events, serving
 
@@ -73,7 +73,7 @@ async def test_a_clients_names_can_neither_end_a_line_nor_fill_the_headers(
     named = answer.headers[IGNORED]
     assert named.endswith(" and more")
     assert named.isascii()
-    assert len(named) <= MOST_NAMES * (MOST_LETTERS + 2) + len(" and more")
+    assert len(named) <= MOST_NAMES * (MOST_CHARACTERS + 2) + len(" and more")
 
 
 async def test_a_stream_that_began_with_a_comment_names_them_in_another(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     data = await request.body()
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
-    name = await services.wording.named(order.model, request.auth)
+    name = await services.tokenizer.named(order.model, request.auth)
     by = caller(request.headers, line_of(request).id)
     if order.is_chat:
         tokens, left = await _of_conversation(services, request.auth, by, name, data)
@@ -110,7 +110,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
         tokens = await _of_text(services, request.auth, by, name, order)
     pieces: Sequence[bytes] = ()
     if order.with_pieces or order.return_token_strs:
-        pieces = await services.wording.pieces(name, tokens, request.auth)
+        pieces = await services.tokenizer.pieces(name, tokens, request.auth)
     found = wire.LlamaTokens(
         tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
         count=len(tokens),
@@ -125,7 +125,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 async def _of_text(
     services: Services, access: Access, by: Caller, name: str, order: wire.Tokenize
 ) -> Sequence[int]:
-    return await services.wording.encode(
+    return await services.tokenizer.encode(
         name,
         order.text,
         access,
@@ -143,7 +143,7 @@ async def _of_conversation(
     request = await _conversation(services, data)
     unapplied = request.answering.unapplied
     left = [field for field in unapplied if field.name not in wire.OF_CONVERSATIONS]
-    return await services.wording.encode_chat(name, request, access, by), left
+    return await services.tokenizer.encode_chat(name, request, access, by), left
 
 
 async def _conversation(services: Services, data: bytes) -> ChatRequest:
@@ -165,7 +165,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
     by = caller(request.headers, line_of(request).id)
-    text = await services.wording.decode(order.model, order.tokens, request.auth, by)
+    text = await services.tokenizer.decode(order.model, order.tokens, request.auth, by)
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
@@ -202,7 +202,7 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
-        text = await services.wording.render_chat(asked.model, asked, request.auth, by)
+        text = await services.tokenizer.render_chat(asked.model, asked, request.auth, by)
         return body(wire.Rendered(text))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
@@ -215,7 +215,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
-        count = await services.wording.count_chat(asked.model, asked, request.auth, by)
+        count = await services.tokenizer.count_chat(asked.model, asked, request.auth, by)
         return body(wire.InputTokens(count))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))

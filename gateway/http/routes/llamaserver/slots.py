@@ -61,7 +61,7 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
     audit(request, f"{action} slot", model=asked.model, slot=int(slot))
 
     async def whole() -> bytes:
-        async with services.wording.leased(asked.model, request.auth) as lease:
+        async with services.tokenizer.leased(asked.model, request.auth) as lease:
             with translated():
                 return await _carried_out(lease.local.slots, int(slot), action, path)
 

@@ -16,7 +16,7 @@ from gateway.request import ChatRequest
 from gateway.tasks import Wanted
 
 
-class Encoding:
+class Tokenizer:
     """Reads and writes tokens with the model that is named, or with the one in use."""
 
     def __init__(self, registry: Registry, tokens: Tokens) -> None:
