@@ -249,7 +249,11 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
         ("{}", ("--api-key", "env:NOT_SET"), "the environment variable NOT_SET is not set"),
         ("{keys: [{key: a}]}", ("--api-key", "a"), "the same key is listed twice"),
         ("{}", ("--host", "0.0.0.0"), "start with --new-key"),
-        ("models: [{name: demo, path: x}]", ("demo.script.json",), "demo is also in the configuration"),
+        (
+            "models: [{name: demo, path: x}]",
+            ("demo.script.json",),
+            "demo is also in the configuration",
+        ),
         ("{}", ("--host", "0.0.0.0"), "without API keys"),
         (
             "models: [{name: x, path: demo.script.json, format: hermess}]",
