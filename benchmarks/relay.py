@@ -1,8 +1,10 @@
 """What it costs to stand in front of another server: python -m benchmarks.relay
 
-A stub on this machine says 200 chunks at once, or one body, or a chunk a second. A driver asks it
-straight, through Roundhouse, and through LiteLLM where `--litellm PYTHON` names the interpreter of
-an environment that has `litellm[proxy]`. All share the machine, so the times are of this run alone.
+A stub on this machine says a chunk each 20 ms, as engines do, or 200 at once, or one body, or a
+chunk a second. A driver asks it straight, through Roundhouse, through a relay of a few lines over
+httpx, and through LiteLLM where `--litellm PYTHON` names the interpreter of an environment that has
+`litellm[proxy]`. All share the machine, so the times are of this run alone; processor seconds are
+what other work on it changes least. The paced row is the one that users have.
 """
 
 import argparse
@@ -10,21 +12,26 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import httpx
 import msgspec
 import psutil  # type: ignore[import-untyped,unused-ignore]
+import uvicorn
 import uvloop
 
 from benchmarks.peers import DidNotStart, free_port, roundhouse, serving
 
 CHUNKS = 200
+PACE = 0.02  # seconds between two chunks of a paced stream
+PACED = 64  # of them at once
 ROUNDS = 3  # of which the best counts: other work on the machine only ever slows one down
 SLOW = 1_000  # streams held at once
 OPEN_TO_ALL = "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"  # else it does not start
@@ -73,7 +80,7 @@ _LIST = (
 
 
 class Stub(asyncio.Protocol):
-    """Answers by the model that is asked for: stub, or slow."""
+    """Answers by the model that is asked for: stub, paced, or slow."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -96,6 +103,9 @@ class Stub(asyncio.Protocol):
         elif b'"slow"' in body:
             transport.write(_STREAM_HEAD + _OPENING)
             self._drip(transport)
+        elif b'"paced"' in body:
+            transport.write(_STREAM_HEAD + _OPENING)
+            self._pace(transport, 0)
         else:
             transport.write(_STREAM if b'"stream":true' in body.replace(b" ", b"") else _WHOLE)
 
@@ -103,6 +113,15 @@ class Stub(asyncio.Protocol):
         if not transport.is_closing():
             transport.write(_WORDS[0])
             asyncio.get_running_loop().call_later(1.0, self._drip, transport)
+
+    def _pace(self, transport: asyncio.Transport, number: int) -> None:
+        if transport.is_closing():
+            return
+        if number == CHUNKS:
+            transport.write(_CLOSING)
+            return
+        transport.write(_WORDS[number])
+        asyncio.get_running_loop().call_later(PACE, self._pace, transport, number + 1)
 
 
 async def _serve_stub(port: int) -> None:
@@ -207,6 +226,27 @@ async def drive(
     )
 
 
+async def pace(port: int, pid: int, clients: int) -> Driven:
+    """`clients` read one paced stream each, which begin apart."""
+    request, server = _request("paced", stream=True), psutil.Process(pid)
+
+    async def read(number: int) -> list[float]:
+        await asyncio.sleep(PACE * number / clients)
+        return await _client(port, request, True, time.perf_counter() + PACE)  # noqa: FBT003
+
+    await _client(port, _request("stub", stream=True), True, time.perf_counter() + 0.1)  # noqa: FBT003
+    used, began = sum(server.cpu_times()[:2]), time.perf_counter()
+    times = [one for each in await asyncio.gather(*map(read, range(clients))) for one in each]
+    return Driven(
+        clients=clients,
+        streamed=True,
+        requests=len(times),
+        seconds=time.perf_counter() - began,
+        cpu=sum(server.cpu_times()[:2]) - used,
+        first=statistics.median(times),
+    )
+
+
 async def hold(port: int, pid: int) -> int:
     """Bytes that the server takes while `SLOW` streams are open and move."""
     request = _request("slow", stream=True)
@@ -240,7 +280,7 @@ def stub() -> Iterator[int]:
 def ours(port: int, folder: Path) -> Iterator[tuple[int, int]]:
     """Roundhouse in front of the stub: port and process."""
     config = folder / "roundhouse.yaml"
-    names = "{stub: stub, slow: slow}"
+    names = "{stub: stub, paced: paced, slow: slow}"
     config.write_text(
         f"upstreams:\n  - name: stub\n    urls: ['http://127.0.0.1:{port}']\n"
         f"    models: {names}\n    max_concurrent: 2000\nlog: {{level: warning}}\n"
@@ -250,13 +290,79 @@ def ours(port: int, folder: Path) -> Iterator[tuple[int, int]]:
         yield running.port, running.pid
 
 
+def httpx_relay(port: int) -> Callable[[Any, Any, Any], Awaitable[None]]:
+    """What one writes in an afternoon: an ASGI app that hands bytes on."""
+    client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=None)  # noqa: S113
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        async with client.stream(scope["method"], scope["path"], content=body) as response:
+            kept = (b"content-type", b"content-length")
+            headers = [pair for pair in response.headers.raw if pair[0].lower() in kept]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async for part in response.aiter_raw():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
+def _serve_httpx(port: int, mine: int) -> None:
+    uvicorn.run(httpx_relay(port), port=mine, log_level="warning", lifespan="off")
+
+
+@contextlib.contextmanager
+def over_httpx(port: int) -> Iterator[tuple[int, int]]:
+    """The relay over httpx in front of the stub: port and process."""
+    mine = free_port()
+    command = [sys.executable, "-m", "benchmarks.relay", "--httpx", str(port), str(mine)]
+    with serving(command, mine) as running:
+        yield mine, running.pid
+
+
+NGINX = """
+daemon off; master_process off; pid nginx.pid; error_log stderr;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; keepalive_requests 10000000; client_body_temp_path body; proxy_temp_path proxy;
+  fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+  upstream stub {{ server 127.0.0.1:{port}; keepalive 128; keepalive_requests 10000000; }}
+  server {{
+    listen 127.0.0.1:{mine};
+    location / {{
+      proxy_pass http://stub; proxy_http_version 1.1;
+      proxy_set_header Connection ""; proxy_buffering off;
+    }}
+  }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def nginx(program: str, port: int, folder: Path) -> Iterator[tuple[int, int]]:
+    """Nginx in front of the stub, in one process: port and process. It reads no answer."""
+    mine, config = free_port(), folder / "nginx.conf"
+    config.write_text(NGINX.format(port=port, mine=mine))
+    with serving([program, "-p", str(folder), "-c", str(config)], mine) as running:
+        yield mine, running.pid
+
+
 @contextlib.contextmanager
 def litellm(python: str, port: int, folder: Path) -> Iterator[tuple[int, int]]:
     """LiteLLM's proxy in front of the stub, with one worker: port and process."""
     config = folder / "litellm.yaml"
     config.write_text(
-        "model_list:\n  - model_name: stub\n    litellm_params:\n      model: openai/stub\n"
-        f"      api_base: http://127.0.0.1:{port}/v1\n      api_key: sk-1\n"
+        "model_list:\n"
+        + "".join(
+            f"  - model_name: {name}\n    litellm_params:\n      model: openai/{name}\n"
+            f"      api_base: http://127.0.0.1:{port}/v1\n      api_key: sk-1\n"
+            for name in ("stub", "paced")
+        )
     )
     mine = free_port()
     command = [str(Path(python).parent / "litellm"), "--config", str(config), "--port", str(mine)]
@@ -277,8 +383,13 @@ async def best(port: int, pid: int, *, clients: int, stream: bool, seconds: floa
 
 async def measure(name: str, port: int, pid: int, seconds: float) -> None:
     """All loads on one server, printed."""
+    paced = await pace(port, pid, PACED)
+    print(
+        f"{name:10} paced  {PACED:3} streams: {paced.cpu_per_chunk:6.2f} us CPU per chunk",
+        flush=True,
+    )
     for stream in (True, False):
-        for clients in (1, 16):
+        for clients in (1, 16, 64):
             load = await best(port, pid, clients=clients, stream=stream, seconds=seconds)
             kind = "stream" if stream else "whole "
             line = f"{name:10} {kind} {clients:3} clients: {load.requests_per_second:8.0f} req/s"
@@ -299,6 +410,11 @@ async def main(arguments: argparse.Namespace) -> None:
             await measure("roundhouse", mine, pid, arguments.seconds)
             resident = await hold(mine, pid)
             print(f"roundhouse holds {SLOW} slow streams in {resident / 2**20:.0f} MiB", flush=True)
+        with over_httpx(port) as (theirs, pid):
+            await measure("httpx", theirs, pid, arguments.seconds)
+        if (program := shutil.which("nginx")) is not None:
+            with nginx(program, port, folder) as (theirs, pid):
+                await measure("nginx", theirs, pid, arguments.seconds)
         if arguments.litellm:
             try:
                 with litellm(arguments.litellm, port, folder) as (theirs, pid):
@@ -310,7 +426,11 @@ async def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stub", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--httpx", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--litellm", metavar="PYTHON", help="an interpreter that has LiteLLM")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
     arguments = parser.parse_args()
-    uvloop.run(_serve_stub(arguments.stub) if arguments.stub else main(arguments))
+    if arguments.httpx:
+        _serve_httpx(*arguments.httpx)
+    else:
+        uvloop.run(_serve_stub(arguments.stub) if arguments.stub else main(arguments))
