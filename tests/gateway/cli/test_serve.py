@@ -85,7 +85,7 @@ def fill(end: int) -> None:
 
 def test_without_a_model_the_bundled_one_is_served(serve: Serve) -> None:
     server = serve()
-    assert server.out.line_with("model:").strip() == f"model: {bundled.GGUF.stem}"
+    assert server.out.line_with("model:").strip() == f"model:  {bundled.GGUF.stem}"
     assert server.stop() == 0
 
 
