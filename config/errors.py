@@ -37,4 +37,4 @@ def suggestion(word: object, options: Iterable[str]) -> str:
     """The end of a message: the nearest of `options`, or all of them where none is near."""
     known, text = sorted(options), str(word)
     near = get_close_matches(text, known, n=1) if len(text) <= LONGEST else []
-    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known) or 'nothing'}"
+    return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known) or 'nothing'}"

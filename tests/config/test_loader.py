@@ -55,7 +55,7 @@ MISTAKES = [
     ),
     (
         ONE_MODEL + "    backend: transformers\n    options:\n      gpu_layers: 3",
-        "6: $.models[0].options.gpu_layers: unknown option; there is adapters",
+        "6: $.models[0].options.gpu_layers: unknown option; available: adapters",
     ),
     (
         ONE_MODEL + "    options: {gpu_layers: 3, device: cpu}",
