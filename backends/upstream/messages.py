@@ -434,9 +434,9 @@ class MessagesReader:
         """It has ended."""
         return self.is_done or self._finished
 
-    def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
-        """The deltas of some events. Raises UpstreamError for an error and for what is no event."""
-        return [event for payload in payloads for event in self._read(_decoded(payload))]
+    def read(self, payload: bytes) -> list[RemoteEvent]:
+        """The deltas of an event. Raises UpstreamError for an error and for what is no event."""
+        return list(self._read(_decoded(payload)))
 
     def _read(self, wire: _EventWire) -> Iterator[RemoteEvent]:
         match wire.type:

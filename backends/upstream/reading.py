@@ -28,7 +28,7 @@ import re
 import uuid
 from array import array
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -379,18 +379,17 @@ class AnswerReader:
         """Every choice that began has ended, or the stream has: some servers leave choices out."""
         return self.is_done or (any(self._begun) and self._begun == self._finished)
 
-    def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
-        """The deltas in the payloads of some events. Raises UpstreamError for an error in the
-        stream, and for what is no chunk.
+    def read(self, payload: bytes) -> list[RemoteEvent]:
+        """The deltas in the payload of an event, or in a whole body. Raises UpstreamError for an
+        error in the stream, and for what is no chunk.
         """
         events: list[RemoteEvent] = []
-        for payload in payloads:
-            if payload == DONE:
-                self.is_done = True
-            elif isinstance(payload, ErrorData):
-                raise named_error(payload)
-            elif payload:
-                self._add(events, _decoded(payload), payload)
+        if payload == DONE:
+            self.is_done = True
+        elif isinstance(payload, ErrorData):
+            raise named_error(payload)
+        elif payload:
+            self._add(events, _decoded(payload), payload)
         return events
 
     def _add(self, events: list[RemoteEvent], chunk: Chunk, payload: bytes) -> None:

@@ -68,8 +68,8 @@ class RemoteReader(Protocol):
         """Nothing is missing."""
         ...
 
-    def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
-        """The events in some payloads, or in a whole body. Raises UpstreamError."""
+    def read(self, payload: bytes) -> list[RemoteEvent]:
+        """The events in one payload, or in a whole body. Raises UpstreamError."""
         ...
 
 
@@ -332,7 +332,7 @@ class StreamedAnswer:
         events: list[RemoteEvent] = []
         for payload in payloads:
             try:
-                events += self._reader.read([payload])
+                events += self._reader.read(payload)
             except UpstreamError as error:
                 if not events:
                     raise
@@ -371,9 +371,9 @@ class WholeAnswer:
     async def begin(self) -> None:
         body = await read_body(self._response, self._limit)
         if len(body) < LONG_BODY:
-            self._events = self._reader.read([body])
+            self._events = self._reader.read(body)
         else:
-            self._events = await asyncio.to_thread(self._reader.read, [body])
+            self._events = await asyncio.to_thread(self._reader.read, body)
         if not self._reader.is_whole:
             raise cut()
 

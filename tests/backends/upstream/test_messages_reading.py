@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 def read(*events: Any, kept: Signatures | None = None) -> list[RemoteEvent]:
     reader = MessagesReader(kept or Signatures())
-    found = reader.read([msgspec.json.encode(event) for event in events])
+    found = [one for event in events for one in reader.read(msgspec.json.encode(event))]
     assert reader.is_whole
     return found
 
@@ -137,7 +137,7 @@ def test_a_whole_message() -> None:
 def test_an_error_inside_a_stream_has_the_status_of_its_type() -> None:
     wire = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     with pytest.raises(UpstreamError) as caught:
-        MessagesReader(Signatures()).read([msgspec.json.encode(wire)])
+        MessagesReader(Signatures()).read(msgspec.json.encode(wire))
     assert (caught.value.status, caught.value.type) == (529, "overloaded_error")
 
 

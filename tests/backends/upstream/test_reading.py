@@ -12,7 +12,8 @@ from backends.upstream.reading import AnswerReader
 
 
 def read(*chunks: Any, choices: int = 1) -> list[RemoteEvent]:
-    return AnswerReader(choices).read([msgspec.json.encode(one) for one in chunks])
+    reader = AnswerReader(choices)
+    return [event for one in chunks for event in reader.read(msgspec.json.encode(one))]
 
 
 def delta(**said: Any) -> dict[str, Any]:
