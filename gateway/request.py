@@ -169,6 +169,17 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     opens_turn: bool = True  # the prompt ends where the model's turn begins, not before it
 
     @property
+    def asks_for_form(self) -> bool:
+        """The answer has a shape, or calls: only then it may be constrained."""
+        demanded = self.tool_choice not in ("auto", "none")
+        return demanded or bool(self.tools) or self.answering.shape is not None
+
+    @property
+    def has_images(self) -> bool:
+        """Pictures stand somewhere in the conversation."""
+        return any(isinstance(part, ImagePart) for each in self.messages for part in each.parts)
+
+    @property
     def one_call(self) -> bool:
         """The answer ends with its first call. A tool that is named is called exactly once, as with
         OpenAI.

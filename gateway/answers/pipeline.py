@@ -28,7 +28,7 @@ from backends.remote import RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Unsplit, jobs_of, merged, stopping
 from gateway.answers.call import Call
-from gateway.answers.constraints import WITHOUT_TOOLS, AnswerConstraint, Constraints
+from gateway.answers.constraints import FREE, WITHOUT_TOOLS, AnswerConstraint, Constraints
 from gateway.answers.interpreter import SamplingOverrides
 from gateway.answers.parameters import (
     parameters,
@@ -276,7 +276,9 @@ class Pipeline:
                 )
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
-        bound = await self._constraints.chat(request, interpreter, framed, lease.local)
+        bound = FREE
+        if request.asks_for_form:
+            bound = await self._constraints.chat(request, interpreter, framed, lease.local)
         images = await held.enter_async_context(album.decoded()) if album else {}
         shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
         budget = interpreter.budget(request, framed, lease.local)
@@ -359,9 +361,9 @@ class Pipeline:
         A request with pictures for a model without vision is refused before anything is fetched or
         loaded.
         """
-        placed = images_in(request.messages)
-        if not placed:
+        if not request.has_images:
             return None
+        placed = images_in(request.messages)
         status = self._registry.status(entry.name)
         remote = entry.files.remote
         if remote is not None and remote.fetches_images and "image" in status.modalities:
