@@ -8,7 +8,7 @@ Choices that another server left out: one that ignores `n` is asked for the rest
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -16,7 +16,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -109,7 +109,11 @@ class Relay:
             return answer
 
         async with self._first(question, begun) as (replica, answer):
-            yield self._read(replica, answer, question)
+            patience = _Patience(self._config.stall_timeout, self._config.total_timeout)
+            try:
+                yield self._read(replica, answer, question, patience)
+            finally:
+                patience.end()
 
     async def whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         """What `read` makes of an answer that is one JSON body; what it raises as `Unhealthy` is
@@ -244,15 +248,13 @@ class Relay:
         return headers
 
     async def _read(
-        self, replica: Replica, answer: "RelayedAnswer", question: Question
+        self, replica: Replica, answer: "RelayedAnswer", question: Question, patience: "_Patience"
     ) -> AsyncIterator[Sequence[RemoteEvent]]:
         self._balance.answers(replica)
         self._balance.returns_to(replica, question.conversation)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._config.total_timeout
         try:
             with httpx_errors(self._config):
-                while (events := await self._within(answer, deadline)) is not None:
+                while (events := await _next(answer, patience)) is not None:
                     if events:
                         yield events
         except UpstreamError as error:
@@ -260,20 +262,58 @@ class Relay:
             raise self._cleaner.cleaned(error) from None
         self._balance.succeeded(replica, question.caller.key)
 
-    async def _within(
-        self, answer: "RelayedAnswer", deadline: float
-    ) -> Sequence[RemoteEvent] | None:
-        """The events of the next bytes, which may be none; None at the end."""
-        if (events := answer.ready()) is not None:
-            return events
-        now, stall = asyncio.get_running_loop().time(), self._config.stall_timeout
+
+async def _next(answer: "RelayedAnswer", patience: "_Patience") -> Sequence[RemoteEvent] | None:
+    """The events of the next bytes, which may be none; None at the end."""
+    if (events := answer.ready()) is not None:
+        return events
+    return await patience.wait(answer.next())
+
+
+class _Patience:
+    """The time-outs of one stream: seconds between two bytes, and of all of it. One timer looks at
+    a stamp; a timer for each chunk cost as much as reading it.
+    """
+
+    def __init__(self, stall: float, total: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stall, self._total = stall, total
+        self._began = self._since = self._loop.time()
+        self._task: asyncio.Task[Any] | None = None  # that waits, since then
+        self._error: UpstreamError | None = None
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    @property
+    def _due(self) -> float:
+        return min(self._since + self._stall, self._began + self._total)
+
+    async def wait(self, bytes_to_come: Coroutine[Any, Any, T]) -> T:
+        """What they give. Raises UpstreamError when they come too late."""
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        self._task, self._since, cancelled = task, self._loop.time(), task.cancelling()
         try:
-            async with asyncio.timeout_at(min(deadline, now + stall)):
-                return await answer.next()
-        except TimeoutError:
-            if now + stall >= deadline:
-                raise late("end", self._config.total_timeout) from None
-            raise late("go on", stall) from None
+            return await bytes_to_come
+        except asyncio.CancelledError:
+            if self._error is not None and task.uncancel() <= cancelled:
+                raise self._error from None
+            raise
+        finally:
+            self._task = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if self._task is None or now < self._due:  # while the client reads, nothing is late
+            at = self._due if now < self._due else now + min(self._stall, self._total) / 8
+            self._timer = self._loop.call_at(at, self._look)
+            return
+        is_over = self._began + self._total <= now
+        self._error = late("end", self._total) if is_over else late("go on", self._stall)
+        self._task.cancel()
+
+    def end(self) -> None:
+        """The answer is over, or given up."""
+        self._timer.cancel()
 
 
 def _is_about(error: UpstreamError, model: str) -> bool:
