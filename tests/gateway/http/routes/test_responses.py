@@ -388,7 +388,7 @@ async def test_one_in_the_background_is_cancelled(tmp_path: Path) -> None:
 
 async def test_one_in_the_background_fails_where_it_is_read(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running, client(running) as api:
-        for name, text in (("scripted", "the script says to fail"), ("nobody", "no model")):
+        for name, text in (("scripted", "the script says to fail"), ("nobody", "not found")):
             made = await api.responses.create(model=name, input="break", background=True)
             with anyio.fail_after(HANG):
                 while (found := await api.responses.retrieve(made.id)).status != "failed":
