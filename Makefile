@@ -44,7 +44,7 @@ run: $(RUN) ## serve the bundled model on 127.0.0.1:8000
 test: $(TEST) ## the suite, but for what is slow or needs a GPU
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-test-gateway: $(GATEWAY) ## the gateway's and the configuration's tests: no compiler, no torch, 350 MB
+test-gateway: $(GATEWAY) ## the gateway's and the configuration's tests: no compiler, no torch
 	@$(PYTEST) $(PARALLEL) $(HEAVY) tests/config tests/gateway tests/promises/clients $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
