@@ -1,9 +1,9 @@
 """The catalog of backends, and which one loads a model's files. A new backend is a folder and one
 line in `config.settings.EnginesConfig`.
 
-A backend folder holds three modules. `files` and `options` are cheap and import no engine: the
-first recognises a model on disk and estimates its memory, the second says what its options are
-called elsewhere. `container` imports the engine, so it is imported only when a model is loaded.
+A backend folder holds two modules. `files` is cheap and imports no engine: it recognises a model on
+disk, estimates its memory, and says what the engine's options are called elsewhere. `container`
+imports the engine, so it is imported only when a model is loaded.
 
 Commands that install missing packages where this code runs: in a checkout, in a tool's environment
 of uv, or with pip; and an engine's installation by platform.
@@ -184,6 +184,14 @@ class FilesModule(Protocol):
     COMPANIONS: tuple[str, ...]
     """Patterns of the files that every quantization in a repository needs besides its own."""
 
+    LOAD_OPTIONS: Mapping[str, Translation]
+    """TabbyAPI's load options that the engine has, with `vision` where it can do without and
+    `draft_model` where it takes one.
+    """
+
+    INSTALLATION: Installation | None
+    """None: it comes with Roundhouse."""
+
     def recognise(self, path: Path) -> ModelFiles | None:
         """The model at `path` (a file or a folder), or None if it isn't one of ours. Reads headers
         only.
@@ -211,18 +219,6 @@ class FilesModule(Protocol):
     def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
         """`options`, which say now that the model is to lie so; see `placements`."""
         ...
-
-
-class OptionsModule(Protocol):
-    """What `backends/<name>/options.py` offers."""
-
-    LOAD_OPTIONS: Mapping[str, Translation]
-    """TabbyAPI's load options that the engine has, with `vision` where it can do without and
-    `draft_model` where it takes one.
-    """
-
-    INSTALLATION: Installation | None
-    """None: it comes with Roundhouse."""
 
     def facts(self, options: EngineOptions) -> LoadFacts: ...
 
@@ -259,10 +255,6 @@ class Backend(msgspec.Struct, frozen=True):
     @property
     def files(self) -> FilesModule:
         return cast(FilesModule, self._module("files"))
-
-    @property
-    def naming(self) -> OptionsModule:
-        return cast(OptionsModule, self._module("options"))
 
     @property
     def container(self) -> ContainerModule:

@@ -1,17 +1,28 @@
-"""Folders exllamav2 can load: recognising them, and the memory they will need. Imports no engine.
+"""Folders exllamav2 can load: recognising them, the memory they will need, and what its options are
+called elsewhere. Imports no engine.
 
 It reads EXL2, GPTQ and unquantized safetensors. The last two are transformers' too, which comes
 before it in `backends.catalog`: a user who wants them here names the backend.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from backends.catalog import Cards, ModelFiles, Placement
+from backends.catalog import (
+    Cards,
+    Installation,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    Way,
+    renamed,
+)
 from backends.errors import LoadFailed
-from backends.exllama import files as exllama
+from backends.exllama import files as shared
 from backends.exllama.files import PagedCacheSize
 from backends.exllamav2.model_config import ignored_window
 from backends.huggingface import model_folder
@@ -56,7 +67,7 @@ def _sees(folder: Path, config: Fields) -> bool:
 
 
 def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
-    """See `exllama.files.cache_size`. Raises LoadFailed for a context beyond an ignored window."""
+    """See `shared.files.cache_size`. Raises LoadFailed for a context beyond an ignored window."""
     wanted, window = options.context_length or 0, _window(files.path)
     if window is not None and wanted > window:
         raise LoadFailed(
@@ -64,19 +75,19 @@ def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
             "no farther back, which exllamav2 doesn't support"
         )
     speculates = options.draft_model or options.ngram_speculation
-    drafted = exllama.drafted(options, DRAFTED) if speculates else 0
-    return exllama.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
+    drafted = shared.drafted(options, DRAFTED) if speculates else 0
+    return shared.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
 
 
 def draft(options: ExLlamaV2Options) -> ModelFiles | None:
     """The model that guesses ahead, if there is one. Raises LoadFailed."""
-    return exllama.draft(options, recognise, "exllamav2")
+    return shared.draft(options, recognise, "exllamav2")
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
-    """See `exllama.files.fitted`."""
+    """See `shared.files.fitted`."""
     assert isinstance(options, ExLlamaV2Options)
-    return exllama.fitted(files, options)
+    return shared.fitted(files, options)
 
 
 def placements(
@@ -84,9 +95,9 @@ def placements(
     options: EngineOptions,
     cards: Cards,
 ) -> Sequence[Placement]:
-    """See `exllama.files.placements`."""
+    """See `shared.files.placements`."""
     assert isinstance(options, ExLlamaV2Options)
-    return exllama.placements(options, cards, _drafting(files, options))
+    return shared.placements(options, cards, _drafting(files, options))
 
 
 def _drafting(files: ModelFiles | None, options: ExLlamaV2Options) -> float:
@@ -98,9 +109,9 @@ def _drafting(files: ModelFiles | None, options: ExLlamaV2Options) -> float:
 
 
 def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
-    """See `exllama.files.placed`."""
+    """See `shared.files.placed`."""
     assert isinstance(options, ExLlamaV2Options)
-    return exllama.placed(options, placement, cards)
+    return shared.placed(options, placement, cards)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
@@ -109,9 +120,52 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     models = [(files, CACHE_SHARE[options.cache_type])]
     if guess := draft(options):
         models.append((guess, CACHE_SHARE[draft_cache_type(options)]))
-    return exllama.need(models, cache_size(files, options).cells)
+    return shared.need(models, cache_size(files, options).cells)
 
 
 def draft_cache_type(options: ExLlamaV2Options) -> str:
     """Of the draft model's cache."""
     return options.draft_cache_type or options.cache_type
+
+
+CACHES = ("fp16", "q8", "q6", "q4")
+
+
+def _cache(option: str) -> Translation:
+    def translated(mode: str) -> Mapping[str, Any]:
+        if mode.lower() not in CACHES:
+            raise ValueError("exllamav2 has FP16, Q8, Q6 and Q4")
+        return {option: mode.lower()}
+
+    return translated
+
+
+INSTALLATION = Installation(
+    package="exllamav2",
+    needs_card=True,
+    ways={
+        **shared.WAYS,
+        "Linux, CUDA": Way(
+            "scripts/install exllamav2", note=f"{shared.EXTENSION}; flash-attn to batch"
+        ),
+    },
+)
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    **shared.LOAD_OPTIONS,
+    "cache_mode": _cache("cache_type"),
+    "draft_mode": shared.drafting(shared.NO_DRAFTS),
+    "draft_cache_mode": _cache("draft_cache_type"),
+    "rope_scale": renamed("rope_scale"),
+    "rope_alpha": renamed("rope_alpha"),
+}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return msgspec.structs.replace(
+        shared.facts(options, options.cache_type),
+        rope_scale=options.rope_scale,
+        rope_alpha=options.rope_alpha,
+    )

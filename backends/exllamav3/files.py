@@ -1,4 +1,5 @@
-"""Folders exllamav3 can load: recognising them, and the memory they will need. Imports no engine.
+"""Folders exllamav3 can load: recognising them, the memory they will need, and what its options are
+called elsewhere. Imports no engine.
 
 It reads EXL3 and unquantized safetensors. The latter are transformers' too, which comes before it
 in `backends.catalog`: a user who wants them here names the backend.
@@ -7,12 +8,23 @@ in `backends.catalog`: a user who wants them here names the backend.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from backends.catalog import CPU, Cards, ModelFiles, Placement
+from backends.catalog import (
+    CPU,
+    Cards,
+    Installation,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    Way,
+    renamed,
+)
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.exllama import files as exllama
+from backends.exllama import files as shared
 from backends.exllama.files import PagedCacheSize
 from backends.exllamav3 import architectures
 from backends.huggingface import model_folder, torch_devices
@@ -76,9 +88,9 @@ def draft_cache_type(options: ExLlamaV3Options) -> str:
 
 
 def cache_size(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
-    """See `exllama.files.cache_size`."""
+    """See `shared.files.cache_size`."""
     share = cache_share(options.cache_type)
-    return exllama.cache_size(files, options, share, _drafted(files, options), spare=ENDS)
+    return shared.cache_size(files, options, share, _drafted(files, options), spare=ENDS)
 
 
 def together(files: ModelFiles, options: ExLlamaV3Options) -> int:
@@ -101,7 +113,7 @@ def draft(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles | None:
     Raises LoadFailed.
     """
     if not options.mtp:
-        return exllama.draft(options, _recognise_draft, "exllamav3")
+        return shared.draft(options, _recognise_draft, "exllamav3")
     if options.draft_model or options.ngram_speculation:
         raise LoadFailed("mtp, a draft model and n-gram speculation exclude each other; choose one")
     config = _config(files.path)
@@ -133,22 +145,22 @@ def _recognise_draft(path: Path) -> ModelFiles | None:
 def _drafted(files: ModelFiles, options: ExLlamaV3Options) -> int:
     """How many tokens are drafted at a time."""
     if options.mtp:
-        return exllama.drafted(options, architectures.drafted_with_heads(_config(files.path)))
+        return shared.drafted(options, architectures.drafted_with_heads(_config(files.path)))
     if options.draft_model:
         guess = draft(files, options)
         assert guess is not None
-        return exllama.drafted(options, architectures.drafted_by(_config(guess.path)))
-    return exllama.drafted(options, architectures.DRAFTED) if options.ngram_speculation else 0
+        return shared.drafted(options, architectures.drafted_by(_config(guess.path)))
+    return shared.drafted(options, architectures.DRAFTED) if options.ngram_speculation else 0
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
-    """See `exllama.files.fitted`. Raises LoadFailed for options that contradict each other."""
+    """See `shared.files.fitted`. Raises LoadFailed for options that contradict each other."""
     assert isinstance(options, ExLlamaV3Options)
     if options.disk_cache_dir and not options.cpu_cache_size:
         raise LoadFailed("disk_cache_dir needs a cpu_cache_size: pages reach the disk through it")
     if options.mtp:
         return msgspec.structs.replace(files, modalities=("text",))
-    return exllama.fitted(files, options)
+    return shared.fitted(files, options)
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -161,7 +173,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     models = [(files, cache_share(options.cache_type))]
     if guess is not None:
         models.append((guess, cache_share(draft_cache_type(options))))
-    found = exllama.need(models, cache_size(files, options).cells)
+    found = shared.need(models, cache_size(files, options).cells)
     states = sum(architectures.bytes_of_sequence(one) for one, _ in models)
     kept = together(files, options) * states + _kept(files, guess, options)
     return msgspec.structs.replace(found, cache=found.cache + kept)
@@ -209,7 +221,7 @@ def placements(
     options: EngineOptions,
     cards: Cards,
 ) -> Sequence[Placement]:
-    """All cards alike where a tensor is spread over them, else see `exllama.files.placements`; and
+    """All cards alike where a tensor is spread over them, else see `shared.files.placements`; and
     in main memory what is kept there.
     """
     assert isinstance(options, ExLlamaV3Options)
@@ -220,19 +232,66 @@ def placements(
         if guess is not None:
             alone = msgspec.structs.replace(options, draft_model=None, mtp=False)
             drafting = 1 - estimate(files, alone).total / total
-    found = exllama.placements(options, cards, drafting)
+    found = shared.placements(options, cards, drafting)
     if options.tensor_parallel and not any(options.gpu_split):
         usable = torch_devices.cards(cards)
         found = (dict.fromkeys(usable, 1 / len(usable)) or {CPU: 1.0},)
     if not kept:
         return found
-    return tuple(exllama.joined(placement, {CPU: 1.0}, kept) for placement in found)
+    return tuple(shared.joined(placement, {CPU: 1.0}, kept) for placement in found)
 
 
 def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
-    """See `exllama.files.placed`."""
+    """See `shared.files.placed`."""
     assert isinstance(options, ExLlamaV3Options)
     if options.tensor_parallel:
         return options
     on_cards = {device: share for device, share in placement.items() if device != CPU}
-    return exllama.placed(options, on_cards or placement, cards)
+    return shared.placed(options, on_cards or placement, cards)
+
+
+CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")
+
+
+def _cache(option: str) -> Translation:
+    """`Q8`, or bits of keys and values apart: `8,4`."""
+
+    def translated(mode: str) -> Mapping[str, Any]:
+        kind = mode.lower().replace(" ", "")
+        if not CACHE.fullmatch(kind):
+            raise ValueError(
+                "exllamav3 has FP16, Q8 to Q2, or bits of keys and values such as '8,4'"
+            )
+        return {option: kind}
+
+    return translated
+
+
+INSTALLATION = Installation(
+    package="exllamav3",
+    needs_card=True,
+    ways={
+        **shared.WAYS,
+        "Linux, CUDA": Way("scripts/install exllamav3", note=shared.EXTENSION),
+    },
+)
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    **shared.LOAD_OPTIONS,
+    "cache_mode": _cache("cache_type"),
+    "draft_mode": shared.drafting({**shared.NO_DRAFTS, "mtp": False}, "mtp"),
+    "draft_cache_mode": _cache("draft_cache_type"),
+    "dynamic_draft": renamed("dynamic_draft_tokens"),
+    "ngram_match_min": renamed("ngram_match_min"),
+    "sysmem_kv_cache": renamed("cpu_cache_size"),
+    "sysmem_recurrent_cache": renamed("recurrent_cache_size"),
+    "cpu_moe_offload_layers": renamed("moe_cpu_offload"),
+    "tensor_parallel": renamed("tensor_parallel"),
+    "tensor_parallel_backend": renamed("tensor_parallel_backend"),
+}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    assert isinstance(options, ExLlamaV3Options)
+    return shared.facts(options, options.cache_type)

@@ -32,7 +32,7 @@ from backends.huggingface import recurrent
 from backends.protocol import Modality, Task
 from backends.samplers import Sampling
 
-FILE = "generation_config.json"
+GENERATION_CONFIG = "generation_config.json"
 
 Reading = Callable[[Any], Any]
 
@@ -59,7 +59,7 @@ NAMES: Mapping[str, tuple[str, Reading]] = {
 }
 
 
-def sampling(config: Mapping[str, Any]) -> Sampling:
+def sampling_defaults(config: Mapping[str, Any]) -> Sampling:
     """What `config` says about sampling; what it doesn't name stays neutral.
 
     `do_sample: false` is greedy. Raises ValueError or TypeError for a value of the wrong kind.
@@ -74,11 +74,11 @@ def sampling(config: Mapping[str, Any]) -> Sampling:
     return Sampling(**named)
 
 
-def read(folder: Path) -> Sampling | None:
+def generation_defaults(folder: Path) -> Sampling | None:
     """The defaults of the model in `folder`; None where it has none, or nothing legible."""
     try:
-        config = json.loads((folder / FILE).read_bytes())
-        found = bounds.sound(sampling(config))
+        config = json.loads((folder / GENERATION_CONFIG).read_bytes())
+        found = bounds.sound(sampling_defaults(config))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return found if found.requested() else None
@@ -157,7 +157,7 @@ def described(
         vocab_size=recurrent.number(text, ("vocab_size",), 0),
         heads=recurrent.number(text, HEADS, 0),
         activation_bytes=activation_bytes(text),
-        generation_defaults=read(path),
+        generation_defaults=generation_defaults(path),
     )
 
 

@@ -3,11 +3,10 @@ continuous batching.
 
 Without an engine:
 
-    files.py      recognises a GGUF file; the sampling its makers suggest
+    files.py      recognises a GGUF file; the sampling its makers suggest; its options elsewhere
     gguf.py       the header of one
     memory.py     the memory that its graph, the CPU's own layouts, a projector or an encoder take
     trial.py      a file is tried in a child first
-    options.py    what its options are called elsewhere
 
 With one:
 

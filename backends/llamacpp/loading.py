@@ -27,6 +27,7 @@ from backends.catalog import ModelFiles, divided
 from backends.devices import own_name
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp.files import (
+    INSTALLATION,
     MOST_SLOTS,
     cache_layout,
     changeable,
@@ -38,7 +39,6 @@ from backends.llamacpp.files import (
     snapshot_bytes,
 )
 from backends.llamacpp.library import api
-from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo

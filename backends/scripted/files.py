@@ -1,12 +1,14 @@
-"""Recognises a script: a YAML-free, JSON file named `*.script.json` (see `Script`)."""
+"""Recognises a script: a YAML-free, JSON file named `*.script.json` (see `Script`). Of the options'
+names elsewhere it has none.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, Cards, ModelFiles, Placement
+from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation
 from backends.protocol import MemoryNeed, Modality
 from config.engines import EngineOptions
 
@@ -82,3 +84,12 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """A script takes the memory that it claims."""
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
+
+
+INSTALLATION = None
+LOAD_OPTIONS: Mapping[str, Translation] = {}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    return LoadFacts()

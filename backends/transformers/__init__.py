@@ -1,16 +1,14 @@
 """transformers in the process: Hugging Face folders, with continuous batching and pictures.
 
     files.py      recognises such a folder, by its JSON files (no engine needed)
-    loading.py    options -> model; progress, cancellation, errors
-    adapters.py   LoRA on a loaded model
-    processor.py  the model's own processor, also where torchvision isn't installed
+    loading.py    options -> model, with LoRA; progress, cancellation, errors
     memory.py     when memory runs out, and giving it back
     grid.py       the cache: rows of cells and of states, one row per sequence, and how many
     forward.py    one pass over neighbouring rows; the trial that shows whether a model can do that
     traced.py     the same pass without Python, recorded when the model is loaded
     batching.py   the loop's body: one pass for all answers, prompts in chunks between
-    sampler.py    the jobs of a pass get their tokens, together or each by itself
-    solo.py       jobs that can't share passes, one after another through `generate`
+    solo.py       jobs that can't share passes, one after another through `generate`, with the
+                  model's own processor
     engine.py     the engine the driver steps: batching and solo side by side
     encoder.py    models that make vectors or rank; encoders.py: recognises their folders
     container.py  entry point: `load`

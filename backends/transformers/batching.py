@@ -10,12 +10,17 @@ Busy rows are always the first ones: a job that ends leaves its row to the last 
 pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
 next turn. Where layers keep states, a sequence goes back to a snapshot alone, see
 `backends.snapshots`, and a pass has as many tokens of each row.
+
+The next tokens of a pass's jobs are drawn together; where that fails, each by itself. What one
+job's parameters raise is that job's alone: the others' tokens and random numbers are what they
+would have been without it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
 import torch
 
 from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, common, place
@@ -23,15 +28,72 @@ from backends.constraints import Mask
 from backends.engine import JobFailed, PromptScored, Token
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
-from backends.sampling.batch import logprobs
+from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.snapshots import SnapshotBudget, SnapshotMarks, places
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid, GridLimit, Size, fit
-from backends.transformers.memory import while_generating
-from backends.transformers.sampler import Sampled, Sampler
+from backends.transformers.memory import ran_out, while_generating
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """A job's next token."""
+
+    token: int
+    logprob: TokenLogprob | None  # None: not asked for
+
+
+class Sampler:
+    """Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes."""
+
+    def __init__(self, context: SamplingContext, piece: Callable[[int], bytes]) -> None:
+        self._context = context
+        self._piece = piece
+        self._batch: SamplerBatch | None = None
+
+    def clear(self) -> None:
+        """Forget the jobs."""
+        self._batch = None
+
+    def sample(
+        self, states: Sequence[SamplerState], logits: torch.Tensor
+    ) -> Sequence[Sampled | Exception]:
+        """For each row of `logits` (jobs, vocabulary), float32: a token, or what its own job
+        raised. The owners append the tokens and then call their states' `drawn`.
+
+        Raises errors of memory that ran out: they are no single job's.
+        """
+        try:
+            return self._together(tuple(states), logits)
+        except Exception as error:
+            if ran_out(error):
+                raise
+        self._batch = None
+        return [self._alone(state, row) for state, row in zip(states, logits.split(1), strict=True)]
+
+    def _together(self, states: tuple[SamplerState, ...], logits: torch.Tensor) -> list[Sampled]:
+        if self._batch is None or self._batch.states != states:
+            self._batch = SamplerBatch(states, self._context)
+        return self._sampled(self._batch, logits)
+
+    def _alone(self, state: SamplerState, logits: torch.Tensor) -> Sampled | Exception:
+        try:
+            [sampled] = self._sampled(SamplerBatch([state], self._context), logits)
+        except Exception as error:
+            if ran_out(error):
+                raise
+            return error
+        return sampled
+
+    def _sampled(self, batch: SamplerBatch, logits: torch.Tensor) -> list[Sampled]:
+        tokens = batch.draw(logits)
+        wanted = [state.logprobs for state in batch.states]
+        found = logprobs(logits, tokens, wanted, self._piece)
+        batch.count(tokens)  # last: a job that is drawn for again was not counted
+        return [Sampled(token, logprob) for token, logprob in zip(tokens, found, strict=True)]
+
 
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 # Tokens of a prompt that are computed in one pass in the time of one by itself, see

@@ -15,8 +15,7 @@ from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import TransformersModel
 from backends.transformers.memory import give_back, in_our_words, while_generating
-from backends.transformers.processor import ProcessorInputs
-from backends.transformers.solo import Solo
+from backends.transformers.solo import ProcessorInputs, Solo
 
 
 class TransformersEngine:

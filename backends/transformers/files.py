@@ -1,17 +1,30 @@
 """Hugging Face folders on disk: recognising them, what their JSON files say, the memory they will
-need.
+need, and what the options are called elsewhere.
 
 Imports no engine, reads no weights: `config.json`, the templates' files and the sizes of the weight
 files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from backends import devices, snapshots
-from backends.catalog import CPU, Cards, ModelFiles, Placement, smallest_first
+from backends.catalog import (
+    CPU,
+    IN_WSL,
+    SUITE,
+    Cards,
+    Installation,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    Way,
+    renamed,
+    smallest_first,
+)
 from backends.huggingface import model_folder, torch_devices
 from backends.protocol import MemoryNeed
 from backends.transformers import encoders
@@ -188,3 +201,26 @@ def stored_dtype(files: ModelFiles) -> str | None:
     text = model_folder.text_config(config)
     named = config.get("dtype") or config.get("torch_dtype") or text.get("dtype")
     return str(named) if named else None
+
+
+INSTALLATION = Installation(
+    package="torch",
+    others=("transformers", "accelerate", "safetensors"),
+    for_cards="TORCH_INDEX=… scripts/install transformers",
+    ways={
+        "Linux, CPUs": Way("scripts/install transformers", SUITE),
+        "Linux, CUDA": Way("TORCH_INDEX=… scripts/install transformers"),
+        "Linux, ROCm": Way("TORCH_INDEX=… scripts/install transformers"),
+        "Linux, Vulkan": Way("", note="torch has no build for it"),
+        "macOS (Metal)": Way("scripts/install transformers", note="on CPUs: MPS is not used"),
+        "Windows": IN_WSL,
+    },
+)
+
+LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    assert isinstance(options, TransformersOptions)
+    return LoadFacts(cache_tokens=options.cache_tokens, adapters=tuple(options.adapters))

@@ -36,7 +36,7 @@ TABLE: Mapping[Platform, Mapping[str, Way]] = {
     row: {
         backend.name: wanted.ways[row]
         for backend in BACKENDS.values()
-        if (wanted := backend.naming.INSTALLATION) is not None
+        if (wanted := backend.files.INSTALLATION) is not None
     }
     for row in PLATFORMS
 }
@@ -132,7 +132,7 @@ def _ways(here: Platform) -> Iterator[tuple[str, str, str, str]]:
 
 def _engines(here: Platform) -> Iterator[tuple[str, str, str]]:
     for backend in BACKENDS.values():
-        if (wanted := backend.naming.INSTALLATION) is None:
+        if (wanted := backend.files.INSTALLATION) is None:
             continue
         try:
             number = version(wanted.package)

@@ -272,7 +272,7 @@ def warn_of_missing(entries: Iterable[ModelEntry]) -> None:
     for entry in entries:
         wanting.setdefault(entry.files.backend, []).append(entry.name)
     for name, models in wanting.items():
-        wanted = BACKENDS[name].naming.INSTALLATION if name in BACKENDS else None
+        wanted = BACKENDS[name].files.INSTALLATION if name in BACKENDS else None
         if wanted and (missing := tuple(absent((wanted.package, *wanted.others)))):
             log.warning(
                 "an engine is not installed",

@@ -108,7 +108,7 @@ class Services(msgspec.Struct, frozen=True):
         """What a model is loaded with, or would be, in its engine's words."""
         if status.files is None or status.options is None or status.files.remote is not None:
             return None
-        return self.catalog[status.files.backend].naming.facts(status.options)
+        return self.catalog[status.files.backend].files.facts(status.options)
 
     async def find(self, name: str, access: Access) -> ModelEntry:
         """See `Registry.find`."""

@@ -16,7 +16,6 @@ from backends.catalog import (
     ContainerModule,
     FilesModule,
     LoadFacts,
-    OptionsModule,
 )
 from backends.errors import LoadFailed
 from config.engines import (
@@ -33,7 +32,7 @@ ENGINES = {"torch", "transformers", "llama_cpp", "exllamav2", "exllamav3"}
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda one: one.name)
 def test_a_folder_offers_what_the_protocols_say(backend: Backend) -> None:
-    for module, protocol in ((backend.files, FilesModule), (backend.naming, OptionsModule)):
+    for module, protocol in ((backend.files, FilesModule),):
         assert all(hasattr(module, name) for name in protocol.__annotations__), module
         functions = inspect.getmembers(protocol, inspect.isfunction)
         for name, promised in functions:
@@ -48,7 +47,7 @@ def test_what_is_asked_of_every_file_imports_no_engine() -> None:
     """In a process of its own: here some other test may have imported them."""
     code = (
         "import sys; from backends.catalog import BACKENDS\n"
-        "[(one.files, one.naming) for one in BACKENDS.values()]\n"
+        "[one.files for one in BACKENDS.values()]\n"
         f"print(sorted({ENGINES!r} & set(sys.modules)))"
     )
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -84,7 +83,7 @@ def test_what_is_asked_of_every_file_imports_no_engine() -> None:
 )
 def test_options_in_the_words_of_model_lists(options: EngineOptions, facts: LoadFacts) -> None:
     backend = next(one for one in BACKENDS.values() if one.options is type(options))
-    assert backend.naming.facts(options) == facts
+    assert backend.files.facts(options) == facts
 
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda one: one.name)
@@ -112,7 +111,7 @@ def test_only_options_that_an_engine_has_are_translated(backend: Backend) -> Non
         "sysmem_recurrent_cache": 64,
         "cpu_moe_offload_layers": 2,
     }
-    for name, translation in backend.naming.LOAD_OPTIONS.items():
+    for name, translation in backend.files.LOAD_OPTIONS.items():
         msgspec.convert(dict(translation(values[name])), backend.options)
 
 

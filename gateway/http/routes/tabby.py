@@ -172,7 +172,7 @@ def _options(
         if order.asked or order.draft is not None:
             raise InvalidRequest(f"{entry.name} runs on another server, which has its own options")
         return {}
-    own = services.catalog[files.backend].naming.LOAD_OPTIONS
+    own = services.catalog[files.backend].files.LOAD_OPTIONS
     options = engine_options(order.asked, files.backend, own, services.catalog.configured_only)
     options |= _vision(order, entry, own)
     if order.draft is None:

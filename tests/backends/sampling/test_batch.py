@@ -24,7 +24,7 @@ from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.draw import Draw, way
 from backends.sampling.state import Dry, SamplerState, SamplingContext
 from backends.sampling.truncation import wider, window
-from backends.transformers.sampler import Sampler
+from backends.transformers.batching import Sampler
 
 CPU = torch.device("cpu")
 PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)

@@ -5,8 +5,7 @@ from backends.driver import DrivenContainer
 from backends.protocol import ModelContainer, ModelInfo, Progress, Report, Tokenizer
 from config.engines import EngineOptions
 from tests.backends.toy.engine import ByteTokenizer, TableEngine
-from tests.backends.toy.files import read
-from tests.backends.toy.options import ToyOptions
+from tests.backends.toy.files import ToyOptions, read
 
 
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:

@@ -8,8 +8,7 @@ from backends.catalog import ModelFiles
 from backends.constraints import Mask
 from backends.engine import Token
 from backends.protocol import Candidate, Generation, ModelInfo, TokenLogprob
-from tests.backends.toy.files import Table
-from tests.backends.toy.options import ToyOptions
+from tests.backends.toy.files import Table, ToyOptions
 
 END = 256  # the token after the 256 bytes
 Row = Mapping[int, float]  # token to its share

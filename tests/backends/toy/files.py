@@ -1,15 +1,20 @@
-"""Tables of which byte follows which, on disk: JSON files named `*.toy.json`. No engine."""
+"""Tables of which byte follows which, on disk: JSON files named `*.toy.json`; the toy's options,
+and what they are called elsewhere. No engine.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from backends.catalog import CPU, Cards, ModelFiles, Placement
+from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation, renamed
 from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
+from config.values import PathText
 
 SUFFIX = re.compile(r"\.toy\.json$")
 COMPANIONS: tuple[str, ...] = ()
@@ -65,3 +70,19 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
+
+
+class ToyOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sampled from a table."""
+
+    row_bytes: Annotated[int, Meta(ge=1)] = 64
+    table: PathText | None = None  # another one in place of the model's own
+
+
+INSTALLATION = None
+LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("row_bytes")}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    assert isinstance(options, ToyOptions)
+    return LoadFacts(cache_tokens=options.row_bytes)

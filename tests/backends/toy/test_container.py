@@ -17,7 +17,7 @@ from config.loader import load_config
 from config.settings import Config, EnginesConfig
 from tests.backends.contract import PROMISES, Subject, job, run, text_of
 from tests.backends.loopback import over_bytes
-from tests.backends.toy.options import ToyOptions
+from tests.backends.toy.files import ToyOptions
 from tests.gateway.http.serving import HELLO, Running, serving
 
 pytestmark = pytest.mark.anyio

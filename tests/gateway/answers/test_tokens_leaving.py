@@ -18,8 +18,7 @@ from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, ServerConfig
 from gateway.answers.tokens import LONG_TEXT
 from tests.backends.toy.engine import TableEngine
-from tests.backends.toy.files import read
-from tests.backends.toy.options import ToyOptions
+from tests.backends.toy.files import ToyOptions, read
 from tests.backends.toy.test_container import ToyConfig
 from tests.gateway.http.serving import send_chat, serving
 from tests.gateway.test_server_leaving import in_use

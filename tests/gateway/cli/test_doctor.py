@@ -17,7 +17,7 @@ def test_the_documentation_shows_it() -> None:
 
 
 def test_every_engine_that_is_installed_stands_in_every_row() -> None:
-    engines = [name for name, one in BACKENDS.items() if one.naming.INSTALLATION]
+    engines = [name for name, one in BACKENDS.items() if one.files.INSTALLATION]
     assert {tuple(ways) for ways in TABLE.values()} == {tuple(engines)}
 
 

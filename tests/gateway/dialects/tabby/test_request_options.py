@@ -41,7 +41,7 @@ FORM = {  # what the loader extension sends where its user left all as it was
 
 
 def engine_options(asked: dict[str, Any], backend: str) -> dict[str, Any]:
-    own = BACKENDS[backend].naming.LOAD_OPTIONS
+    own = BACKENDS[backend].files.LOAD_OPTIONS
     return tabby.engine_options(asked, backend, own, CONFIGURED_ONLY)
 
 

@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 from backends import catalog
 from backends.errors import BackendMissing, InvalidJob
 from backends.protocol import Generation, Image, ModelContainer
-from backends.transformers import processor
+from backends.transformers import solo
 from config.engines import TransformersOptions
 from tests.backends.contract import GREEDY, run
 from tests.backends.random_vision import KINDS, prompt, write
@@ -53,7 +53,7 @@ def job(container: ModelContainer, text: str, shown: Sequence[Any]) -> Generatio
 def by_itself(folder: Path, text: str, shown: Sequence[Any]) -> tuple[int, list[int]]:
     """What the model's own `generate` makes of it: the prompt's tokens, and the answer."""
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
-    inputs = processor.load(folder, model.config, trust_remote_code=False)(
+    inputs = solo.load(folder, model.config, trust_remote_code=False)(
         text=[text], images=[list(shown)] if shown else None, return_tensors="pt"
     )
     length = inputs["input_ids"].shape[1]
