@@ -35,7 +35,7 @@ from gateway.http.console.feed import Feed, reloaded
 from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.console.publishing import Publisher
-from gateway.http.detached import Generations, KeptStreams, Runs
+from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers, PolledAnswers
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, counting_hops
 from gateway.http.holding import Holdings, WholeBody, holding
@@ -192,9 +192,9 @@ def _services(
         metrics=metrics,
         bodies=WorkerThreads(BODY_THREADS),
         store=Store(config.store),
-        runs=Runs(),
-        streams=KeptStreams(lambda: reloader.config.llamaserver.stream_seconds),
-        generations=Generations(),
+        background=DetachedAnswers(BACKGROUND),
+        streams=DetachedAnswers(STREAMS, lambda: reloader.config.llamaserver.stream_seconds),
+        polled=PolledAnswers(),
         activity=activity,
         feed=feed,
         sampler=GaugeSampler(registry, activity),
@@ -277,7 +277,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
         async with (
             services.store as store,
             services.registry as registry,
-            services.runs.running(),
+            services.background.running(),
             services.downloads.running(),
             services.streams.running(),
             companions() as tasks,

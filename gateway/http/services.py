@@ -28,7 +28,12 @@ from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
 from gateway.http.console.feed import Feed
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
-from gateway.http.detached import Generations, KeptStreams, Runs
+from gateway.http.detached import (
+    BackgroundAnswer,
+    DetachedAnswer,
+    DetachedAnswers,
+    PolledAnswers,
+)
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import Activity, RequestLine, RequestRecord, line_of
 from gateway.hub import Downloads, Hub, Uploads
@@ -60,9 +65,9 @@ class Services(msgspec.Struct, frozen=True):
     metrics: Metrics
     bodies: WorkerThreads
     store: Store
-    runs: Runs
-    streams: KeptStreams
-    generations: Generations
+    background: DetachedAnswers[BackgroundAnswer]
+    streams: DetachedAnswers[DetachedAnswer]
+    polled: PolledAnswers
     activity: Activity
     feed: Feed
     sampler: GaugeSampler

@@ -3,6 +3,7 @@
 Their clients know one model: the one in use, else the default.
 """
 
+import time
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,9 @@ from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.kobold import request as wire
 from gateway.dialects.parameters import SamplingWire
+from gateway.events import Usage
 from gateway.http.auth import AnyRequest, caller
-from gateway.http.detached import Abortable, PolledAnswer
+from gateway.http.detached import NO_USAGE, Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.openapi.bodies import STRING
 from gateway.http.openapi.models import Body, Described, Routes
@@ -49,11 +51,21 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     exchange = await services.read(read, await request.body())
     asked = exchange.request
     reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
-    generation = PolledAnswer(request.auth.owner, exchange.genkey, reply)
+    begun: Answer | None = None
 
     def answered(answer: Answer) -> kobold.KoboldReply:
-        generation.answer = answer
+        nonlocal begun
+        begun = answer
         return reply
+
+    def usage() -> Usage:
+        return begun.usage() if begun is not None else NO_USAGE
+
+    def rest() -> bytes:
+        return reply.closing(usage()) if stream else reply.whole(usage())
+
+    def state() -> Polled:
+        return Polled(reply.texts(), usage(), reply.stop_reason)
 
     answering = Exchange(
         services.pipeline.text,
@@ -65,13 +77,8 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         WireOptions(quiet=services.config.server.comment_after),
     )
     kind = SSE.media_type.encode() if stream else JSON
-    return Abortable(
-        answering,
-        services.generations,
-        generation,
-        stream=stream,
-        begun=lambda data: Plain(data, media_type=kind),
-    )
+    generation = PolledAnswer(request.auth.owner, exchange.genkey, state)
+    return Abortable(answering, services.polled, generation, rest, media_type=kind)
 
 
 @get("/api/extra/generate/check", access="user")
@@ -87,7 +94,7 @@ async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
-    texts = services.generations.texts(access.owner, key) or ("",)
+    texts = services.polled.texts(access.owner, key) or ("",)
     return Plain(body(wire.Results([wire.Result(text=text) for text in texts])))
 
 
@@ -95,7 +102,7 @@ def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
 async def abort(request: AnyRequest, services: Services) -> ASGIApp:
     """End the caller's generation of that key; without one, the only one that has none."""
     key = kobold.read_keyed(await request.body()).genkey
-    found: wire.Word = "true" if services.generations.abort(request.auth.owner, key) else "false"
+    found: wire.Word = "true" if services.polled.abort(request.auth.owner, key) else "false"
     return Plain(body(wire.Aborted(found, found)))
 
 
@@ -201,17 +208,17 @@ async def cpp_version(services: Services) -> ASGIApp:
 @get("/api/extra/perf", access="user")
 async def perf(request: AnyRequest, services: Services) -> ASGIApp:
     """The caller's last generation, and how busy the server is."""
-    last, statuses = services.generations.last(request.auth.owner), services.visible(request.auth)
+    last, statuses = services.polled.last(request.auth.owner), services.visible(request.auth)
     found = wire.Perf(
         last_process=last.usage.prefill_seconds,
         last_eval=last.usage.decode_seconds,
         last_token_count=last.usage.completion_tokens,
         last_input_count=last.usage.prompt_tokens,
-        total_gens=services.generations.count(request.auth.owner),
+        total_gens=services.polled.counts[request.auth.owner],
         stop_reason=last.stop_reason,
         queue=sum(one.waiting for one in statuses),
         idle=0 if any(one.in_use for one in statuses) else 1,
-        uptime=services.generations.uptime(),
+        uptime=time.time() - services.metrics.started,
     )
     return Plain(body(found))
 

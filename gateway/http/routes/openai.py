@@ -21,16 +21,18 @@ from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
 from gateway.errors import Forbidden
 from gateway.http.auth import AnyRequest
-from gateway.http.detached import HEADER, KeptStreamResponse, checked_name
+from gateway.http.detached import DetachedAnswer, DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.openapi.bodies import CHAT, SHAPES, TOOL, USER
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.routes.llamaserver.completions import embedded
+from gateway.http.routes.llamaserver.completions import checked_conversation, embedded
 from gateway.http.services import Services, call_of, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
+
+CONVERSATION = "x-conversation-id"  # of a chat stream that is kept when its client leaves
 
 
 @post(["/v1/chat/completions", "/chat/completions"], access="user")
@@ -62,17 +64,19 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     )
     if not exchange.stream or (name := _conversation(request, services.config)) is None:
         return answered
-    return KeptStreamResponse(services.streams.begin(request.auth.owner, name, answered))
+    stream = DetachedAnswer(request.auth.owner, name)
+    services.streams.collect(stream, answered)
+    return DetachedResponse(stream)
 
 
 def _conversation(request: AnyRequest, config: Config) -> str | None:
     """Whose stream a chat is to be; None: it lives as long as its connection. Raises
     InvalidRequest.
     """
-    name = request.headers.get(HEADER)
+    name = request.headers.get(CONVERSATION)
     if not name or not config.apis.llamaserver or not config.llamaserver.stream_seconds:
         return None
-    return checked_name(name, HEADER)
+    return checked_conversation(name, CONVERSATION)
 
 
 @post(["/v1/completions", "/completions"], access="user")

@@ -29,7 +29,7 @@ from gateway.dialects.responses.reply import (
 )
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest, caller
-from gateway.http.detached import Run
+from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import Held, held
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
@@ -235,7 +235,7 @@ async def _in_background(
 ) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
-    run = Run(making.access.owner, reply.document)
+    run = BackgroundAnswer(making.access.owner, reply.id, reply.document)
     run.take(reply.queued())
     document = reply.document()
     exchange = making.to_client(call, line, in_background=True)
@@ -243,39 +243,34 @@ async def _in_background(
 
     async def work() -> None:
         try:
-            await answer_and_keep()
+            await run.collect(exchange)
+            if run.error is not None:
+                run.take(failed(client_error(run.error)))
+            if run.scope.cancelled_caught:
+                reply.cancel()
+            with anyio.move_on_after(KEEPING, shield=True):
+                await _kept(making, run)
         finally:
             mine.give_back()
 
-    async def answer_and_keep() -> None:
-        with run.scope:
-            try:
-                await run.collect(exchange)
-            except Exception as error:  # noqa: BLE001 - whoever asks for the response is told
-                run.take(failed(client_error(error)))
-        if run.scope.cancelled_caught:
-            reply.cancel()
-        with anyio.move_on_after(KEEPING, shield=True):
-            await _kept(making, run)
-
-    async with services.runs.beginning(reply.id, run):
+    with services.background.admitted(run):
         await making.keep(running=True)
         mine = request_holds.moved()
-        services.runs.begin(reply.id, work)
+        services.background.begin(run, work)
     return _following(services, run, 0) if making.exchange.stream else Plain(document)
 
 
-async def _kept(making: _Making, run: Run) -> None:
+async def _kept(making: _Making, run: BackgroundAnswer) -> None:
     try:
-        await making.keep(run.events() if making.exchange.stream else b"")
+        await making.keep(run.sent() if making.exchange.stream else b"")
     except GatewayError as error:
         client_error(error)  # no client waits for it: a later reader gets what was stored before
 
 
-def _following(services: Services, run: Run, start: int) -> ASGIApp:
+def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp:
     async def send_events(events: EventStream) -> None:
         await events.begin()
-        async for frames in run.read(start):
+        async for frames in run.read(await run.place_once_there(event)):
             await events.write(frames)
 
     return ProgressStream(
@@ -286,7 +281,7 @@ def _following(services: Services, run: Run, start: int) -> ASGIApp:
 @post("/v1/responses/{response_id:str}/cancel", access="user")
 async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """End one that runs in the background; one that is over is returned as it is."""
-    run = services.runs.of(request.auth.owner, response_id)
+    run = services.background.find(request.auth.owner, response_id)
     if run is not None:
 
         async def whole() -> bytes:
@@ -313,9 +308,10 @@ async def retrieve(
     starting_after: int = -1,
 ) -> ASGIApp:
     """A response as it is now; or its events, from the one behind `starting_after` on."""
-    run = services.runs.of(request.auth.owner, response_id)
+    run = services.background.find(request.auth.owner, response_id)
     if run is not None:
-        return _following(services, run, starting_after + 1) if stream else Plain(run.document())
+        event = max(0, starting_after + 1)
+        return _following(services, run, event) if stream else Plain(run.document())
     if not stream:
         return Plain(await _part(request, services, response_id, "document"))
     events = await _part(request, services, response_id, "events")
@@ -329,7 +325,7 @@ async def retrieve(
 @delete("/v1/responses/{response_id:str}", status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """Forget a response; one that runs is ended first."""
-    run = services.runs.of(request.auth.owner, response_id)
+    run = services.background.find(request.auth.owner, response_id)
 
     async def whole() -> bytes:
         if run is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from config.settings import Config, KeyConfig, LlamaServerConfig
 from gateway.errors import InvalidRequest, QueueFull
-from gateway.http.detached import KeptStream, KeptStreams
+from gateway.http.detached import Bounds, DetachedAnswer, DetachedAnswers
 from tests.gateway.http.serving import LASTING, Running, config, events, serving, state
 from tests.hang import HANG
 
@@ -179,7 +179,7 @@ async def test_what_can_not_be_meant_is_named(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def sent(stream: KeptStream, *parts: bytes) -> None:
+async def sent(stream: DetachedAnswer, *parts: bytes) -> None:
     """The stream as if an answer had sent `parts`."""
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
@@ -188,10 +188,11 @@ async def sent(stream: KeptStream, *parts: bytes) -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
 
     await stream.collect(app)
+    stream.end()
 
 
 async def test_the_oldest_of_a_long_stream_is_let_go() -> None:
-    stream = KeptStream(("", "a"), most_bytes=40)
+    stream = DetachedAnswer("", "a", most_bytes=40)
     await sent(stream, *(b"data: %d\n\n" % number for number in range(10)))
     assert (stream.size, stream.kept) == (90, 36)
     for gone in (lambda: stream.check(53), lambda: stream.place_of(5)):
@@ -204,7 +205,7 @@ async def test_the_oldest_of_a_long_stream_is_let_go() -> None:
 
 
 async def test_comments_are_no_events_but_bytes() -> None:
-    stream = KeptStream(("", "a"))
+    stream = DetachedAnswer("", "a")
     await sent(stream, b": loading\n\n", b"data: 0\n\n: still here\n\ndata: 1\n\n")
     assert stream.place_of(0) == 11
     assert b"".join([part async for part in stream.read(stream.place_of(1))]) == b"data: 1\n\n"
@@ -218,18 +219,23 @@ async def test_so_many_run_and_so_much_is_kept_and_no_more() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 60, "more_body": False})
 
-    streams = KeptStreams(lambda: 300.0, most_kept=100)
+    bounds = Bounds("streams", 64, over=8, over_bytes=100)
+    streams = DetachedAnswers[DetachedAnswer](bounds, lambda: 300.0)
+
+    def begin(name: str, app: Any) -> DetachedAnswer:
+        stream = DetachedAnswer("me", name)
+        streams.collect(stream, app)
+        return stream
+
     async with streams.running():
         for number in range(2):
-            streams.begin("me", f"short {number}", short)
-            while not streams.named("me", [f"short {number}"])[0].ended_at:
-                await anyio.lowlevel.checkpoint()
-            await anyio.lowlevel.checkpoint()
-        assert streams.of("me", "short 0") is None
-        assert streams.of("me", "short 1") is not None
+            with anyio.fail_after(HANG):
+                await begin(f"short {number}", short).ended.wait()
+        assert streams.find("me", "short 0") is None
+        assert streams.find("me", "short 1") is not None
         for number in range(64):
-            streams.begin("me", f"endless {number}", endless)
+            begin(f"endless {number}", endless)
         with pytest.raises(QueueFull):
-            streams.begin("me", "one more", endless)
+            begin("one more", endless)
         streams.stop("me", "endless 0")
-        streams.begin("me", "one more", endless)
+        begin("one more", endless)

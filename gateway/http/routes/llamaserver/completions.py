@@ -33,9 +33,9 @@ from gateway.dialects.llamaserver.request import (
 )
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.parameters import SamplingWire
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, ModelUnavailable, NotFound
 from gateway.http.auth import AnyRequest, caller
-from gateway.http.detached import KeptStreamResponse, checked_name
+from gateway.http.detached import DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
 from gateway.http.openapi.bodies import CHAT, SHAPES, USER
 from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
@@ -222,6 +222,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 MOST_NAMED = 1_000  # conversations in one question
+LONGEST = 256  # characters of a conversation's name
 
 
 class Lookup(msgspec.Struct, frozen=True):
@@ -240,6 +241,15 @@ class StreamWire(msgspec.Struct, frozen=True, kw_only=True):
     completed_at: int
 
 
+def checked_conversation(name: str, param: str) -> str:
+    """A conversation's name as a client wrote it. Raises InvalidRequest."""
+    if not name:
+        raise InvalidRequest(f"{param}: This parameter is required.", param=param)
+    if len(name) > LONGEST or not name.isprintable():
+        raise InvalidRequest(f"{param}: Expected at most {LONGEST} characters.", param=param)
+    return name
+
+
 def _number(text: str, param: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidRequest(f"{param}: Expected a number from 0 on.", param=param)
@@ -249,35 +259,39 @@ def _number(text: str, param: str) -> int:
 @get("/v1/stream", access="user")
 async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> ASGIApp:
     """A conversation's stream, from byte `from` or event number `from_event` on, to its end."""
-    stream = services.streams.of(request.auth.owner, checked_name(conv_id, "conv_id"))
+    name = checked_conversation(conv_id, "conv_id")
+    stream = services.streams.find(request.auth.owner, name)
     if stream is None:
         raise NotFound("Stream of that conversation not found, or expired.", param="conv_id")
+    if stream.start is None:
+        raise ModelUnavailable("The stream has not begun.", retry_after=1)
     if (event := request.query_params.get("from_event")) is not None:
-        return KeptStreamResponse(stream, stream.place_of(_number(event, "from_event")))
+        return DetachedResponse(stream, stream.place_of(_number(event, "from_event")))
     place = _number(request.query_params.get("from") or "0", "from")
     stream.check(place)
-    return KeptStreamResponse(stream, place)
+    return DetachedResponse(stream, place)
 
 
 @delete("/v1/stream", status_code=204, access="user")
 async def stop(request: AnyRequest, services: Services, conv_id: str = "") -> None:
     """End a conversation's stream and forget it; harmless where there is none."""
-    services.streams.stop(request.auth.owner, checked_name(conv_id, "conv_id"))
+    services.streams.stop(request.auth.owner, checked_conversation(conv_id, "conv_id"))
 
 
 @post("/v1/streams/lookup", status_code=200, access="user")
 async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of these conversations have a stream that can be read."""
-    asked = wire.read(await request.body(), Lookup)
+    wanted = frozenset(wire.read(await request.body(), Lookup).conversation_ids)
     found: Sequence[StreamWire] = [
         StreamWire(
-            conversation_id=stream.name[1],
-            is_done=bool(stream.ended_at),
+            conversation_id=stream.name,
+            is_done=stream.ended.is_set(),
             total_bytes=stream.size,
             started_at=int(stream.began_at),
             completed_at=int(stream.ended_at),
         )
-        for stream in services.streams.named(request.auth.owner, asked.conversation_ids)
+        for stream in services.streams.of(request.auth.owner)
+        if wanted & {stream.name, stream.name.partition("::")[0]}  # `name::variant`
     ]
     return Plain(body(found))
 

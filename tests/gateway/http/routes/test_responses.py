@@ -376,6 +376,10 @@ async def test_one_in_the_background_is_cancelled(tmp_path: Path) -> None:
                     await api.responses.create(
                         model="scripted", input="Hi", previous_response_id=made.id
                     )
+                async with await api.responses.retrieve(
+                    made.id, stream=True, starting_after=-9
+                ) as all_events:
+                    assert (await anext(all_events)).sequence_number == 0
                 cancelled = await api.responses.cancel(made.id)
                 assert cancelled.status == "cancelled"
                 while running.registry.status("scripted").in_use:
