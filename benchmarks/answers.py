@@ -5,6 +5,7 @@ with any spacing of the JSON and any chunking. All times are seconds of one cloc
 process' `time.perf_counter`.
 """
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -104,6 +105,17 @@ def figures(answers: Sequence[Answer], start: float, end: float, asked: int) -> 
         errors=sum(not reading.accepted for reading in begun),
         cut_off=sum(_cut_off(reading, asked) for reading in begun),
     )
+
+
+def whole_answers(answers: Sequence[Answer], start: float, end: float) -> tuple[float, float]:
+    """The window, moved to where one stream's answers begin and end: from the first that was sent
+    in it until the last that was sent in it has come. Else the speed of a slow model depends on how
+    many prompts happen to be computed in the window. As it is where no answer was sent in it.
+    """
+    begun = [answer for answer in answers if start <= answer.sent < end and answer.arrivals]
+    if not begun:
+        return start, end
+    return begun[0].sent, math.nextafter(begun[-1].arrivals[-1].at, math.inf)  # it is in the window
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 import uvloop
 
-from benchmarks.answers import Answer, Arrival, Figures, figures
+from benchmarks.answers import Answer, Arrival, Figures, figures, whole_answers
 
 LAST_CHUNK = b"0\r\n\r\n"  # what ends a chunked body (RFC 9112, 7.1)
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -43,7 +43,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     port: int
     streams: int
-    seconds: float  # measured, after `warm_up` seconds of the same load
+    seconds: (
+        float  # measured, after `warm_up` seconds of the same load; of one stream whole answers
+    )
     warm_up: float
     max_tokens: int
     body: dict[str, Any]
@@ -153,6 +155,8 @@ async def drive(load: Load) -> Figures:
         watch = group.create_task(_own_load(start, end))
         streams = [group.create_task(_stream(load, stream, end)) for stream in range(load.streams)]
     answers = [answer for stream in streams for answer in stream.result()]
+    if load.streams == 1:
+        start, end = whole_answers(answers, start, end)
     measured = figures(answers, start, end, load.max_tokens)
     return msgspec.structs.replace(measured, driver_load=watch.result())
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -31,6 +32,7 @@ from benchmarks.answers import percentile
 from benchmarks.apart import run
 from benchmarks.peers import Running, llama_server, roundhouse
 from benchmarks.serving import model_context
+from benchmarks.turns import in_turn
 from config.engines import LlamaCppOptions
 
 TOKENS = 1_500  # of the prompt, as near as words come to it
@@ -157,22 +159,33 @@ def _middle(values: Sequence[float | None]) -> float | None:
 def measured(rounds: int, prompts: int) -> tuple[dict[str, float], dict[str, Beside]]:
     """Tokens a second and gaps, by candidate: the middles of the rounds."""
     numbers = itertools.count(1)
-    speeds: dict[str, list[float]] = {}
-    gaps: dict[str, list[Beside]] = {}
     slots = LlamaCppOptions().max_concurrent
     with (
         roundhouse(str(bundled.GGUF)) as ours,
         llama_server(bundled.GGUF, model_context(bundled.GGUF), slots) as theirs,
     ):
-        for _ in range(rounds):
-            order = BarePrompts(TOKENS, prompts)
-            bare = run("benchmarks.long_prompt", order, BareSpeed, PATIENCE, "--bare")
-            speeds.setdefault(BARE, []).append(bare.tokens_per_second)
-            for name, server in ((report.OURS, ours), (report.LLAMA_SERVER, theirs)):
-                speeds.setdefault(name, []).append(prefill(server, prompts, numbers))
-                gaps.setdefault(name, []).append(beside(server, prompts, numbers))
-    middles = {name: median(each) for name, each in speeds.items()}
-    return middles, {name: _middle_of(each) for name, each in gaps.items()}
+        measures = {
+            BARE: partial(_bare_turn, prompts),
+            report.OURS: partial(_server_turn, ours, prompts, numbers),
+            report.LLAMA_SERVER: partial(_server_turn, theirs, prompts, numbers),
+        }
+        turns = in_turn(measures, rounds)
+    return (
+        {name: median(speed for speed, _ in each) for name, each in turns.items()},
+        {name: _middle_of([gaps for _, gaps in each]) for name, each in turns.items()},
+    )
+
+
+def _bare_turn(prompts: int) -> tuple[float, Beside]:
+    """Tokens a second; there is no stream."""
+    order = BarePrompts(TOKENS, prompts)
+    speed = run("benchmarks.long_prompt", order, BareSpeed, PATIENCE, "--bare")
+    return speed.tokens_per_second, Beside()
+
+
+def _server_turn(running: Running, prompts: int, numbers: Iterator[int]) -> tuple[float, Beside]:
+    """Tokens a second, and gaps."""
+    return prefill(running, prompts, numbers), beside(running, prompts, numbers)
 
 
 def _middle_of(each: Sequence[Beside]) -> Beside:

@@ -16,14 +16,21 @@ from pathlib import Path
 
 import bundled
 from benchmarks import report
-from benchmarks.peers import busy_processes, llama_cpp_python, llama_server, peer, roundhouse
-from benchmarks.serving import Plan, end_tokens, model_context, over_http, raw
+from benchmarks.peers import busy_processes, llama_cpp_python, llama_server, peer
+from benchmarks.serving import (
+    ENDLESS,
+    NEVER,
+    Plan,
+    by_threads,
+    end_tokens,
+    model_context,
+    over_http,
+    raw,
+)
 from benchmarks.turns import Measure, taken
 from config.engines import LlamaCppOptions
 
-NEVER = -100.0  # the logit bias that bans a token
 FIXED = (1, 2)  # thread counts
-AUTO = "Roundhouse, auto"
 PEER = report.PEER
 
 
@@ -31,23 +38,16 @@ PEER = report.PEER
 def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
     """All servers run from the start to the end; those that aren't measured are idle."""
     no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
-    endless = {"ignore_eos": True}
     with contextlib.ExitStack() as running:
         context, slots = model_context(plan.model), LlamaCppOptions().max_concurrent
         in_line = peer(running, PEER, llama_cpp_python(plan.model, context, interrupt=False))
         llama = peer(running, report.LLAMA_SERVER, llama_server(plan.model, context, slots))
         measures = {f"bare loop, {count}": raw(plan, count) for count in FIXED}
-        for name, threads in [*((f"Roundhouse, {n}", str(n)) for n in FIXED), (AUTO, "auto")]:
-            environment = {
-                f"ROUNDHOUSE_ENGINES_LLAMACPP_{option}": threads
-                for option in ("THREADS", "THREADS_BATCH")
-            }
-            ours = running.enter_context(roundhouse(str(plan.model), environment=environment))
-            measures[name] = over_http(plan, ours, endless)
+        measures |= by_threads(plan, FIXED, running)
         if in_line is not None:
             measures[PEER] = over_http(plan, in_line, no_end)
         if llama is not None:
-            measures[report.LLAMA_SERVER] = over_http(plan, llama, endless)
+            measures[report.LLAMA_SERVER] = over_http(plan, llama, ENDLESS)
         yield measures
 
 
@@ -58,14 +58,10 @@ def table(rows: Mapping[int, Sequence[report.Row]], streams: Sequence[int]) -> s
     lines = [head, "|--:|--:|" + "--:|" * (len(names) + 1)]
     for busy, measured in rows.items():
         for count in streams:
-            speeds = {
-                row.candidate: row.middle.tokens_per_second
-                for row in measured
-                if row.streams == count
-            }
-            best = max(speeds[f"Roundhouse, {threads}"] for threads in FIXED)
+            speeds = report.speeds_at(measured, count)
             cells = " | ".join(f"{speeds[name]:,.0f}" for name in names)
-            lines.append(f"| {busy} | {count} | {cells} | {speeds[AUTO] / best:.0%} |")
+            share = report.share_of_fixed(speeds, FIXED)
+            lines.append(f"| {busy} | {count} | {cells} | {share:.0%} |")
     return "\n".join(lines)
 
 

@@ -66,13 +66,18 @@ def peer(
 def roundhouse(
     *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Running]:
-    """`roundhouse serve` of this checkout, with further arguments and variables. Raises
-    DidNotStart.
+    """`roundhouse serve` of this checkout, with further arguments and variables: it is started in
+    `ROOT`, which comes before PYTHONPATH and what is installed. Raises DidNotStart.
     """
     port = free_port()
     command = [sys.executable, "-c", ROUNDHOUSE, "serve", "--port", str(port), *arguments]
     with serving(command, port, environment) as running:
         yield running
+
+
+def llamacpp_options(**options: str) -> Mapping[str, str]:
+    """The environment that gives `roundhouse` these options of the llama.cpp engine."""
+    return {f"ROUNDHOUSE_ENGINES_LLAMACPP_{name.upper()}": value for name, value in options.items()}
 
 
 @contextlib.contextmanager

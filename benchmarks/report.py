@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -15,6 +15,7 @@ from benchmarks.footprint import Footprint
 
 RAW = {1: "raw loop, 1 thread", 2: "raw loop, 2 threads"}
 OURS = "Roundhouse"
+AUTO = f"{OURS}, auto"  # with `threads: auto` said
 LLAMA_SERVER = "llama-server"  # llama.cpp's own
 PEER = "llama-cpp-python"
 PEER_IN_LINE = "llama-cpp-python, in line"
@@ -166,6 +167,24 @@ def raw_speed(rows: Sequence[Row], streams: int) -> float:
     """Tokens per second of the raw loop in its better row; 0.0 where it was not measured."""
     raw = [row for row in rows if row.candidate in RAW.values() and row.streams == streams]
     return max((row.middle.tokens_per_second for row in raw), default=0.0)
+
+
+def with_threads(count: int) -> str:
+    """What our server is called with a fixed number of threads."""
+    return f"{OURS}, {count}"
+
+
+def speeds_at(rows: Iterable[Row], streams: int) -> dict[str, float]:
+    """The candidates' tokens per second at so many streams."""
+    return {row.candidate: row.middle.tokens_per_second for row in rows if row.streams == streams}
+
+
+def share_of_fixed(speeds: Mapping[str, float], counts: Iterable[int]) -> float:
+    """What `threads: auto` reaches of the best of the fixed `counts`; 0.0 where none has a
+    speed.
+    """
+    best = max((speeds[with_threads(count)] for count in counts), default=0.0)
+    return speeds[AUTO] / best if best else 0.0
 
 
 def _share(ours: Figures, limit: float, streams: int) -> Target:

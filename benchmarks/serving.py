@@ -35,6 +35,7 @@ from benchmarks.peers import (
     busy_processes,
     llama_cpp_python,
     llama_server,
+    llamacpp_options,
     peer,
     roundhouse,
 )
@@ -61,6 +62,7 @@ class Plan(msgspec.Struct, frozen=True):
     warm_up: float
     peers: tuple[str, ...] = tuple(report.PEERS)
     busy: int = 0  # processes that want a core each
+    answer_tokens: int = ANSWER_TOKENS
 
 
 def compare(plan: Plan) -> list[report.Row]:
@@ -120,7 +122,7 @@ def over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measur
             streams=streams,
             seconds=plan.seconds,
             warm_up=plan.warm_up,
-            max_tokens=ANSWER_TOKENS,
+            max_tokens=plan.answer_tokens,
             body={"model": plan.model.stem, **UNTRUNCATED, **no_end},
         )
         try:
@@ -130,6 +132,21 @@ def over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measur
             return Figures(tokens_per_second=0.0)
 
     return measure
+
+
+def by_threads(
+    plan: Plan, counts: Sequence[int], running: contextlib.ExitStack, **options: str
+) -> Mapping[str, Measure]:
+    """Our servers with each fixed number of threads, and with `auto`, to the end of `running`.
+    Raises DidNotStart.
+    """
+    measures = {}
+    named = {report.with_threads(count): str(count) for count in counts}
+    for name, threads in {**named, report.AUTO: "auto"}.items():
+        environment = llamacpp_options(threads=threads, threads_batch=threads, **options)
+        server = running.enter_context(roundhouse(str(plan.model), environment=environment))
+        measures[name] = over_http(plan, server, ENDLESS)
+    return measures
 
 
 def raw(plan: Plan, threads: int) -> Measure:
@@ -150,7 +167,7 @@ def _raw_load(plan: Plan, streams: int, threads: int) -> RawLoad:
         threads=threads,
         seconds=plan.seconds,
         warm_up=plan.warm_up,
-        max_tokens=ANSWER_TOKENS,
+        max_tokens=plan.answer_tokens,
         temperature=TEMPERATURE,
     )
 
@@ -184,7 +201,7 @@ def measure_all(plan: Plan) -> report.Report:
         taken=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine,
         model=plan.model.name,
-        answer_tokens=ANSWER_TOKENS,
+        answer_tokens=plan.answer_tokens,
         rows=tuple(rows),
         footprint=footprint,
         conversation=turns,

@@ -10,13 +10,16 @@ takes, for each kind of memory, beside llama-server in the same run.
 import argparse
 import contextlib
 import http.client
+import itertools
 import json
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,21 +35,44 @@ from tests.backends.llamacpp.test_kv_cache_turns import KINDS, MORE
 from tests.backends.turns import LENGTHS, Messages, conversation, edited, next_turn
 
 Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out
+Candidate = TypeVar("Candidate", bound=Hashable)
+Result = TypeVar("Result")
+
+ROUNDS = 8  # single turns differ by a fifth on a machine that others use, too
+
+
+def in_turn(
+    measures: Mapping[Candidate, Callable[[], Result]], rounds: int
+) -> dict[Candidate, list[Result]]:
+    """What each candidate's `rounds` turns gave. In every round all have a turn, in the order of
+    `measures`: a machine that slows down for a while slows down each of them. Prints the round to
+    stderr; raises what a measure raises.
+    """
+    results: dict[Candidate, list[Result]] = {name: [] for name in measures}
+    for number in range(1, rounds + 1):
+        print(f"round {number} of {rounds}", file=sys.stderr, flush=True)
+        for name, measure in measures.items():
+            results[name].append(measure())
+    return results
 
 
 def taken(measures: Mapping[str, Measure], streams: Sequence[int], rounds: int) -> list[report.Row]:
-    """A row for each candidate and number of streams: the middle of the rounds. Tells how it goes;
-    raises what a measure raises.
+    """A row for each candidate and number of streams: the medians of its turns. Prints each turn to
+    stderr; raises what a measure raises.
     """
-    measured: dict[tuple[str, int], list[Figures]] = {}
-    for number in range(1, rounds + 1):
-        for count in streams:
-            for name, measure in measures.items():
-                figures = measure(count)
-                measured.setdefault((name, count), []).append(figures)
-                speed = f"{figures.tokens_per_second:,.0f}"
-                print(f"{number}/{rounds}  {count:>2}  {name}: {speed}", flush=True)
-    return [report.row(name, count, every) for (name, count), every in measured.items()]
+    each = {
+        (name, count): partial(_told, name, measure, count)
+        for count in streams
+        for name, measure in measures.items()
+    }
+    return [report.row(*key, every) for key, every in in_turn(each, rounds).items()]
+
+
+def _told(name: str, measure: Measure, streams: int) -> Figures:
+    figures = measure(streams)
+    speed = f"{figures.tokens_per_second:,.0f}"
+    print(f"{streams:>4}  {name}: {speed}", file=sys.stderr, flush=True)
+    return figures
 
 
 # --------------------------------------------------------------------------- turns of conversations
@@ -142,14 +168,17 @@ def rows(kind: str, lengths: Sequence[int], rounds: int) -> Iterator[str]:
         }
         there = {name: server for name, server in servers.items() if server is not None}
         for length in lengths:
-            measured: dict[str, list[Mapping[str, Turn]]] = {name: [] for name in there}
-            for number in range(rounds):
-                for name, server in there.items():
-                    measured[name].append(
-                        turns(server.port, kind, length, f"{number} of {length} by {name}")
-                    )
-            for name, every in measured.items():
+            measures = {
+                name: partial(_new_turns, server.port, kind, length, itertools.count())
+                for name, server in there.items()
+            }
+            for name, every in in_turn(measures, rounds).items():
                 yield _row(kind, length, name, every)
+
+
+def _new_turns(port: int, model: str, length: int, numbers: Iterator[int]) -> Mapping[str, Turn]:
+    """`turns` of a conversation that this server has not had."""
+    return turns(port, model, length, f"{next(numbers)} of {length}")
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.answers import Answer, Arrival, figures, percentile, read
+from benchmarks.answers import Answer, Arrival, figures, percentile, read, whole_answers
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -74,7 +74,7 @@ def test_only_tokens_that_came_in_the_window_count() -> None:
 def test_frames_of_several_tokens_share_the_usage() -> None:
     parts = (frame(b"ab"), frame(b"cd"), USAGE + DONE)
     result = figures([answer(*map(chunk, parts))], start=0.0, end=10.0, asked=4)
-    assert result.tokens_per_second == pytest.approx(0.4)
+    assert result.tokens_per_second == pytest.approx(0.4, rel=0.01)
 
 
 def test_the_wait_is_that_for_text_and_not_for_the_role() -> None:
@@ -122,3 +122,26 @@ def test_percentiles_are_nearest_ranks(
 
 def test_the_99th_of_a_hundred_leaves_one_above() -> None:
     assert percentile([float(value) for value in range(1, 101)], 99) == 99.0
+
+
+@pytest.mark.parametrize("start", [0.5, 1.5, 4.0, 9.5])
+def test_one_stream_s_speed_does_not_depend_on_where_its_window_begins(start: float) -> None:
+    """The prompt takes some six seconds, four tokens one each: 0.4 tokens a second."""
+    parts = (*map(frame, (b"a", b"b", b"c")), frame(b"d") + USAGE + DONE)
+    answers = []
+    for sent in (0.0, 10.0, 20.0, 30.0):
+        arrivals = (
+            Arrival(sent + 5.99, HEAD),
+            *(Arrival(sent + 6.99 + n, p) for n, p in enumerate(parts)),
+        )
+        answers.append(Answer(sent, arrivals))
+    window = whole_answers(answers, start, start + 15)
+    assert window[0] == 10.0
+    assert figures(answers, *window, asked=4).tokens_per_second == pytest.approx(0.4, rel=0.01)
+    assert figures(answers, start, start + 15, asked=4).tokens_per_second != pytest.approx(
+        0.4, rel=0.1
+    )
+
+
+def test_a_window_within_an_answer_stays_as_it_is() -> None:
+    assert whole_answers([answer(chunk(frame(b"a")))], 0.5, 0.9) == (0.5, 0.9)
