@@ -42,9 +42,7 @@ log = structlog.get_logger()
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of the log. `time` is Unix time; all texts are as they came, but for their
-    length.
-    """
+    """One log event. `time` is Unix time. Texts are unchanged, except that long ones are cut."""
 
     number: int
     time: float

@@ -38,7 +38,7 @@ class DocumentWire(msgspec.Struct, frozen=True):
 
 
 class RerankWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents to be ranked by how well they answer the query. `texts`: TEI's name for them."""
+    """Documents to rank by relevance to the query. `texts`: TEI's name for them."""
 
     query: str
     documents: list[str | DocumentWire] | None = None
@@ -68,7 +68,7 @@ class RankedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScoreWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The same in TEI's form."""
+    """One document's score, in TEI's format."""
 
     index: int
     score: float
@@ -76,14 +76,14 @@ class ScoreWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerankUsage(msgspec.Struct, frozen=True):
-    """What it cost."""
+    """The usage."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class ApiVersion(msgspec.Struct, frozen=True):
-    """Which of Cohere's versions was asked."""
+    """The version of Cohere's API."""
 
     version: str
 
@@ -188,7 +188,7 @@ Texts: TypeAlias = str | list[str]
 
 
 class ScoreBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts to be compared."""
+    """Texts to compare."""
 
     model: str = ""
     text_1: Texts | None = None
@@ -206,7 +206,7 @@ class PairScore(msgspec.Struct, frozen=True, tag_field="object", tag="score"):
 
 
 class ScoreUsage(msgspec.Struct, frozen=True):
-    """What it cost."""
+    """The usage."""
 
     prompt_tokens: int
     total_tokens: int

@@ -241,7 +241,7 @@ Standing: TypeAlias = Literal["queued", "loading", "prompt", "answering", "done"
 
 
 class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """One request at this moment, or as it ended. Times are seconds, `began_at` is Unix time."""
+    """A running or finished request. Times are in seconds, `began_at` is Unix time."""
 
     number: int  # of this server, from 1
     request: str  # the client's x-request-id, or ours

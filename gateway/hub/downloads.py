@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class DownloadState(msgspec.Struct, frozen=True, kw_only=True):
-    """One download now. Sizes are bytes, `began_at` is Unix time."""
+    """The state of a download. Sizes are in bytes, `began_at` is Unix time."""
 
     id: str
     model: str

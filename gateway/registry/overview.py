@@ -204,8 +204,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of a load now. `unload`: models that would be unloaded first; `why`: it can't be
-    had.
+    """The effect of a load now. `unload`: the models that would be unloaded first; `why`: the
+    reason why it isn't possible.
     """
 
     verdict: Verdict

@@ -85,13 +85,13 @@ StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """Some of the answer."""
+    """A part of the answer."""
 
     text: str
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """Some reasoning. Clients send the signature back with it; it is not verified."""
+    """A part of the reasoning. Clients send the signature back with it; it is not verified."""
 
     thinking: str
     signature: str
@@ -115,7 +115,7 @@ class OutputDetails(msgspec.Struct, frozen=True):
 
 
 class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """`input_tokens` are those that were not found in the cache."""
+    """The token counts. `input_tokens` excludes cached tokens."""
 
     input_tokens: int
     output_tokens: int
@@ -150,13 +150,13 @@ class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_blo
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
-    """Some more of a text block."""
+    """A further part of a text block."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking_delta"):
-    """Some more of a thinking block."""
+    """A further part of a thinking block."""
 
     thinking: str
 
@@ -168,7 +168,7 @@ class SignatureDelta(msgspec.Struct, frozen=True, tag_field="type", tag="signatu
 
 
 class InputDelta(msgspec.Struct, frozen=True, tag_field="type", tag="input_json_delta"):
-    """Some more of a call's input, as JSON text."""
+    """A further part of a call's input, as JSON text."""
 
     partial_json: str
 
@@ -177,14 +177,14 @@ Increment: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_delta"):
-    """Some more of a block."""
+    """A further part of a block."""
 
     index: int
     delta: Increment
 
 
 class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
-    """A block is over."""
+    """A block ends."""
 
     index: int
 
@@ -197,7 +197,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """The last event but one: why it ended, and what all of it cost."""
+    """The last event but one: the stop reason and the usage."""
 
     delta: Ending
     usage: UsageWire
@@ -208,11 +208,11 @@ class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_st
 
 
 class Ping(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):
-    """Nothing new."""
+    """No content; keeps the connection open."""
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many tokens a prompt has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: int
 
@@ -424,13 +424,13 @@ def _usage(usage: Usage) -> UsageWire:
 
 
 class Support(msgspec.Struct, frozen=True):
-    """Whether there is something."""
+    """Whether a feature is supported."""
 
     supported: bool
 
 
 class EffortSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """Which efforts make a difference to the model."""
+    """The effort levels that the model distinguishes."""
 
     supported: bool
     low: Support
@@ -441,7 +441,7 @@ class EffortSupport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThinkingTypes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which types of thinking have a meaning for the model; `disabled` always has."""
+    """The types of thinking that the model supports; `disabled` is always supported."""
 
     enabled: Support
     adaptive: Support
@@ -450,7 +450,7 @@ class ThinkingTypes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThinkingSupport(msgspec.Struct, frozen=True):
-    """Whether the model thinks, and how it can be asked to."""
+    """Whether the model supports thinking, and which types."""
 
     supported: bool
     types: ThinkingTypes
@@ -468,7 +468,9 @@ NO = Support(supported=False)
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can do, by Anthropic's names; features of its service alone are left out."""
+    """The capabilities of a model, by Anthropic's names, without features that only its service
+    has.
+    """
 
     image_input: Support
     structured_outputs: Support

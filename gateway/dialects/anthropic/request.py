@@ -38,7 +38,7 @@ from gateway.request import ToolChoice as Choice
 
 
 class SourceWire(msgspec.Struct, frozen=True):
-    """Where a picture or a document is."""
+    """The source of an image or a document."""
 
     type: str
     media_type: str = ""
@@ -74,7 +74,7 @@ class MessageWire(msgspec.Struct, frozen=True):
 
 
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. Those of any type but "custom" are known to Anthropic's models alone."""
+    """A tool. Only Anthropic's models support types other than "custom"."""
 
     name: str = ""
     type: str | None = None
@@ -92,7 +92,7 @@ class ToolChoiceWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
-    """How the model is to think."""
+    """The model's thinking mode."""
 
     type: str
     budget_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -100,14 +100,14 @@ class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the answer."""
+    """The format of the answer."""
 
     type: str
     schema: dict[str, Any] | None = None
 
 
 class OutputConfigWire(msgspec.Struct, frozen=True):
-    """How much effort, and which shape."""
+    """The effort, and the format of the answer."""
 
     effort: str | None = None
     format: FormatWire | None = None

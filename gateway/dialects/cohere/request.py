@@ -35,19 +35,19 @@ FinishReason: TypeAlias = Literal["COMPLETE", "STOP_SEQUENCE", "MAX_TOKENS", "TO
 
 
 class ImageWire(msgspec.Struct, frozen=True):
-    """A picture: a `data:`, `http:` or `https:` URL."""
+    """An image: a `data:`, `http:` or `https:` URL."""
 
     url: str
 
 
 class DocumentWire(msgspec.Struct, frozen=True):
-    """What a tool found: a text, or an object of any fields."""
+    """A tool's result: a text, or an object with any fields."""
 
     data: str | dict[str, Any]
 
 
 class BlockWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of a message; `type` says which field it has."""
+    """A part of a message. `type` determines which field is set."""
 
     type: str
     text: str = ""
@@ -57,7 +57,7 @@ class BlockWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionCallWire(msgspec.Struct, frozen=True):
-    """What was called, with JSON text."""
+    """The called function, with its arguments as JSON text."""
 
     name: str
     arguments: str = "{}"
@@ -72,7 +72,7 @@ class CallWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. `tool_plan`: what the assistant said before its calls."""
+    """One turn. `tool_plan`: the assistant's text before its calls."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[BlockWire] | None = None
@@ -82,7 +82,7 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     name: str
     description: str | None = None
@@ -90,21 +90,21 @@ class FunctionWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool. There is no other type."""
+    """A tool. `function` is the only type."""
 
     function: FunctionWire
     type: Literal["function"] = "function"
 
 
 class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the model is to reason, and for how many tokens at most."""
+    """Whether the model reasons, and the token limit of the reasoning."""
 
     type: Literal["enabled", "disabled"]
     token_budget: Annotated[int, Meta(ge=1)] | None = None
 
 
 class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the answer."""
+    """The format of the answer."""
 
     type: Literal["text", "json_object"] = "text"
     json_schema: dict[str, Any] | None = None
@@ -132,13 +132,13 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag="text"):
-    """Some text of the answer."""
+    """A text block of the answer."""
 
     text: str
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
-    """Some text of the model's reasoning."""
+    """A block of the model's reasoning."""
 
     thinking: str
 
@@ -173,7 +173,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What it cost."""
+    """The usage."""
 
     billed_units: Counts
     tokens: Counts
@@ -181,7 +181,7 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogprobWire(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely tokens of the answer were."""
+    """The log probabilities of the answer's tokens."""
 
     text: str
     token_ids: Sequence[int]
@@ -205,7 +205,7 @@ class MessageDelta(msgspec.Struct, frozen=True):
 
 
 class EndDelta(msgspec.Struct, frozen=True):
-    """Why the answer ended, and what it cost."""
+    """The finish reason and the usage."""
 
     finish_reason: FinishReason
     usage: UsageWire | UnsetType = UNSET
@@ -226,7 +226,7 @@ class ContentStart(msgspec.Struct, frozen=True, tag="content-start"):
 
 
 class ContentDelta(msgspec.Struct, frozen=True, tag="content-delta"):
-    """Some more of a block."""
+    """A further part of a block."""
 
     index: int
     delta: MessageDelta
@@ -234,7 +234,7 @@ class ContentDelta(msgspec.Struct, frozen=True, tag="content-delta"):
 
 
 class ContentEnd(msgspec.Struct, frozen=True, tag="content-end"):
-    """A block is whole."""
+    """A block is complete."""
 
     index: int
 
@@ -247,20 +247,20 @@ class CallStart(msgspec.Struct, frozen=True, tag="tool-call-start"):
 
 
 class CallDelta(msgspec.Struct, frozen=True, tag="tool-call-delta"):
-    """Some more of a call's arguments."""
+    """A further part of a call's arguments."""
 
     index: int
     delta: MessageDelta
 
 
 class CallEnd(msgspec.Struct, frozen=True, tag="tool-call-end"):
-    """A call is whole."""
+    """A call is complete."""
 
     index: int
 
 
 class MessageEnd(msgspec.Struct, frozen=True, tag="message-end"):
-    """The answer is over."""
+    """The answer ends."""
 
     id: str
     delta: EndDelta
@@ -415,20 +415,20 @@ TYPES = ("float", "base64")
 
 
 class TextContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of what is embedded as one."""
+    """A part of one input to embed."""
 
     type: str
     text: str = ""
 
 
 class EmbedInput(msgspec.Struct, frozen=True):
-    """What is embedded as one."""
+    """One input to embed."""
 
     content: list[TextContent]
 
 
 class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts whose vectors are wanted."""
+    """Texts to embed."""
 
     model: str = ""
     texts: list[str] | None = None
@@ -442,14 +442,14 @@ class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypedVectors(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors in each form that is wanted."""
+    """The embeddings in each requested type."""
 
     floats: Sequence[list[float] | str] | UnsetType = msgspec.field(default=UNSET, name="float")
     base64: Sequence[list[float] | str] | UnsetType = UNSET
 
 
 class Version(msgspec.Struct, frozen=True):
-    """Which of Cohere's versions was asked."""
+    """The version of Cohere's API."""
 
     version: str
 
@@ -461,14 +461,14 @@ class BilledInput(msgspec.Struct, frozen=True):
 
 
 class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What it cost."""
+    """The usage."""
 
     api_version: Version
     billed_units: BilledInput
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors of all texts, in their order."""
+    """The embeddings of all texts, in their order."""
 
     id: str
     embeddings: TypedVectors
@@ -478,7 +478,7 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A text whose tokens are wanted."""
+    """A text to tokenize."""
 
     text: str
     model: str = ""
@@ -492,7 +492,7 @@ class Tokenized(msgspec.Struct, frozen=True):
 
 
 class DetokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens whose text is wanted."""
+    """Tokens to convert to text."""
 
     tokens: list[Annotated[int, Meta(ge=0)]]
     model: str = ""

@@ -44,13 +44,13 @@ class GenerateWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keyed(msgspec.Struct, frozen=True, kw_only=True):
-    """Which generation is meant."""
+    """The key of a generation."""
 
     genkey: GenerationKey = ""
 
 
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a text. `special`: with what the model wants in front."""
+    """The tokens of a text. `special`: with the model's leading special tokens."""
 
     prompt: str
     special: bool = True
@@ -65,7 +65,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. The last one has why it ended, and the usage."""
+    """One event of a stream. The last one contains the finish reason and the usage."""
 
     token: str
     finish_reason: str | None = None
@@ -74,7 +74,7 @@ class TokenStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the texts that were asked for; the counts are of the whole request."""
+    """One of the requested texts. The counts are those of the whole request."""
 
     text: str
     finish_reason: str | UnsetType = UNSET
@@ -83,7 +83,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """An answer, or what there is of it."""
+    """An answer, or the part generated so far."""
 
     results: Sequence[Result]
 
@@ -101,19 +101,19 @@ class NumberValue(msgspec.Struct, frozen=True):
 
 
 class SoftPrompt(msgspec.Struct, frozen=True):
-    """The soft prompt in use: none, nothing here has any."""
+    """The active soft prompt. Always empty."""
 
     value: str = ""
 
 
 class SoftPrompts(msgspec.Struct, frozen=True):
-    """The soft prompts to choose from."""
+    """The available soft prompts."""
 
     values: Sequence[str] = ()
 
 
 class TokensWire(msgspec.Struct, frozen=True):
-    """Tokens, and how many they are."""
+    """Tokens and their number."""
 
     value: int
     ids: Sequence[int]
@@ -127,14 +127,16 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class Aborted(msgspec.Struct, frozen=True):
-    """KoboldCpp's words for booleans are texts. `success`: an answer was found; `done`: it ends."""
+    """The result of an abort. KoboldCpp writes booleans as texts. `success`: a generation was
+    found; `done`: it ends.
+    """
 
     success: Word
     done: Word
 
 
 class KoboldVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of KoboldCpp's APIs is spoken, and what of it there is."""
+    """The version of the supported KoboldCpp API, and the available features."""
 
     result: str = "KoboldCpp"
     version: str = "1.76"
@@ -145,9 +147,8 @@ class KoboldVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Perf(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller's last generation, and the server. Times are seconds.
-
-    `stop_reason`: -1 there was none yet, 0 out of tokens, 1 the model ended, 2 a stop sequence.
+    """Statistics of the caller's last generation and of the server. Times are in seconds.
+    `stop_reason`: -1 no generation yet, 0 token limit, 1 end of text, 2 stop sequence.
     """
 
     last_process: float

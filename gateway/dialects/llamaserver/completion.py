@@ -284,7 +284,7 @@ Action: TypeAlias = Literal["save", "restore", "erase"]
 
 
 class NextTokenWire(msgspec.Struct, frozen=True):
-    """How far an answer is: tokens written, and those that its request still allows."""
+    """The progress of an answer: tokens generated, and tokens that its limit still allows."""
 
     has_next_token: bool
     n_remain: int
@@ -292,9 +292,7 @@ class NextTokenWire(msgspec.Struct, frozen=True):
 
 
 class SlotWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot, without texts, which are for their client alone; the parameters are for
-    administrators.
-    """
+    """One slot. Texts are never included; parameters are for administrators only."""
 
     id: int
     id_task: int
@@ -308,26 +306,26 @@ class SlotWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an order for a slot."""
+    """A request to save, restore or erase a slot."""
 
     filename: str = ""
     model: str | None = None
 
 
 class SavedTimings(msgspec.Struct, frozen=True):
-    """How long it took."""
+    """The duration."""
 
     save_ms: float
 
 
 class RestoredTimings(msgspec.Struct, frozen=True):
-    """How long it took."""
+    """The duration."""
 
     restore_ms: float
 
 
 class SlotSaved(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, and bytes of the file."""
+    """The tokens, and the size of the file in bytes."""
 
     id_slot: int
     filename: str
@@ -337,7 +335,9 @@ class SlotSaved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotRestored(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, and bytes of the file. `verified`: a digest says that it is what was saved."""
+    """The tokens, and the size of the file in bytes. `verified`: the file's digest matches the
+    saved one.
+    """
 
     id_slot: int
     filename: str
@@ -348,7 +348,7 @@ class SlotRestored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotErased(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens that are gone."""
+    """The number of erased tokens."""
 
     id_slot: int
     n_erased: int

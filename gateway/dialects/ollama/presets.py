@@ -47,7 +47,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A model made of another one. `name`: what `model` was called before."""
+    """A model created from another one. `name` is the former name of `model`."""
 
     model: str = ""
     name: str = ""

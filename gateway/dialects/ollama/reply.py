@@ -72,14 +72,14 @@ class CalledWire(msgspec.Struct, frozen=True):
 
 
 class CallWire(msgspec.Struct, frozen=True):
-    """One call of the message."""
+    """A tool call of the message."""
 
     id: str
     function: CalledWire
 
 
 class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the message, or all of it."""
+    """A part of the message, or the whole message."""
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
@@ -88,7 +88,7 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateWire(msgspec.Struct, frozen=True):
-    """A token that could have been chosen."""
+    """A candidate token."""
 
     token: str
     bytes: tuple[int, ...]
@@ -96,7 +96,7 @@ class CandidateWire(msgspec.Struct, frozen=True):
 
 
 class LogprobWire(CandidateWire, frozen=True, kw_only=True):
-    """The chosen token, and what else there was."""
+    """The chosen token and the other candidates."""
 
     top_logprobs: tuple[CandidateWire, ...]
 
@@ -328,7 +328,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """What kind of model it is; texts that are empty are not known."""
+    """The kind of model. Empty texts: not known."""
 
     parent_model: str = ""
     format: str
@@ -339,7 +339,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in a list; the last two where it is in memory."""
+    """One model in a list. The last two fields are set if it is in memory."""
 
     name: str
     model: str
@@ -358,7 +358,7 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known of one model. Made models alone have a modelfile; no licence is known."""
+    """The details of one model. Only created models have a modelfile. Licences are not known."""
 
     modelfile: str = ""
     parameters: str = ""
@@ -372,13 +372,13 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """Which API is spoken."""
+    """The version of the supported API."""
 
     version: str = SPOKEN
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One step of a download; sizes are bytes."""
+    """One step of a download. Sizes are in bytes."""
 
     status: str
     digest: str | UnsetType = UNSET
@@ -466,7 +466,7 @@ def _details(seen: Seen) -> Details:
 
 
 class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts whose vectors are wanted; without any the model is loaded, or unloaded."""
+    """Texts to embed. Without texts, the model is loaded or unloaded."""
 
     model: str = ""
     input: str | list[str] = []
@@ -477,7 +477,7 @@ class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OldEmbedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One text; without it the model is loaded, or unloaded."""
+    """One text to embed. Without it, the model is loaded or unloaded."""
 
     model: str = ""
     prompt: str = ""
@@ -486,7 +486,7 @@ class OldEmbedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Embedded(msgspec.Struct, frozen=True, kw_only=True):
-    """The vectors of all texts, in their order. Durations are nanoseconds."""
+    """The embeddings of all texts, in their order. Durations are in nanoseconds."""
 
     model: str
     embeddings: Sequence[list[float] | str]
@@ -496,7 +496,7 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OldEmbedded(msgspec.Struct, frozen=True):
-    """One vector."""
+    """One embedding."""
 
     embedding: list[float] | str
 

@@ -41,14 +41,14 @@ Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 
 
 class FunctionCallWire(msgspec.Struct, frozen=True):
-    """What was called, and with what: an object, not its text."""
+    """The called function and its arguments, as an object rather than JSON text."""
 
     name: str
     arguments: dict[str, Any] = {}
 
 
 class ToolCallWire(msgspec.Struct, frozen=True):
-    """A call of an earlier turn. Old clients send no id."""
+    """A call in an earlier turn. Old clients send no id."""
 
     function: FunctionCallWire
     id: str | None = None
@@ -67,7 +67,7 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionWire(msgspec.Struct, frozen=True):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     name: str
     description: str | None = None
@@ -75,7 +75,7 @@ class FunctionWire(msgspec.Struct, frozen=True):
 
 
 class ToolWire(msgspec.Struct, frozen=True):
-    """One tool. There is no other type."""
+    """A tool. `function` is the only type."""
 
     function: FunctionWire
     type: str = "function"
@@ -119,7 +119,7 @@ class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model; `name` is what `model` was called before."""
+    """One model. `name` is the former name of `model`."""
 
     model: str = ""
     name: str = ""

@@ -83,14 +83,16 @@ class FurtherOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """The name comes once and alone; arguments come later, piece by piece."""
+    """A part of a call. The name is sent once, on its own; the arguments follow in parts."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
-    """Some of a call. `id` and `type` are in its first delta only: clients concatenate them."""
+    """A part of a call. `id` and `type` are in its first delta only, because clients concatenate
+    them.
+    """
 
     index: int
     id: str | UnsetType = UNSET
@@ -99,7 +101,7 @@ class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
 
 
 class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
-    """One step of a message. Empty beside the finish reason."""
+    """One step of a message. Empty in the chunk with the finish reason."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -108,9 +110,9 @@ class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """`finish_reason` is null until the choice ends. The stop string that ended it is vLLM's
-    `stop_reason` and TabbyAPI's `stop_str`. `schema_fault`: how the content misses the schema that
-    was asked for, in what the grammar couldn't carry.
+    """`finish_reason` is null until the choice ends. `stop_reason` (vLLM) and `stop_str` (TabbyAPI)
+    contain the stop string that ended it. `schema_fault` describes how the content violates the
+    requested schema, in keywords that the grammar can't express.
     """
 
     index: int
@@ -125,7 +127,7 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 class ChatChunk(
     FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object", tag="chat.completion.chunk"
 ):
-    """One event of a stream. `choices` has one entry, or none beside the usage."""
+    """One event of a stream. `choices` has one entry; it is empty in the event with the usage."""
 
     id: str
     created: int
@@ -146,14 +148,14 @@ class FunctionWhole(msgspec.Struct, frozen=True):
 
 
 class ToolCallWhole(FurtherOfCall, frozen=True, kw_only=True, tag_field="type", tag="function"):
-    """One call of the message."""
+    """A tool call of the message."""
 
     id: str
     function: FunctionWhole
 
 
 class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
-    """The answer. `content` is null when there are only tool calls."""
+    """The answer. `content` is null if there are only tool calls."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -162,7 +164,7 @@ class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
 
 
 class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the answers asked for."""
+    """One of the requested answers."""
 
     index: int
     message: MessageWhole

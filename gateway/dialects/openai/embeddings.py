@@ -27,7 +27,7 @@ from gateway.request import EmbeddingRequest
 
 
 class EmbeddingsWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts, or token ids, whose vectors are wanted."""
+    """Texts or token ids to embed."""
 
     input: Input
     model: str = ""
@@ -40,21 +40,21 @@ class EmbeddingsWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="embedding"):
-    """One vector: its numbers, or base64 of them as float32, the lowest byte first."""
+    """One embedding: its numbers, or the base64 of its float32 values, little-endian."""
 
     index: int
     embedding: list[float] | str
 
 
 class EmbeddingUsage(msgspec.Struct, frozen=True):
-    """What it cost."""
+    """The usage."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
-    """The vectors of all texts, in their order."""
+    """The embeddings of all texts, in their order."""
 
     data: Sequence[EmbeddingWire]
     model: str
@@ -62,14 +62,14 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object
 
 
 class PooledWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="pooling"):
-    """One vector, as vLLM's `/pooling` writes it."""
+    """One embedding, in the format of vLLM's `/pooling`."""
 
     index: int
     data: list[float] | str
 
 
 class PooledList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
-    """The vectors of all texts, in vLLM's form. `created` is Unix time."""
+    """The embeddings of all texts, in vLLM's format. `created` is Unix time."""
 
     id: str
     created: int

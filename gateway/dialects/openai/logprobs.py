@@ -17,7 +17,7 @@ FLOOR = -9999.0  # OpenAI's value for tokens that are too unlikely; JSON has no 
 
 
 class ChatToken(msgspec.Struct, frozen=True):
-    """A token that could have been chosen. `bytes` are exact where `token` holds U+FFFD."""
+    """A candidate token. `bytes` are exact where `token` contains U+FFFD."""
 
     token: str
     logprob: float
@@ -25,7 +25,7 @@ class ChatToken(msgspec.Struct, frozen=True):
 
 
 class ChosenToken(msgspec.Struct, frozen=True):
-    """The token that was chosen. `top_logprobs` is never null: SillyTavern loses the reply then."""
+    """The chosen token. `top_logprobs` is never null, because SillyTavern would lose the reply."""
 
     token: str
     logprob: float
@@ -41,10 +41,9 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
-    """A choice's `logprobs` in legacy completions: column by column, an entry for each token.
-
-    An entry of `top_logprobs` always holds the chosen token, so it is not empty. Null are those of
-    the first token of an echoed prompt: nothing stands before it.
+    """A choice's `logprobs` in legacy completions: columns with one entry per token. An entry of
+    `top_logprobs` always contains the chosen token. The entries of the first token of an echoed
+    prompt are null, because no token precedes it.
     """
 
     tokens: tuple[str, ...]
@@ -208,7 +207,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's `usage`, and a price where another server names one."""
+    """OpenAI's `usage`, and the price if another server reports one."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -220,10 +219,9 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama.cpp's `timings`, and our `queued_ms`. `prompt_n` leaves out the cached `cache_n`.
-
-    The first token comes with the prompt: `predicted_ms` and the rates are of those behind it
-    (llama.cpp, server_slot_stats).
+    """llama.cpp's `timings`, and our `queued_ms`. `prompt_n` excludes the cached tokens
+    (`cache_n`). The first token is generated with the prompt: `predicted_ms` and the rates cover
+    those after it (llama.cpp, server_slot_stats).
     """
 
     cache_n: int
@@ -280,7 +278,7 @@ def timings(usage: Usage) -> Timings | UnsetType:
 
 
 class ProgressWire(msgspec.Struct, frozen=True):
-    """llama-server's `prompt_progress`: of `total` tokens `processed`, the cached among them."""
+    """llama-server's `prompt_progress`: `processed` of `total` tokens, including cached ones."""
 
     total: int
     cache: int

@@ -40,14 +40,14 @@ UNREADABLE = {
 
 
 class ImageUrlWire(msgspec.Struct, frozen=True):
-    """A picture. It is always seen in full: of the details only "low" asks for something else."""
+    """An image. It is always processed in full; only the detail "low" requests less."""
 
     url: str
     detail: str | None = None
 
 
 class PartWire(msgspec.Struct, frozen=True):
-    """One part of a message; `type` says which of the fields count."""
+    """One part of a message. `type` determines which fields apply."""
 
     type: str
     text: str | None = None
@@ -87,14 +87,14 @@ def _further(wire: FurtherOfCall, kind: type[FurtherOfCall]) -> dict[str, Any]:
 
 
 class ToolCallWire(FurtherOfCall, frozen=True, kw_only=True):
-    """A call that the model made in an earlier turn."""
+    """A tool call in an earlier turn."""
 
     function: FunctionCallWire
     id: str | None = None
 
 
 class MessageWire(FurtherOfMessage, frozen=True, kw_only=True):
-    """One message. A missing `content` is as good as null."""
+    """One message. A missing `content` is equivalent to null."""
 
     role: str
     content: str | list[PartWire] | None = None
@@ -108,7 +108,7 @@ class MessageWire(FurtherOfMessage, frozen=True, kw_only=True):
 
 
 class FunctionWire(msgspec.Struct, frozen=True):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     name: str
     description: str | None = None
@@ -117,7 +117,7 @@ class FunctionWire(msgspec.Struct, frozen=True):
 
 
 class ToolWire(msgspec.Struct, frozen=True):
-    """Of the types of tools only functions are known here."""
+    """A tool. Only functions are supported."""
 
     type: str = "function"
     function: FunctionWire | None = None

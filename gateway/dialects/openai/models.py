@@ -15,7 +15,7 @@ from gateway.errors import ContextLengthExceeded, GatewayError
 
 
 class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
-    """llama.cpp's name of the state, as Open WebUI reads it. `percent` of a load in progress."""
+    """llama.cpp's name of the state, as Open WebUI reads it. `percent`: the progress of a load."""
 
     value: Literal["unloaded", "loading", "loaded"]
     failed: bool = False
@@ -23,7 +23,7 @@ class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OriginWire(msgspec.Struct, frozen=True):
-    """Where a model is: a server's id, the model's name there, and how many servers on."""
+    """The origin of a model: a server's id, the model's name on it, and the number of hops."""
 
     server: str
     model: str
@@ -58,10 +58,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies on this machine, in the words of the hub's local cache; size in bytes.
-
-    Our own models are among them, with the fields that Open WebUI shows: it reads this list instead
-    of `data` wherever there is one, even an empty one, and passes over what has no `id`.
+    """A model stored on this machine, in the format of the hub's local cache. The size is in bytes.
+    Configured models are included, with the fields that Open WebUI shows: it reads this list
+    instead of `data` if it is present, even if empty, and skips entries without `id`.
     """
 
     repo_id: str
@@ -105,8 +104,8 @@ def model_card(card: ModelCard) -> bytes:
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """The first four keys are always there; `param` and `code` may be null. The lengths are
-    llama-server's, of a prompt that doesn't fit: tokens.
+    """An error. The first four keys are always present; `param` and `code` may be null. The
+    lengths, in tokens, are llama-server's fields for a prompt that doesn't fit.
     """
 
     message: str

@@ -34,8 +34,8 @@ TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 
 
 class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of one text, or all of it. `finish_reason` is null until the choice ends; a stop string
-    that ended it is vLLM's `stop_reason` and TabbyAPI's `stop_str`.
+    """A part of one text, or the whole text. `finish_reason` is null until the choice ends.
+    `stop_reason` (vLLM) and `stop_str` (TabbyAPI) contain the stop string that ended it.
     """
 
     index: int
@@ -49,7 +49,7 @@ class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
 class TextCompletion(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="text_completion"
 ):
-    """A chunk of a stream, or the whole body: the API has one shape for both."""
+    """A chunk of a stream, or the whole body: the API uses one format for both."""
 
     id: str
     created: int

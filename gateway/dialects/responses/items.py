@@ -58,7 +58,7 @@ Metadata: TypeAlias = Annotated[
 
 
 class PartWire(msgspec.Struct, frozen=True):
-    """One part of a message; `type` says which of the fields count."""
+    """One part of a message. `type` determines which fields apply."""
 
     type: str
     text: str | None = None
@@ -99,7 +99,7 @@ class FunctionWire(msgspec.Struct, frozen=True):
 
 
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool, flat or nested. Only functions can be called here."""
+    """A tool, flat or nested. Only functions are supported."""
 
     type: str = "function"
     name: str = ""
@@ -126,7 +126,7 @@ class ToolChoiceWire(msgspec.Struct, frozen=True):
 
 
 class ReasoningWire(msgspec.Struct, frozen=True):
-    """How to reason, and whether that is sent as a summary."""
+    """The reasoning effort, and whether the reasoning is sent as a summary."""
 
     effort: str | None = None
     summary: str | None = None
@@ -134,7 +134,7 @@ class ReasoningWire(msgspec.Struct, frozen=True):
 
 
 class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of the answer."""
+    """The format of the answer."""
 
     type: str = "text"
     name: str | None = None  # OpenAI asks for one
@@ -143,7 +143,7 @@ class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextWire(msgspec.Struct, frozen=True):
-    """How the answer is to be written."""
+    """The format of the answer."""
 
     format: FormatWire = FormatWire()
     verbosity: str | None = None

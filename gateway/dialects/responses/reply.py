@@ -42,7 +42,7 @@ Status: TypeAlias = Literal[
 
 
 class CandidateWire(msgspec.Struct, frozen=True):
-    """A token that could have been chosen."""
+    """A candidate token."""
 
     token: str
     bytes: tuple[int, ...]
@@ -50,7 +50,7 @@ class CandidateWire(msgspec.Struct, frozen=True):
 
 
 class LogprobWire(CandidateWire, frozen=True, kw_only=True):
-    """The chosen token, and what else there was."""
+    """The chosen token and the other candidates."""
 
     top_logprobs: tuple[CandidateWire, ...]
 
@@ -64,13 +64,13 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 
 
 class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
-    """What was thought."""
+    """The text of the reasoning."""
 
     text: str
 
 
 class SummaryText(msgspec.Struct, frozen=True, tag_field="type", tag="summary_text"):
-    """What was thought, for those who asked for a summary."""
+    """The text of the reasoning, for requests with a summary."""
 
     text: str
 
@@ -85,7 +85,7 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
-    """Some reasoning."""
+    """A reasoning item."""
 
     id: str
     status: Progress
@@ -121,7 +121,7 @@ class OutputDetails(msgspec.Struct, frozen=True):
 
 
 class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What it cost."""
+    """The usage."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -131,7 +131,7 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Why it failed."""
+    """The error of a failed response."""
 
     code: str
     message: str
@@ -139,7 +139,7 @@ class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incomplete(msgspec.Struct, frozen=True):
-    """Why it ended early."""
+    """The reason why a response is incomplete."""
 
     reason: Literal["max_output_tokens", "content_filter"]
 
@@ -181,7 +181,7 @@ class ResponseWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object"
 
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the response stands: created, in progress, completed, …"""
+    """The state of the response: created, in progress, completed, …"""
 
     type: str
     response: ResponseWire
@@ -189,7 +189,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An item was added, or is done."""
+    """An item was added or completed."""
 
     type: str
     output_index: int
@@ -198,7 +198,7 @@ class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an item was added, or is done. One of both indexes counts."""
+    """A part of an item was added or completed. One of the two indexes applies."""
 
     type: str
     item_id: str
@@ -210,7 +210,7 @@ class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrownEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Some more of a text, of reasoning, of arguments."""
+    """A further part of a text, of reasoning or of arguments."""
 
     type: str
     item_id: str
@@ -223,7 +223,7 @@ class GrownEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WholeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `text`, or `name` and `arguments`."""
+    """The whole content: `text`, or `name` and `arguments`."""
 
     type: str
     item_id: str

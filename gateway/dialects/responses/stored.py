@@ -17,7 +17,7 @@ INTERRUPTED = {"code": "server_error", "message": "The server ended before the r
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """Something is gone."""
+    """The deleted object."""
 
     id: str
     object: Literal["response", "conversation.deleted"]
@@ -25,7 +25,7 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
-    """Some of a list. Items are JSON."""
+    """A page of a list. Items are JSON."""
 
     data: Sequence[msgspec.Raw]
     first_id: str | None
@@ -44,7 +44,7 @@ class ConversationBody(
 
 
 class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
-    """How long a prompt would be."""
+    """The number of tokens of a prompt."""
 
     input_tokens: int
 

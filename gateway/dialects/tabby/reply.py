@@ -67,7 +67,7 @@ def embedding_load_body() -> bytes:
 
 
 class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a model is loaded; null: not known, or as the model says."""
+    """The parameters of a loaded model. Null: not known, or the model's default."""
 
     max_seq_len: int
     max_batch_size: int
@@ -83,7 +83,7 @@ class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """How the model marks reasoning and tool calls, and why that format was chosen."""
+    """The format of reasoning and tool calls, and the reason why it was chosen."""
 
     id: str
     why: str
@@ -97,13 +97,13 @@ class CurrentModel(ModelCard, frozen=True, kw_only=True, tag_field="object", tag
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """What a key may do."""
+    """The permissions of a key."""
 
     permission: Literal["admin", "api"]
 
 
 class TabbyTokens(msgspec.Struct, frozen=True):
-    """Tokens, and how many."""
+    """Tokens and their number."""
 
     tokens: tuple[int, ...]
     length: int
@@ -122,7 +122,7 @@ class Names(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What is forced upon requests now. `presets` are listed for administrators."""
+    """The active sampling overrides. `presets` are listed for administrators only."""
 
     selected_preset: str | None
     overrides: Mapping[str, Any]
@@ -130,14 +130,14 @@ class Overrides(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Downloaded(msgspec.Struct, frozen=True):
-    """Where a download lies."""
+    """The location of a download."""
 
     download_path: str
 
 
 class DownloadEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a download: `done` of `total` bytes. `file` is the one just fetched, `model` what
-    is downloaded, with the quantization that was chosen.
+    """One step of a download: `done` of `total` bytes. `file` is the current file, `model` the
+    downloaded model with its chosen quantization.
     """
 
     status: Literal["downloading", "finished"]
@@ -149,7 +149,7 @@ class DownloadEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Software(msgspec.Struct, frozen=True):
-    """Who answers."""
+    """The server's software."""
 
     name: str = "Roundhouse"
     repository: str = ""
@@ -157,7 +157,7 @@ class Software(msgspec.Struct, frozen=True):
 
 
 class Api(msgspec.Struct, frozen=True):
-    """One API, and where it begins."""
+    """One API and its base path."""
 
     name: str
     relative_url: str

@@ -28,7 +28,7 @@ _OLD_NAMES: Mapping[str, str] = {"name": "model_name", "draft": "draft_model"}
 
 
 class LoadWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The types of the options that TabbyAPI has. What else a body holds is kept as it is."""
+    """The options that TabbyAPI has, with their types. Other fields are kept unchanged."""
 
     model_name: Name
     backend: str | None = None
@@ -87,14 +87,14 @@ class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Unload a model, or all. `force`: running answers are cut off."""
+    """The model to unload; without a name, all. `force` aborts running answers."""
 
     model: str | None = None
     force: bool = False
 
 
 class EmbeddingLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Load an embedding model. Where it computes, its engine's options say."""
+    """Load an embedding model. The engine's options determine the device."""
 
     embedding_model_name: Name
     embeddings_device: str | None = None
@@ -109,7 +109,7 @@ class SpecialFlags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Encode(SpecialFlags, frozen=True, kw_only=True):
-    """Tokens of a text. A list is a conversation; the OpenAI dialect reads that."""
+    """A text to tokenize. A list is a conversation with the fields of chat completions."""
 
     text: str | list[Any]
     model: str | None = None
@@ -123,7 +123,7 @@ class Decode(SpecialFlags, frozen=True, kw_only=True):
 
 
 class TemplateSwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """Use another chat template, for one model or for those that are loaded."""
+    """The chat template to use, for one model or for the loaded ones."""
 
     prompt_template_name: Name
     model: str | None = None
@@ -136,7 +136,9 @@ class TemplateUnload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverrideSwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """Other sampling overrides: a preset by name, or given here. The preset wins."""
+    """New sampling overrides: a preset by name, or the values themselves. The preset takes
+    precedence.
+    """
 
     preset: str | None = None
     overrides: dict[str, Any] | None = None
@@ -157,7 +159,7 @@ class LoraLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Download(msgspec.Struct, frozen=True, kw_only=True):
-    """Fetch a repository of the hub. `include` and `exclude` are patterns as of fnmatch."""
+    """A repository of the hub to download. `include` and `exclude` are fnmatch patterns."""
 
     repo_id: Name
     repo_type: str = "model"

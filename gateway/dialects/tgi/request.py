@@ -29,7 +29,7 @@ Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
 
 
 class GenerateWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to go on from."""
+    """A prompt to continue."""
 
     inputs: str
     parameters: dict[str, Any] = {}
@@ -57,7 +57,7 @@ class GrammarWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts, or token ids, whose vectors are wanted."""
+    """Texts or token ids to embed."""
 
     inputs: Input
     truncate: bool = False
@@ -80,7 +80,9 @@ class InputsWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One token. Where no details are wanted several may come as one, without id and likelihood."""
+    """One token. Without details, several tokens can be sent as one, without id and log
+    probability.
+    """
 
     id: int | None = None
     text: str
@@ -89,7 +91,7 @@ class TokenWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a text ended, and what it cost."""
+    """The finish reason of a text, and the usage."""
 
     finish_reason: Finish
     generated_tokens: int
@@ -98,7 +100,7 @@ class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. The last one has the whole text."""
+    """One event of a stream. The last one contains the whole text."""
 
     index: int
     token: TokenWire
@@ -108,7 +110,7 @@ class StreamStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a text ended, and of which tokens it is."""
+    """The finish reason of a text, and its tokens."""
 
     finish_reason: Finish
     generated_tokens: int
@@ -126,7 +128,9 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InfoWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that answers requests, which name none; and limits, in tokens and texts."""
+    """The model that answers requests, because they don't name one, and the limits, in tokens and
+    texts.
+    """
 
     model_id: str
     model_sha: str | None = None

@@ -25,7 +25,7 @@ from gateway.registry.record import Bytes
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A load on its way. `seconds_left` by the last load; None where there was none."""
+    """A load in progress. `seconds_left` is estimated from the last load; null without one."""
 
     stage: str
     done: int
@@ -35,7 +35,7 @@ class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One model and what is known of it."""
+    """One model and its details."""
 
     id: str
     aliases: Sequence[str]
@@ -72,7 +72,7 @@ class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model holds of a device."""
+    """The memory of a device that one model uses."""
 
     id: str
     state: State
@@ -82,14 +82,14 @@ class HeldWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimWire(msgspec.Struct, frozen=True):
-    """What a model that is waited for will take."""
+    """The memory that a requested model needs."""
 
     id: str
     bytes: int
 
 
 class DeviceWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One device; None: it can't be measured."""
+    """One device. Null: it can't be measured."""
 
     device: str
     total: int | None
@@ -104,7 +104,7 @@ class DeviceWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model does now: tokens per second over the last few."""
+    """A model's current speed: tokens per second over the last few seconds."""
 
     id: str
     in_use: int
@@ -126,7 +126,7 @@ class GaugesWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """A device's last hour, each as long as the times."""
+    """A device's last hour. Each column has as many entries as the times."""
 
     promised: Sequence[int | None]
     others: Sequence[int | None]

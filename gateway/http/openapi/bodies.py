@@ -33,7 +33,7 @@ SHAPES: Mapping[str, Schema] = {
 
 CHAT = Body(
     name="OpenAIChatRequest",
-    about="A conversation to be continued. A null means that the field is not given.",
+    about="A conversation to continue. Null fields are treated as not given.",
     shapes=(
         request.AnsweringWire,
         messages.ConversationWire,

@@ -170,8 +170,8 @@ JSON_TYPE, EVENTS_TYPE, LINES_TYPE = "application/json", "text/event-stream", "a
 BYTES_TYPE = "application/octet-stream"
 TITLE = "Roundhouse"
 ABOUT = (
-    "Every API that this server speaks, over every model. Unknown fields are accepted: what is not "
-    "applied is named in the header `x-roundhouse-ignored`."
+    "Every API of this server. Each API can use every model. Unknown fields are accepted; the "
+    "header `x-roundhouse-ignored` lists those that are not applied."
 )
 # What the page may do: show itself.
 POLICY = (
@@ -289,7 +289,7 @@ def _complete(
     error = models.ref(failed)
     operation["responses"] = {
         str(described.status): {
-            "description": "It was done.",
+            "description": "Success.",
             "content": _answers(described, models),
         },
         "default": {"description": "An error.", "content": {JSON_TYPE: {"schema": error}}},

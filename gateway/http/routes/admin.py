@@ -20,16 +20,16 @@ from gateway.reloading import ReloadReport
 
 @post("/v1/admin/reload", status_code=200, access="admin")
 async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
-    """Read the configuration again and put it in force; with `plan` report what that would do."""
+    """Reload the configuration and apply it. With `plan`, only report the changes."""
     if not plan:
         audit(request, "reload")
     return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
 
 
 class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `state`: up, out after failures, or on trial after a probe. `fault`: why it is
-    not reached, or failed last: one word, such as refused, no_address, certificate, timeout, or
-    the status it answered with; null where it answers.
+    """One server. `state`: up, out after failures, or on trial after a probe. `fault`: the last
+    failure in one word, such as refused, no_address, certificate, timeout, or its HTTP status; null
+    if the server is reachable.
     """
 
     url: str
@@ -50,7 +50,7 @@ class UpstreamWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Which server, and whether it is to get no new requests, or to get them again."""
+    """The server, and whether it gets new requests."""
 
     upstream: str
     url: str
@@ -59,13 +59,15 @@ class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/upstreams", access="admin")
 async def upstreams(services: Services) -> ASGIApp:
-    """Every server of every upstream."""
+    """List the servers of all upstreams."""
     return Plain(_upstreams_body(services))
 
 
 @post("/v1/upstreams/drain", access="admin")
 async def drain(request: AnyRequest, services: Services) -> ASGIApp:
-    """Requests under way go on; answered with all of them as they are now."""
+    """Stop or resume new requests to an upstream's server. Running requests continue. The states of
+    all servers are returned.
+    """
     order = Fields(order_object(await request.body()), {}).read(DrainWire)
     audit(request, "drain" if order.draining else "use again", server=order.url)
     fleet = services.registry.fleet

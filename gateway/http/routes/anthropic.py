@@ -37,7 +37,7 @@ PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
 
 @post("/v1/messages", access="user")
 async def messages(request: AnyRequest, services: Services) -> ASGIApp:
-    """Answer a conversation."""
+    """Generate the next message of a conversation."""
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = line_of(request).id
     return Exchange(
@@ -62,8 +62,8 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/messages/count_tokens", status_code=200, access="user")
 async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
-    """How long the prompt of such a request would be. What a picture takes its model alone knows,
-    when it sees it: pictures are named as left out.
+    """Count the prompt tokens of a request. Images are not counted, because only the loaded model
+    can determine their tokens; the response lists them as ignored.
     """
     asked = (await services.read(anthropic.read_messages, await request.body())).request
 
@@ -83,7 +83,7 @@ def _has_pictures(asked: ChatRequest) -> bool:
 
 MESSAGES = Body(
     name="AnthropicMessagesRequest",
-    about="A conversation to be continued, in Anthropic's form.",
+    about="A conversation to continue, in Anthropic's format.",
     shapes=(AnsweringWire, ConversationWire, SamplingWire),
     names={"max_tokens": ("max_tokens",)},
 )

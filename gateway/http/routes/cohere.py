@@ -36,7 +36,7 @@ from gateway.http.sse import Plain
 
 @post("/v2/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
-    """Answer a conversation."""
+    """Generate the next message of a conversation."""
     exchange = await services.read(cohere.read_chat, await request.body())
     request_id = line_of(request).id
     wants_logprobs = exchange.request.answering.logprobs is not None
@@ -53,7 +53,7 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v2/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts."""
+    """Compute embeddings of texts."""
     exchange = await services.read(cohere.read_embed, await request.body())
     request_id = line_of(request).id
     return EncodingResponse(
@@ -69,7 +69,7 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/tokenize", access="user")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The tokens of a text."""
+    """Tokenize a text."""
     asked = read_fields(await request.body()).read(TokenizeWire)
     name = await services.tokenizer.named(asked.model, request.auth)
     by = caller(request.headers, line_of(request).id)
@@ -83,7 +83,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The text of tokens."""
+    """Convert tokens to text."""
     asked = read_fields(await request.body()).read(DetokenizeWire)
     by = caller(request.headers, line_of(request).id)
     text = await services.tokenizer.decode(asked.model, asked.tokens, request.auth, by)
@@ -92,7 +92,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 COHERE = Body(
     name="CohereChatRequest",
-    about="A conversation to be continued, in Cohere's form.",
+    about="A conversation to continue, in Cohere's format.",
     shapes=(ChatWire, SamplingWire),
     names={"stop": ("stop_sequences",), "top_p": ("p",), "top_k": ("k",)},
 )

@@ -68,7 +68,7 @@ class RequestsWire(msgspec.Struct, frozen=True):
 
 @get("/v1/admin/me", access="user")
 async def me(request: AnyRequest, services: Services) -> ASGIApp:
-    """The caller's rights, and what the server has for it."""
+    """Get the caller's permissions and the features that are available to it."""
     return Plain(body(who(services, request.auth, address(request))))
 
 
@@ -113,13 +113,13 @@ def _default(services: Services, access: Access) -> str | None:
 
 @get("/v1/admin/requests", access="user")
 async def requests(request: AnyRequest, services: Services) -> ASGIApp:
-    """Running requests, and recent ones: an administrator's list has those of all keys."""
+    """List running and recent requests. Administrators get those of all keys."""
     return Plain(body(RequestsWire(services.activity.seen_by(request.auth))))
 
 
 @post("/v1/admin/requests/{number:str}/cancel", status_code=200, access="user")
 async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIApp:
-    """End a request that runs; its client is sent an error."""
+    """Cancel a running request. Its client gets an error."""
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise NotFound(f"Request {number!r:.40} not found.", param="number")
     cancelled = services.activity.cancel(int(number), request.auth)
@@ -148,7 +148,7 @@ async def logs(
     after: int = 0,
     limit: int = 200,
 ) -> ASGIApp:
-    """The last lines of the log that have at least that level and hold the text."""
+    """Get the last log lines with at least the given level that contain the given text."""
     if len(search) > MOST_SEARCHED:
         raise InvalidRequest(f"search: at most {MOST_SEARCHED} characters", param="search")
     kept = services.lines.after(0)
@@ -163,7 +163,7 @@ LOG_LINES = 200  # of a snapshot
 
 
 class SnapshotWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything, as one caller may see it."""
+    """The whole state that a caller may see."""
 
     time: float
     me: MeWire
@@ -176,7 +176,7 @@ class SnapshotWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelsWire(msgspec.Struct, frozen=True):
-    """All models the caller may use."""
+    """The models that the caller may use."""
 
     models: Sequence[ModelWire]
 
@@ -272,7 +272,9 @@ async def models_for(services: Services, access: Access) -> list[ModelWire]:
 
 @get("/v1/admin/events", access="user")
 async def events(request: AnyRequest, services: Services) -> ASGIApp:
-    """Everything as it is, and then each change; with `Last-Event-ID` what was missed."""
+    """Stream the current state, then each change. With `Last-Event-ID`, the missed changes are
+    sent.
+    """
     reader = FeedReader(services, request)
     return ProgressStream(
         reader.send_events, openai.error_event, quiet=services.config.server.comment_after
@@ -281,13 +283,13 @@ async def events(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/admin/models", access="user")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models the caller may use, with what they take and when they go."""
+    """List the models that the caller may use, with their memory and expiry."""
     return Plain(msgspec.json.encode(ModelsWire(await models_for(services, request.auth))))
 
 
 @get("/v1/admin/memory", access="admin")
 async def memory(services: Services) -> ASGIApp:
-    """Who holds how much of each device, now and in the last hour."""
+    """Get memory use by device and model, now and during the last hour."""
     gauges = await services.sampler.sample()
     found = MemoryWire(gauges=gauges, history=services.history.columns())
     return Plain(msgspec.json.encode(found))
@@ -298,7 +300,7 @@ NOT_ASKED = Explained(None, {})
 
 
 class SettingWire(OptionFacts, frozen=True, kw_only=True):
-    """One option as it is in force, and where that comes from."""
+    """The current value of an option, and its source."""
 
     option: str
     value: Any
@@ -308,7 +310,7 @@ class SettingWire(OptionFacts, frozen=True, kw_only=True):
 
 
 class SettingsWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration in force; `text` is the file's as it is now."""
+    """The active configuration. `text` is the current content of the file."""
 
     file: str | None
     text: str | None
@@ -317,13 +319,13 @@ class SettingsWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckOrder(msgspec.Struct, frozen=True):
-    """A text that might become the file's."""
+    """The text of a configuration file to validate."""
 
     text: str
 
 
 class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a text, or what a reload would do with it."""
+    """The errors of the text, or the changes that a reload would make."""
 
     ok: bool
     error: str | None = None
@@ -334,7 +336,7 @@ class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/admin/settings", access="admin")
 async def settings(services: Services) -> ASGIApp:
-    """Every option, its value, and where that comes from."""
+    """List every option with its value and the value's source."""
     source = services.reloader.source
     explained = await to_thread.run_sync(source.explain) if source else NOT_ASKED
     found = SettingsWire(
@@ -370,7 +372,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
 
 @post("/v1/admin/settings/check", status_code=200, access="admin")
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
-    """Check a text as the configuration file; nothing of it is put in force."""
+    """Validate a text as the configuration file. Nothing is applied."""
     text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
     if len(text) > MOST_SETTINGS:
         raise InvalidRequest(f"text: at most {MOST_SETTINGS} characters", param="text")

@@ -46,28 +46,28 @@ MOST_CHARACTERS = 200  # of a copy's name
 
 
 class LoadOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model, and what over its own options."""
+    """The model, and options that override its own."""
 
     model: str
     options: dict[str, Any] | None = None
 
 
 class UnloadOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model; `force` cuts running answers off."""
+    """The model. `force` aborts running answers."""
 
     model: str
     force: bool = False
 
 
 class PinOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model, and whether it stays."""
+    """The model, and whether it is pinned."""
 
     model: str
     pinned: bool = True
 
 
 class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which model is to be there once more, by which name, and what is different about it."""
+    """The model to duplicate, the new name, and the options that differ."""
 
     model: str
     name: str
@@ -77,33 +77,33 @@ class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which copy is to go."""
+    """The copy to remove."""
 
     model: str
 
 
 class CopiedWire(msgspec.Struct, frozen=True):
-    """A copy, and the lines for `models` of a configuration that keep it."""
+    """A copy, and the lines for `models` in the configuration that make it permanent."""
 
     model: ModelWire
     yaml: str
 
 
 class RemovedWire(msgspec.Struct, frozen=True):
-    """What is no longer listed."""
+    """The removed entry."""
 
     removed: str
 
 
 class OptionWire(OptionFacts, frozen=True, kw_only=True):
-    """An option of an engine, and what it is set to for one model."""
+    """An option of an engine and its value for one model."""
 
     name: str
     value: Any
 
 
 class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can be loaded with."""
+    """The load options of a model."""
 
     model: str
     backend: str
@@ -136,7 +136,7 @@ async def _local(services: Services, name: str, access: Access) -> ModelEntry:
 
 @post("/v1/admin/models/load", status_code=202, access="admin")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Begin to load a model, with other options if there are any."""
+    """Start loading a model, optionally with other options."""
     order = Fields(order_object(await request.body()), {}).read(LoadOrder)
     options = _free_options(services, order.options) if order.options is not None else None
     find = services.find if not options else lambda *named: _local(services, *named)
@@ -148,7 +148,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/admin/models/unload", status_code=200, access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
-    """Unload a model once its answers have ended, and wait for that."""
+    """Unload a model after its running answers have ended, and wait for it."""
     order = Fields(order_object(await request.body()), {}).read(UnloadOrder)
     name = (await services.find(order.model, request.auth)).name
     audit(request, "unload", model=name, force=order.force)
@@ -162,7 +162,9 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/admin/models/pin", status_code=200, access="admin")
 async def pin(request: AnyRequest, services: Services) -> ASGIApp:
-    """Never evicted and never idle, or as any other, until the server is started again."""
+    """Pin or unpin a model until the server restarts. A pinned model is never evicted or unloaded
+    for idleness.
+    """
     order = Fields(order_object(await request.body()), {}).read(PinOrder)
     name = (await _local(services, order.model, request.auth)).name
     audit(request, "pin" if order.pinned else "unpin", model=name)
@@ -172,7 +174,7 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/admin/models/options", access="admin")
 async def options(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
-    """What a model can be loaded with, and is."""
+    """List the load options of a model and their current values."""
     entry = await _local(services, model, request.auth)
     chosen = services.registry.status(entry.name).options or entry.options
     hidden = services.catalog.configured_only
@@ -186,7 +188,7 @@ async def options(request: AnyRequest, services: Services, model: str = "") -> A
 
 @post("/v1/admin/models/duplicate", status_code=201, access="admin")
 async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
-    """The same files once more, under another name and with other options."""
+    """Add a model with the same files, another name and other options."""
     order = Fields(order_object(await request.body()), {}).read(CopyOrder)
     entry = await _local(services, order.model, request.auth)
     known = next((one for one in services.config.models if one.name == entry.name), None)
@@ -235,7 +237,7 @@ def _is_taken(services: Services, name: str) -> bool:
 
 @post("/v1/admin/models/remove", status_code=200, access="admin")
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
-    """Forget a copy; its files stay, since they are another model's, too."""
+    """Remove a duplicated model. Its files are kept, because the original model uses them."""
     order = Fields(order_object(await request.body()), {}).read(RemoveOrder)
     audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)
@@ -270,7 +272,9 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/admin/sampling", access="user")
 async def sampling(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
-    """Which sampling parameters a model's engine applies, and why it doesn't the others."""
+    """List the sampling parameters that a model's engine supports, and why others are not
+    supported.
+    """
     status = services.status((await services.find(model, request.auth)).name, request.auth)
     known = await services.capabilities.of(status)
     can = known.capabilities if known else None
@@ -315,7 +319,7 @@ def _defaults(status: ModelStatus) -> Sampling:
 
 
 class RoomWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a model that isn't here would fit, by its size."""
+    """Whether a model that isn't downloaded would fit, by its size."""
 
     verdict: Verdict
     unload: Sequence[str]
@@ -337,7 +341,7 @@ class ChoiceWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepositoryWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repository offers."""
+    """The models of a repository."""
 
     repository: str
     commit: str
@@ -346,7 +350,7 @@ class RepositoryWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadOrder(msgspec.Struct, frozen=True):
-    """What to fetch: `owner/name`, or `owner/name:Q4_K_M`."""
+    """The model to download: `owner/name`, or `owner/name:Q4_K_M`."""
 
     model: str
 
@@ -358,13 +362,13 @@ class DownloadsWire(msgspec.Struct, frozen=True):
 
 
 class RemovedDownload(msgspec.Struct, frozen=True):
-    """What is no longer listed."""
+    """The removed entry."""
 
     removed: str
 
 
 class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that is here now, and the models that it is."""
+    """An uploaded file, and the models in it."""
 
     name: str
     bytes: int
@@ -376,7 +380,7 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/admin/hub/files", access="admin")
 async def files(services: Services, repository: str = "") -> ASGIApp:
-    """The models that a repository of the hub offers, and whether each would fit."""
+    """List the models in a hub repository and whether each fits in memory."""
     name = hub_id(repository)
 
     async def whole() -> bytes:
@@ -435,13 +439,13 @@ def _room(services: Services, choice: OfferedModel) -> RoomWire:
 
 @get("/v1/admin/downloads", access="admin")
 async def downloads(services: Services) -> ASGIApp:
-    """Downloads that run, and those that ended."""
+    """List running and finished downloads."""
     return Plain(body(DownloadsWire(services.downloads.states())))
 
 
 @post("/v1/admin/downloads", status_code=202, access="admin")
 async def begin(request: AnyRequest, services: Services) -> ASGIApp:
-    """Begin a download in the background, or go on with it."""
+    """Start or resume a download in the background."""
     asked = Fields(order_object(await request.body()), {}).read(DownloadOrder)
     model = hub_id(asked.model)
     order = to_fetch(model)
@@ -456,19 +460,19 @@ async def begin(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/admin/downloads/{id:str}/stop", status_code=200, access="admin")
 async def stop(services: Services, id: str) -> ASGIApp:
-    """Stop one; what has come stays."""
+    """Stop a download. Its partial files are kept."""
     return Plain(body(services.downloads.stop(id)))
 
 
 @post("/v1/admin/downloads/{id:str}/resume", status_code=202, access="admin")
 async def resume(services: Services, id: str) -> ASGIApp:
-    """Go on with one."""
+    """Resume a download."""
     return Plain(body(services.downloads.resume(id)), status=202)
 
 
 @delete("/v1/admin/downloads/{id:str}", status_code=200, access="admin")
 async def remove_download(services: Services, id: str) -> ASGIApp:
-    """Take one out of the list."""
+    """Remove a download from the list."""
     services.downloads.remove(id)
     return Plain(body(RemovedDownload(id)))
 
@@ -478,7 +482,7 @@ async def remove_download(services: Services, id: str) -> ASGIApp:
 
 @put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None, access="admin")
 async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
-    """A GGUF file into the folder for downloads."""
+    """Upload a GGUF file to the folder for downloads."""
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
         raise InvalidRequest("content-length: the file's bytes are wanted", param="content-length")

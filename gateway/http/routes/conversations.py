@@ -19,7 +19,7 @@ from gateway.store import KeptConversation, KeptItem, fresh_id
 
 @post("/v1/conversations", access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
-    """Create one, with items or without."""
+    """Create a conversation, with or without items."""
     new = await services.read(stored.read_conversation, await request.body())
     name = f"conv_{fresh_id()}"
     kept = KeptConversation(name, float(int(time.time())), msgspec.json.encode(new.metadata))
@@ -29,13 +29,13 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/conversations/{conversation_id:str}", access="user")
 async def retrieve(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
-    """One, without its items."""
+    """Get a conversation without its items."""
     return Plain(_body(await _found(services, request.auth, conversation_id)))
 
 
 @post("/v1/conversations/{conversation_id:str}", access="user")
 async def describe(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
-    """Other metadata."""
+    """Replace the metadata of a conversation."""
     new = await services.read(stored.read_conversation, await request.body())
     metadata = msgspec.json.encode(new.metadata)
     kept = await services.store.describe(request.auth.owner, conversation_id, metadata)
@@ -46,7 +46,7 @@ async def describe(request: AnyRequest, services: Services, conversation_id: str
 
 @delete("/v1/conversations/{conversation_id:str}", status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
-    """Forget one with its items."""
+    """Delete a conversation and its items."""
     if not await services.store.forget(request.auth.owner, conversation_id):
         raise _missing(conversation_id)
     return Plain(stored.deleted_body(conversation_id, "conversation.deleted"))
@@ -54,7 +54,7 @@ async def remove(request: AnyRequest, services: Services, conversation_id: str) 
 
 @post("/v1/conversations/{conversation_id:str}/items", access="user")
 async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
-    """Append items; they are returned as they are stored."""
+    """Append items to a conversation. The stored items are returned."""
     new = await services.read(stored.read_conversation, await request.body())
     added = _kept_items(new, conversation_id)
     if not await services.store.append(request.auth.owner, conversation_id, added):
@@ -64,7 +64,7 @@ async def append(request: AnyRequest, services: Services, conversation_id: str) 
 
 @get("/v1/conversations/{conversation_id:str}/items", access="user")
 async def list_items(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
-    """A page of them, the newest first unless asked otherwise."""
+    """List items of a conversation by page, the newest first by default."""
     wanted = stored.read_page(dict(request.query_params))
     found = await services.store.page(
         request.auth.owner,
@@ -83,7 +83,7 @@ async def list_items(request: AnyRequest, services: Services, conversation_id: s
 async def item(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
-    """One of them."""
+    """Get an item of a conversation."""
     room = held(request).take
     found = await services.store.item(request.auth.owner, conversation_id, item_id, room)
     if found is None:
@@ -97,7 +97,7 @@ async def item(
 async def drop(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
-    """Delete one of them; the conversation is returned."""
+    """Delete an item of a conversation. The conversation is returned."""
     if not await services.store.drop(request.auth.owner, conversation_id, item_id):
         raise NotFound(f"Item {item_id!r:.80} not found in {conversation_id!r:.80}.")
     return Plain(_body(await _found(services, request.auth, conversation_id)))

@@ -30,10 +30,10 @@ T = TypeVar("T")
 
 @post("/v1/download", access="admin")
 async def download(request: AnyRequest, services: Services) -> ASGIApp:
-    """Fetch a model: `owner/name`, or `owner/name:Q4_K_M`; without a quantization one that fits is
-    chosen. One answer at the end, as TabbyAPI's clients expect, who read its status.
+    """Download a model: `owner/name`, or `owner/name:Q4_K_M`. Without a quantization, one that fits
+    is chosen. One response is sent at the end, because TabbyAPI's clients read its status.
 
-    With `text/event-stream` in `Accept`, or `stream`, its progress is sent.
+    With `text/event-stream` in `Accept`, or with `stream`, the progress is streamed.
     """
     wire_order = wants.read(await request.body(), wants.Download)
     order = _order(wire_order)
@@ -138,8 +138,8 @@ def _event(
 
 @post("/models", access="admin")
 async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
-    """Download a repository: `owner/name`, or of one with GGUF files `owner/name:Q4_K_M`; both also
-    behind `hf:`, as a configuration writes them. Without a quantization one that fits is chosen.
+    """Download a repository: `owner/name`, or `owner/name:Q4_K_M` for one with GGUF files. The
+    prefix `hf:` is optional. Without a quantization, one that fits is chosen.
     """
     named = wire.read(await request.body(), wire.NamedModel)
 
@@ -165,7 +165,7 @@ def to_fetch(model: str) -> Order:
 
 @delete("/models", status_code=200, access="admin")
 async def delete_model(request: AnyRequest, services: Services, model: str) -> ASGIApp:
-    """Unload a model and delete its files, where the configuration allows that."""
+    """Unload a model and delete its files, if the configuration allows deletion."""
     delete_files = await deletion(services, model, request.auth)
     audit(request, "delete", model=model)
 

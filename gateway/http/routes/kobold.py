@@ -36,13 +36,13 @@ UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as Kobol
 
 @post(["/api/v1/generate", "/api/latest/generate"], access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
-    """Complete a text."""
+    """Generate the continuation of a text."""
     return await _generated(request, services, stream=False)
 
 
 @post("/api/extra/generate/stream", access="user")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
-    """Complete a text, streamed."""
+    """Generate the continuation of a text, as a stream."""
     return await _generated(request, services, stream=True)
 
 
@@ -83,13 +83,15 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
 
 @get("/api/extra/generate/check", access="user")
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
-    """What there is of the caller's generation that has no key."""
+    """Get the text generated so far by the caller's generation without a key."""
     return _so_far(services, request.auth, "")
 
 
 @post("/api/extra/generate/check", access="user")
 async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
-    """What there is of the caller's generation of that key; when it is over, for a while, too."""
+    """Get the text generated so far under a generation key. It stays available for a while after
+    the generation ends.
+    """
     return _so_far(services, request.auth, kobold.read_keyed(await request.body()).genkey)
 
 
@@ -100,7 +102,7 @@ def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
 
 @post("/api/extra/abort", access="user")
 async def abort(request: AnyRequest, services: Services) -> ASGIApp:
-    """End the caller's generation of that key; without one, the only one that has none."""
+    """Stop the caller's generation with this key; without a key, the only one that has none."""
     key = kobold.read_keyed(await request.body()).genkey
     found: wire.Word = "true" if services.polled.abort(request.auth.owner, key) else "false"
     return Plain(body(wire.Aborted(found, found)))
@@ -111,7 +113,7 @@ async def abort(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/api/extra/tokencount", access="user")
 async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
-    """The tokens of a text, and how many they are."""
+    """Tokenize a text and count its tokens."""
     asked = await services.read(
         lambda content: read_fields(content).read(wire.TokenCount), await request.body()
     )
@@ -128,7 +130,7 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/api/extra/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The text of tokens."""
+    """Convert tokens to text."""
     asked = await services.read(
         lambda content: read_fields(content).read(wire.Detokenize), await request.body()
     )
@@ -142,7 +144,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get(["/api/v1/model", "/api/latest/model"], access="user")
 async def model(request: AnyRequest, services: Services) -> ASGIApp:
-    """The model that answers."""
+    """Get the name of the model that answers requests."""
     return Plain(body(wire.TextValue((await services.answering(request.auth)).id)))
 
 
@@ -155,14 +157,14 @@ async def model(request: AnyRequest, services: Services) -> ASGIApp:
     access="user",
 )
 async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
-    """How many tokens the model's context holds."""
+    """Get the model's context length in tokens."""
     status = await services.answering(request.auth)
     return Plain(body(wire.NumberValue(_context(status))))
 
 
 @get(["/api/v1/config/max_length", "/api/latest/config/max_length"], access="user")
 async def max_length() -> ASGIApp:
-    """How many tokens an answer has where the request doesn't say it."""
+    """Get the default length of an answer in tokens."""
     return Plain(body(wire.NumberValue(wire.MAX_LENGTH)))
 
 
@@ -174,19 +176,19 @@ def _context(status: ModelStatus) -> int:
 
 @get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"], access="open")
 async def soft_prompts() -> ASGIApp:
-    """None: no engine here has soft prompts."""
+    """List soft prompts. Always empty, because no engine supports them."""
     return Plain(body(wire.SoftPrompts()))
 
 
 @get(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="open")
 async def soft_prompt() -> ASGIApp:
-    """None is in use."""
+    """Get the active soft prompt. Always empty."""
     return Plain(body(wire.SoftPrompt()))
 
 
 @put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="user")
 async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
-    """The empty one can be chosen."""
+    """Set the soft prompt. Only the empty one is valid."""
     fields = fields_of(order_object(await request.body()))
     if fields.read(wire.SoftPrompt).value:
         raise fields.wrong("value", "There are no soft prompts here.")
@@ -195,19 +197,19 @@ async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
 
 @get(["/api/v1/info/version", "/api/latest/info/version"], access="open")
 async def united_version() -> ASGIApp:
-    """Which of KoboldAI's APIs is spoken."""
+    """Get the version of the supported KoboldAI API."""
     return Plain(body(wire.TextValue(UNITED)))
 
 
 @get("/api/extra/version", access="open")
 async def cpp_version(services: Services) -> ASGIApp:
-    """Which of KoboldCpp's APIs is spoken."""
+    """Get the version of the supported KoboldCpp API."""
     return Plain(body(wire.KoboldVersion(protected=not services.authenticator.is_open)))
 
 
 @get("/api/extra/perf", access="user")
 async def perf(request: AnyRequest, services: Services) -> ASGIApp:
-    """The caller's last generation, and how busy the server is."""
+    """Get statistics of the caller's last generation and the server's load."""
     last, statuses = services.polled.last(request.auth.owner), services.visible(request.auth)
     found = wire.Perf(
         last_process=last.usage.prefill_seconds,
@@ -225,7 +227,7 @@ async def perf(request: AnyRequest, services: Services) -> ASGIApp:
 
 KOBOLD = Body(
     name="KoboldGenerateRequest",
-    about="A text to go on from, in KoboldAI's form.",
+    about="A prompt to continue, in KoboldAI's format.",
     shapes=(wire.GenerateWire, SamplingWire),
     further={
         "banned_tokens": {"type": "array", "items": STRING, "description": "Texts, not ids."},

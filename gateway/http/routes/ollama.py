@@ -54,14 +54,16 @@ ONE_LINE = replace(NDJSON, media_type="application/json")
 
 @post("/api/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
-    """Answer a conversation; without messages its model is loaded, or unloaded."""
+    """Generate the next message of a conversation. Without messages, the model is loaded or
+    unloaded.
+    """
     exchange = await services.read(_reading(services, ollama.read_chat), await request.body())
     return _answered(request, services, request.auth, exchange, chat=True)
 
 
 @post("/api/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
-    """A prompt is answered; without one its model is loaded, or unloaded."""
+    """Generate the answer to a prompt. Without a prompt, the model is loaded or unloaded."""
     exchange = await services.read(_reading(services, ollama.read_generate), await request.body())
     return _answered(request, services, request.auth, exchange, chat=False)
 
@@ -191,14 +193,14 @@ def _streamed(
 
 @post("/api/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts; without any the model is loaded, or unloaded."""
+    """Compute embeddings of texts. Without texts, the model is loaded or unloaded."""
     read = await services.read(ollama.read_embed, await request.body())
     return _embedded(request, services, request.auth, read, old=False)
 
 
 @post("/api/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
-    """One text's vector, in the form before `/api/embed`."""
+    """Compute the embedding of one text, in the format that preceded `/api/embed`."""
     read = await services.read(ollama.read_old_embed, await request.body())
     return _embedded(request, services, request.auth, read, old=True)
 
@@ -247,18 +249,18 @@ def _embedded(
 
 @head("/", tags=[ollama.DIALECT.tag], access="open")
 async def alive() -> None:
-    """The health check of Ollama's command line."""
+    """Check health, for Ollama's command line."""
 
 
 @get("/api/version", access="user")
 async def version() -> ASGIApp:
-    """Which of Ollama's APIs is spoken."""
+    """Get the version of the supported Ollama API."""
     return Plain(wires.version_body())
 
 
 @get("/api/tags", access="user")
 async def tags(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models the caller may use."""
+    """List the models that the caller may use."""
     seen = {one.id: _seen(one) for one in services.usable(request.auth)}
     made = [
         replace(seen[one.base], name=one.name, parent=one.base, created=one.created)
@@ -270,7 +272,7 @@ async def tags(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/api/ps", access="user")
 async def ps(request: AnyRequest, services: Services) -> ASGIApp:
-    """What is in memory, and until when."""
+    """List the models in memory and when they expire."""
     there = [one for one in services.usable(request.auth) if one.info is not None]
     return Plain(wires.models_body([_resident(one) for one in there]))
 
@@ -284,7 +286,7 @@ def _resident(status: ModelStatus) -> wires.ListedModel:
 
 @post("/api/show", access="user")
 async def show(request: AnyRequest, services: Services) -> ASGIApp:
-    """What is known of one model."""
+    """Get the details of one model."""
     named = ollama.read_named(await request.body())
     name = (
         await services.find(_known_name(services, named.model, request.auth), request.auth)
@@ -316,7 +318,7 @@ def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
 
 @post("/api/create", status_code=200, access="admin")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
-    """Make a model of another one: its name, a system prompt and parameters of its own."""
+    """Create a model from another one, with its own name, system prompt and parameters."""
     asked = ollama.read_create(await request.body())
     preset = await _made_of(services, request.auth, asked.base, asked.model)
     options = {**preset.options, **asked.parameters}
@@ -329,7 +331,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/api/copy", status_code=200, access="admin")
 async def copy(request: AnyRequest, services: Services) -> ASGIApp:
-    """Another name for a model."""
+    """Add another name for a model."""
     asked = ollama.read_copy(await request.body())
     services.made_models.keep(
         await _made_of(services, request.auth, asked.source, asked.destination, "destination")
@@ -356,7 +358,9 @@ async def _made_of(
 
 @post("/api/pull", access="admin")
 async def pull(request: AnyRequest, services: Services) -> ASGIApp:
-    """Fetch a model from the hub: `hf.co/owner/name:quantization`. One that is here is no error."""
+    """Download a model from the hub: `hf.co/owner/name:quantization`. A model that is already
+    downloaded is not an error.
+    """
     named = ollama.read_named(await request.body())
     order = None if _is_here(services, named.model, request.auth) else ollama.hub_name(named.model)
     if order is not None:
@@ -390,7 +394,7 @@ def _step(step: DownloadProgress) -> bytes:
 
 @delete("/api/delete", status_code=200, access="admin")
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
-    """Unload a model and delete its files, where the configuration allows that."""
+    """Unload a model and delete its files, if the configuration allows deletion."""
     named = ollama.read_named(await request.body())
     if services.made_models.find(named.model) is not None:
         services.made_models.remove(named.model)
@@ -409,7 +413,7 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
 
 OPTIONS = Body(
     name="OllamaOptions",
-    about="Sampling parameters and limits, by Ollama's names and by all others.",
+    about="Sampling parameters and limits, by Ollama's names or any other supported ones.",
     shapes=(OptionsWire, SamplingWire),
     names={
         "max_tokens": ("num_predict",),
@@ -420,14 +424,14 @@ OPTIONS = Body(
 _OPTIONS = {"options": {"$ref": f"{REF}{OPTIONS.name}"}}
 OLLAMA_CHAT = Body(
     name="OllamaChatRequest",
-    about="A conversation to be continued; without messages its model is loaded, or unloaded.",
+    about="A conversation to continue. Without messages, the model is loaded or unloaded.",
     shapes=(AnsweringWire, ChatWire),
     further=_OPTIONS,
     needs=(OPTIONS,),
 )
 OLLAMA_GENERATE = Body(
     name="OllamaGenerateRequest",
-    about="A prompt to be answered; without one its model is loaded, or unloaded.",
+    about="A prompt to answer. Without a prompt, the model is loaded or unloaded.",
     shapes=(AnsweringWire, GenerateWire),
     further=_OPTIONS,
     needs=(OPTIONS,),

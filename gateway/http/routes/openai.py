@@ -37,7 +37,7 @@ CONVERSATION = "x-conversation-id"  # of a chat stream that is kept when its cli
 
 @post(["/v1/chat/completions", "/chat/completions"], access="user")
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
-    """Answer a conversation."""
+    """Generate the next message of a conversation."""
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     answered = Exchange(
@@ -81,7 +81,7 @@ def _conversation(request: AnyRequest, config: Config) -> str | None:
 
 @post(["/v1/completions", "/completions"], access="user")
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
-    """Complete a text."""
+    """Generate the continuation of a text."""
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     return Exchange(
@@ -106,13 +106,13 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts or token ids."""
+    """Compute embeddings of texts or token ids."""
     return await _embedded(request, services)
 
 
 @post("/embeddings", access="user")
 async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
-    """The same; with `content` in place of `input`, llama-server's own form of it."""
+    """Compute embeddings; with `content` in place of `input`, in llama-server's format."""
     if await services.read(asks_own_form, await request.body()):
         return await embedded(request, services)
     return await _embedded(request, services)
@@ -133,7 +133,7 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/pooling", access="user")
 async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts or token ids, in vLLM's form."""
+    """Compute embeddings of texts or token ids, in vLLM's format."""
     exchange = await services.read(openai.read_embeddings, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     return EncodingResponse(
@@ -154,8 +154,8 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/models", access="user")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models the caller may use; in Anthropic's form for its clients, who call it by the same
-    name.
+    """List the models that the caller may use. Anthropic's clients, which use the same path, get
+    Anthropic's format.
     """
     statuses = services.usable(request.auth)
     known = await services.capabilities.of_all(statuses)
@@ -184,7 +184,7 @@ def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelW
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"], access="user")
 async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
-    """One model; its id may hold slashes, encoded or not."""
+    """Get one model. Its id may contain slashes, encoded or not."""
     name = (await services.find(str(model_id).removeprefix("/"), request.auth)).name
     status = services.status(name, request.auth)
     known = await services.capabilities.of(status)
@@ -195,18 +195,18 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
 
 @get(["/health", "/v1/health"], access="open")
 async def health() -> ASGIApp:
-    """The process runs and its event loop responds."""
+    """Check that the process is running and its event loop responds."""
     return Plain(b'{"status":"ok"}')
 
 
 @head(["/health", "/v1/health"], access="open")
 async def health_head() -> None:
-    """The same without a body."""
+    """Check health, without a response body."""
 
 
 @get("/metrics", access="user")
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
-    """Numbers for Prometheus, which sends its key as a bearer token."""
+    """Get metrics in Prometheus' format. Prometheus sends its key as a bearer token."""
     if request.auth.models:
         raise Forbidden("metrics cover all models, and this key is limited to some")
     if not services.config.llamaserver.metric_names:
@@ -219,7 +219,7 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
 
 TEXT = Body(
     name="OpenAITextRequest",
-    about="One or more texts to go on from. A null means that the field is not given.",
+    about="One or more prompts to continue. Null fields are treated as not given.",
     shapes=(AnsweringWire, TextWire, SamplingWire),
     further=SHAPES,
 )

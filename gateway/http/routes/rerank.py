@@ -15,13 +15,15 @@ from gateway.http.services import Services, call_of
 
 @post(["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"], access="user")
 async def rerank(request: AnyRequest, services: Services) -> ASGIApp:
-    """Documents, the one that answers a query best first; TEI's form where they are `texts`."""
+    """Rank documents by relevance to a query, the best first. Requests with `texts` get TEI's
+    format.
+    """
     return await _ranked(request, services, "1")
 
 
 @post("/v2/rerank", access="user")
 async def rerank_v2(request: AnyRequest, services: Services) -> ASGIApp:
-    """The same by Cohere's second version."""
+    """Rank documents, in the format of version 2 of Cohere's API."""
     return await _ranked(request, services, "2")
 
 
@@ -46,7 +48,7 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
 
 @post(["/v1/score", "/score"], access="user")
 async def score(request: AnyRequest, services: Services) -> ASGIApp:
-    """How well texts fit each other, pair by pair, as vLLM has it."""
+    """Score pairs of texts, in vLLM's format."""
     exchange = await services.read(dialect.read_score, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     return EncodingResponse(

@@ -114,7 +114,7 @@ class _Making:
 
 @post(["/v1/responses", "/responses"], access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
-    """A response to items, and to what they go on from."""
+    """Create a response to items and to the earlier turns that they continue."""
     exchange = await _read(request, services, request.auth)
     asked = await _asked(request, services, request.auth, exchange)
     making = _Making(services, request.auth, exchange)
@@ -127,7 +127,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
-    """How long the prompt of such a response would be, its pictures left out."""
+    """Count the prompt tokens of a response, without images."""
     exchange = await _read(request, services, request.auth)
     asked = await _asked(request, services, request.auth, exchange)
 
@@ -280,7 +280,7 @@ def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp
 
 @post("/v1/responses/{response_id:str}/cancel", access="user")
 async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
-    """End one that runs in the background; one that is over is returned as it is."""
+    """Cancel a response that runs in the background. A finished response is returned unchanged."""
     run = services.background.find(request.auth.owner, response_id)
     if run is not None:
 
@@ -307,7 +307,7 @@ async def retrieve(
     stream: bool = False,  # noqa: FBT001, FBT002 - a parameter of the query
     starting_after: int = -1,
 ) -> ASGIApp:
-    """A response as it is now; or its events, from the one behind `starting_after` on."""
+    """Get a response in its current state, or its events after `starting_after`."""
     run = services.background.find(request.auth.owner, response_id)
     if run is not None:
         event = max(0, starting_after + 1)
@@ -324,7 +324,7 @@ async def retrieve(
 
 @delete("/v1/responses/{response_id:str}", status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
-    """Forget a response; one that runs is ended first."""
+    """Delete a response. A running response is cancelled first."""
     run = services.background.find(request.auth.owner, response_id)
 
     async def whole() -> bytes:
@@ -340,7 +340,7 @@ async def remove(request: AnyRequest, services: Services, response_id: str) -> A
 
 @get("/v1/responses/{response_id:str}/input_items", access="user")
 async def input_items(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
-    """What a response was asked with, not what it went on from."""
+    """List the input items of a response, without earlier turns."""
     wanted = stored.read_page(dict(request.query_params))
     given = items.decoded(await _part(request, services, response_id, "input"))
     return Plain(stored.page_body(stored.ids_and_items(given), wanted))
@@ -359,7 +359,7 @@ def _missing(name: str) -> NotFound:
 
 RESPONSE = Body(
     name="ResponsesRequest",
-    about="Items to be answered, and what they go on from.",
+    about="Items to answer, and the earlier turns that they continue.",
     shapes=(items.CreateWire, SamplingWire),
 )
 _RESPONSE_EVENTS = (

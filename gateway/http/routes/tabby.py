@@ -45,7 +45,7 @@ from gateway.request import all_unapplied
 
 @get("/v1/model/embedding/list", access="user")
 async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
-    """The embedding models that the caller may use."""
+    """List the embedding models that the caller may use."""
     statuses = [one for one in services.usable(request.auth) if one.task == "embed"]
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
@@ -54,8 +54,8 @@ async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/model/embedding", access="user")
 async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
-    """The loaded embedding model that is in use, or was last; else the first, whose `state` says
-    that it isn't loaded; 503 where there is none.
+    """Get the loaded embedding model that was used last. If none is loaded, the first one is
+    returned, with its `state`; 503 if there is none.
     """
     statuses = [one for one in services.usable(request.auth) if one.task == "embed"]
     in_use = services.registry.in_use(request.auth, "embed")
@@ -69,7 +69,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/model/embedding/load", access="admin")
 async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Load an embedding model; the answer comes when it is there."""
+    """Load an embedding model. The response is sent when it is loaded."""
     order = wants.read(await request.body(), wants.EmbeddingLoad)
     entry = await services.find(order.embedding_model_name, request.auth)
     require_task(entry, "embed")
@@ -86,7 +86,7 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/model/embedding/unload", access="admin")
 async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
-    """Unload all embedding models; running requests end first."""
+    """Unload all embedding models after their running requests have ended."""
     audit(request, "unload", task="embed")
 
     async def whole() -> bytes:
@@ -103,7 +103,7 @@ async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get(["/v1/model/list", "/v1/model/draft/list"], access="user")
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models the caller may use."""
+    """List the models that the caller may use."""
     return Plain(await _listed(services, services.usable(request.auth)))
 
 
@@ -116,8 +116,8 @@ async def _listed(services: Services, statuses: Sequence[ModelStatus]) -> bytes:
 
 @get("/v1/model", access="user")
 async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
-    """The loaded model that is in use, or was last; else the default, whose `state` and null
-    `parameters` say that it isn't loaded; 503 where there is none.
+    """Get the loaded model that was used last. If none is loaded, the default model is returned,
+    with its `state` and null `parameters`; 503 if there is no default.
     """
     status = await services.answering(request.auth)
     known = await services.capabilities.of(status)
@@ -127,7 +127,9 @@ async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/model/load", access="admin")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Load a model and report how it goes; `Accept: application/json`: one answer at the end."""
+    """Load a model and stream the progress. With `Accept: application/json`, one response is sent
+    at the end.
+    """
     order = wants.read_load(await request.body())
     entry = await services.find(order.model, request.auth)
     template = await _template(services, order.template) if order.template else None
@@ -213,7 +215,7 @@ async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
 
 @post("/v1/model/unload", access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
-    """Unload the named model, or all; `force` cuts running answers off."""
+    """Unload the named model, or all models. `force` aborts running answers."""
     order = wants.read(await request.body(), wants.UnloadRequest)
     audit(request, "unload", model=order.model)
 
@@ -258,7 +260,7 @@ async def unload_models(
 
 @get("/v1/auth/permission", access="user")
 async def permission(request: AnyRequest) -> ASGIApp:
-    """What the caller's key may do."""
+    """Get the permissions of the caller's key."""
     return Plain(reply.permission(is_admin=request.auth.role == "admin"))
 
 
@@ -267,7 +269,7 @@ async def permission(request: AnyRequest) -> ASGIApp:
 
 @post("/v1/token/encode", access="user")
 async def encode(request: AnyRequest, services: Services) -> ASGIApp:
-    """The tokens of a text, or of a conversation as its answer's prompt."""
+    """Tokenize a text, or the prompt of a conversation."""
     data = await request.body()
     order = await services.read(lambda body: wants.read_long(body, wants.Encode), data)
     by = caller(request.headers, line_of(request).id)
@@ -288,7 +290,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/token/decode", access="user")
 async def decode(request: AnyRequest, services: Services) -> ASGIApp:
-    """The text of tokens."""
+    """Convert tokens to text."""
     order = await services.read(
         lambda body: wants.read_long(body, wants.Decode), await request.body()
     )
@@ -305,7 +307,7 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get(["/v1/templates", "/v1/template/list"], access="user")
 async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
-    """The templates to switch to; a user sees those in force."""
+    """List the available templates. Users see only the active ones."""
     if request.auth.role == "admin":
         return Plain(body(reply.Names(services.templates.names())))
     chosen = (services.templates.chosen(one.id) for one in services.visible(request.auth))
@@ -314,7 +316,7 @@ async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/template/switch", access="admin")
 async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
-    """Another template for one model, or for the loaded one in use."""
+    """Switch the template of one model, by default of the loaded model in use."""
     order = wants.read(await request.body(), wants.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
     name = await services.tokenizer.named(order.model, request.auth)
@@ -330,7 +332,7 @@ async def _template(services: Services, name: str) -> Chosen:
 
 @post("/v1/template/unload", access="admin")
 async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
-    """Back to the model's own template."""
+    """Restore the model's own template."""
     order = wants.read(await request.body(), wants.TemplateUnload)
     name = await services.tokenizer.named(order.model, request.auth)
     audit(request, "unload template", model=name)
@@ -343,7 +345,7 @@ async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get(["/v1/sampling/overrides", "/v1/sampling/override/list"], access="user")
 async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
-    """The sampling overrides in force; administrators see what else there is."""
+    """Get the active sampling overrides. Administrators also get the available presets."""
     current = services.presets.current
     names = services.presets.names() if request.auth.role == "admin" else ()
     shown = reply.Overrides(
@@ -354,7 +356,7 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/sampling/override/switch", access="admin")
 async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
-    """A preset by name, or overrides in the body."""
+    """Activate a preset by name, or the overrides in the body."""
     order = wants.read(await request.body(), wants.OverrideSwitch)
     audit(request, "switch sampling overrides", preset=order.preset)
     if order.preset:
@@ -368,7 +370,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/sampling/override/unload", access="admin")
 async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
-    """Requests get what they ask for."""
+    """Remove the sampling overrides."""
     audit(request, "unload sampling overrides")
     services.presets.unload()
     return Plain(reply.NULL)
@@ -380,13 +382,13 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get(["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")
 async def loras() -> ASGIApp:
-    """Empty: no engine changes adapters of a loaded model."""
+    """List adapters. Always empty, because no engine can change the adapters of a loaded model."""
     return Plain(body(reply.Names()))
 
 
 @post(["/v1/lora/load", "/v1/lora/unload"], access="admin")
 async def lora_load() -> ASGIApp:
-    """Refused, with the way that there is."""
+    """Not supported. The error describes how adapters are configured."""
     raise InvalidRequest(
         "No engine here changes adapters of a loaded model. "
         "Name them in the model's options (adapters) and load it again.",
@@ -399,7 +401,7 @@ async def lora_load() -> ASGIApp:
 
 @get("/.well-known/serviceinfo", access="open")
 async def service_info(services: Services) -> ASGIApp:
-    """What this server is and which APIs it speaks."""
+    """Describe this server and the APIs it supports."""
     apis = services.config.apis
     return Plain(reply.service_info(openai=apis.openai, koboldai=apis.kobold))
 

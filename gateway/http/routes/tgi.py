@@ -28,8 +28,8 @@ TEXTS = 2_048  # of one request for vectors
 
 @post("/", tags=[tgi.DIALECT.tag], access="user")
 async def either(request: AnyRequest, services: Services) -> ASGIApp:
-    """A text or vectors, as the body says; where it has inputs alone, vectors if a model is there
-    that makes them.
+    """Generate text or compute embeddings, depending on the body. A body with only inputs gets
+    embeddings if an embedding model is available.
     """
     wants_vectors = await services.read(tgi.read_inputs, await request.body())
     if wants_vectors is None:
@@ -41,13 +41,13 @@ async def either(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
-    """Complete a text."""
+    """Generate the continuation of a text."""
     return await _generated(request, services, stream=False)
 
 
 @post("/generate_stream", access="user")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
-    """Complete a text, streamed."""
+    """Generate the continuation of a text, as a stream."""
     return await _generated(request, services, stream=True)
 
 
@@ -71,7 +71,7 @@ async def _generated(
 
 @post("/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts or token ids."""
+    """Compute embeddings of texts or token ids."""
     return await _embedded(request, services)
 
 
@@ -88,7 +88,7 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/info", access="user")
 async def info(request: AnyRequest, services: Services) -> ASGIApp:
-    """The model that answers, and the limits of a request."""
+    """Get the model that answers requests, and the limits of a request."""
     status = await services.answering(request.auth)
     files = status.files.context_length if status.files is not None else None
     length = status.info.context_length if status.info is not None else files or 0

@@ -47,13 +47,13 @@ from gateway.request import ChatRequest, Unapplied
 
 @post("/completion", access="user")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
-    """Complete a text, in llama-server's form."""
+    """Generate the continuation of a text, in llama-server's format."""
     return await _answered(request, services, read_completion, "completion")
 
 
 @post("/infill", access="user")
 async def infill(request: AnyRequest, services: Services) -> ASGIApp:
-    """Fill in what stands between two texts."""
+    """Generate the text between a prefix and a suffix."""
     return await _answered(request, services, read_infill, "infill")
 
 
@@ -80,7 +80,7 @@ async def _answered(
 
 @post("/embedding", access="user")
 async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts or token ids, each in a list of vectors."""
+    """Compute embeddings of texts or token ids, each in a list of vectors."""
     return await embedded(request, services)
 
 
@@ -98,7 +98,7 @@ async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/tokenize", access="user")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
+    """Tokenize a text, in the formats of llama-server and vLLM, or a conversation, in vLLM's."""
     data = await request.body()
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
@@ -160,7 +160,7 @@ async def _conversation(services: Services, data: bytes) -> ChatRequest:
 
 @post("/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The text of tokens."""
+    """Convert tokens to text."""
     order, left = await services.read(
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
@@ -171,8 +171,9 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/tokenizer_info", access="user")
 async def tokenizer_info(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
-    """The special tokens and the template of a model, as vLLM has it: of the named one, the one in
-    use, or the default. Nothing is loaded for it: the tokens are told of a model in memory.
+    """Get a model's special tokens and template, in vLLM's format: of the named model, otherwise
+    the one in use, otherwise the default. No model is loaded: the tokens are available for models
+    in memory.
     """
     if model in wire.NO_MODEL:
         status = await services.answering(request.auth)
@@ -197,7 +198,7 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
 
 @post("/apply-template", access="user")
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
-    """The text that a conversation becomes for its model."""
+    """Render a conversation with its model's template."""
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
@@ -210,7 +211,7 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
-    """How many tokens a conversation has, its pictures left out."""
+    """Count the tokens of a conversation, without images."""
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
@@ -226,13 +227,13 @@ LONGEST = 256  # characters of a conversation's name
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """Conversations that the caller knows. There is no list of those it doesn't."""
+    """The conversations to look up. Unknown conversations can't be listed."""
 
     conversation_ids: Annotated[list[str], Meta(max_length=MOST_NAMED)]
 
 
 class StreamWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream that can be read. Times are Unix time; 0: not yet."""
+    """A readable stream. Times are Unix time; 0: not yet."""
 
     conversation_id: str
     is_done: bool
@@ -258,7 +259,7 @@ def _number(text: str, param: str) -> int:
 
 @get("/v1/stream", access="user")
 async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> ASGIApp:
-    """A conversation's stream, from byte `from` or event number `from_event` on, to its end."""
+    """Read a conversation's stream from byte `from` or event number `from_event` to its end."""
     name = checked_conversation(conv_id, "conv_id")
     stream = services.streams.find(request.auth.owner, name)
     if stream is None:
@@ -274,13 +275,13 @@ async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> 
 
 @delete("/v1/stream", status_code=204, access="user")
 async def stop(request: AnyRequest, services: Services, conv_id: str = "") -> None:
-    """End a conversation's stream and forget it; harmless where there is none."""
+    """Stop and delete a conversation's stream. A missing stream is not an error."""
     services.streams.stop(request.auth.owner, checked_conversation(conv_id, "conv_id"))
 
 
 @post("/v1/streams/lookup", status_code=200, access="user")
 async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
-    """Which of these conversations have a stream that can be read."""
+    """Find which of the listed conversations have a readable stream."""
     wanted = frozenset(wire.read(await request.body(), Lookup).conversation_ids)
     found: Sequence[StreamWire] = [
         StreamWire(
@@ -298,7 +299,7 @@ async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
 
 COMPLETION = Body(
     name="LlamaServerCompletionRequest",
-    about="One or more texts to go on from, in llama-server's form.",
+    about="One or more prompts to continue, in llama-server's format.",
     shapes=(wire.CompletionWire, AnsweringWire, TextWire, SamplingWire),
     further={
         **SHAPES,
@@ -310,7 +311,7 @@ COMPLETION = Body(
 )
 INFILL = Body(
     name="LlamaServerInfillRequest",
-    about="The texts before and behind a gap that is to be filled in.",
+    about="The texts before and after a gap to fill.",
     shapes=(
         wire.InfillWire,
         wire.CompletionWire,

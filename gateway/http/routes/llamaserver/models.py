@@ -43,7 +43,7 @@ from gateway.tasks import relayed
 
 @post("/load_model", access="user")
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
-    """Load as a request would, and report how it goes: what `transformers chat` does first."""
+    """Load a model and stream the progress. `transformers chat` calls this first."""
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, request.auth)
     ).name
@@ -84,7 +84,9 @@ async def _send_load(events: EventStream, name: str, services: Services, access:
 
 @get("/models", access="user")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models; and in a second list what lies on this machine, the hub's cache included."""
+    """List all models, and in a second list those stored on this machine, including the hub's
+    cache.
+    """
     statuses = services.visible(request.auth)
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
@@ -98,9 +100,8 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/models/sse", access="user")
 async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
-    """The state of every model the caller may use, and then each change of one.
-
-    A slow reader misses states in between, never the last.
+    """Stream the state of every model that the caller may use, then each change. A slow reader
+    misses intermediate states, but never the last one.
     """
 
     async def send_events(events: EventStream) -> None:
@@ -150,7 +151,7 @@ def _state_data(status: ModelStatus) -> wire.StateData:
 
 @post("/models/load", access="admin")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Begin to load a model; `GET /models` has its progress."""
+    """Start loading a model. `GET /models` returns the progress."""
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, request.auth)
     ).name
@@ -161,7 +162,7 @@ async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/models/unload", access="admin")
 async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Unload a model once its answers have ended."""
+    """Unload a model after its running answers have ended."""
     named = wire.read(await request.body(), wire.NamedModel)
     name = (await services.find(named.model, request.auth)).name
     audit(request, "unload", model=name)
@@ -178,7 +179,9 @@ BUILD = f"roundhouse-{version('roundhouse')}"
 
 @get("/props", access="user")
 async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
-    """What a frontend must know of a model: the named one, the one in use, or the default."""
+    """Get the properties of a model: the named one, otherwise the one in use, otherwise the
+    default.
+    """
     if model in wire.NO_MODEL:
         one = await services.answering(request.auth)
     else:
@@ -214,8 +217,8 @@ def _by_default(services: Services, status: ModelStatus, entry: ModelEntry) -> G
 
 
 class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in memory. Times are seconds; null: it is in use, or stays for good. `devices`: bytes
-    of each that it takes.
+    """A model in memory. Times are in seconds; null: it is in use, or is never unloaded. `devices`:
+    bytes used per device.
     """
 
     model: str
@@ -237,7 +240,9 @@ class FailedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LlamaStatusWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in memory: the model in use, and all of them; `failed`: what can't be, if any."""
+    """The models in memory: the one in use, and all of them. `failed`: models that can't be loaded,
+    if any.
+    """
 
     loaded_model: str | None
     remaining_time_seconds: float | None
@@ -247,7 +252,7 @@ class LlamaStatusWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnloadedWire(msgspec.Struct, frozen=True):
-    """What an unload did."""
+    """The result of an unload."""
 
     message: str
     status: Literal["unloaded"] = "unloaded"
@@ -255,7 +260,7 @@ class UnloadedWire(msgspec.Struct, frozen=True):
 
 @get("/status", access="user")
 async def status(request: AnyRequest, services: Services) -> ASGIApp:
-    """What is in memory now."""
+    """List the models in memory."""
     statuses = services.visible(request.auth)
     there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
     failed = [one for one in statuses if one.state == "failed"]
@@ -288,7 +293,7 @@ def _resident(one: ModelStatus) -> ResidentWire:
 
 @post("/unload", access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
-    """Unload the named model, or all."""
+    """Unload the named model, or all models."""
     order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "unload", model=order.model)
 
@@ -320,15 +325,15 @@ def _sizes(memory: Mapping[str, int]) -> str:
 
 
 class ForgottenWire(msgspec.Struct, frozen=True):
-    """Whose measured memory was forgotten."""
+    """The models whose measured memory was deleted."""
 
     models: Sequence[str]
 
 
 @post("/measurements/reset", access="admin")
 async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp:
-    """Forget what the named model's loads seemed to take, or all models': the next load of each is
-    planned by its estimate and measured anew.
+    """Delete the measured memory of the named model, or of all models. The next load is planned
+    from an estimate and measured again.
     """
     order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "forget measurements", model=order.model)

@@ -34,7 +34,9 @@ from gateway.registry import ModelStatus
 async def slots(
     request: AnyRequest, services: Services, model: str = "", fail_on_no_slot: str = ""
 ) -> ASGIApp:
-    """What each slot of a model does: of the named one, the one in use, or the default."""
+    """List the slots of a model and their states: of the named model, otherwise the one in use,
+    otherwise the default.
+    """
     if not services.config.llamaserver.slots:
         raise NotSupported("The slots are not listed here (llamaserver.slots).")
     status = await _meant(services, model, request.auth)
@@ -50,7 +52,7 @@ async def slots(
 
 @post("/slots/{slot:str}", status_code=200, access="admin")
 async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
-    """Save, restore or erase a slot's prompt cache, as `action` says."""
+    """Save, restore or erase a slot's prompt cache, by `action`."""
     if action not in get_args(wires.Action):
         message = "action: Expected save, restore or erase, behind the question mark."
         raise InvalidRequest(message, param="action")
