@@ -79,7 +79,7 @@ class Images(Kind, frozen=True):
         if len(value) > self.count:
             return f"Expected at most {self.count} images, got {len(value)}."
         if any(_odd(image) for image in value):
-            return "An image is empty, or not as large as it says."
+            return "An image is empty, or its size doesn't match its data."
         if sum(image.width * image.height for image in value) > self.pixels:
             return f"The images have more than {self.pixels:,} pixels together."
         return None
@@ -95,7 +95,7 @@ class GrammarText(Kind, frozen=True):
         if value is None:
             return None
         if is_half(value.grammar):
-            return "The grammar has half a surrogate pair, which is no character."
+            return "The grammar contains an unpaired surrogate."
         if (size := len(value.grammar.encode())) > self.size:
             return f"Expected a grammar of at most {self.size:,} bytes, got {size:,}."
         return None

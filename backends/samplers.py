@@ -99,7 +99,7 @@ class Texts(Kind, frozen=True):
         if self.total is not None and sum(map(len, value)) > self.total:
             return f"Expected at most {self.total} characters in all texts together."
         if any(map(is_half, value)):
-            return "A text has half a surrogate pair, which is no character."
+            return "A text contains an unpaired surrogate."
         return None
 
 

@@ -147,7 +147,7 @@ def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
 
 def _one_of(word: str, known: Mapping[str, object], source: Source, path: str, what: str) -> None:
     if word not in known:
-        raise source.error(path, f"{word!r} is no {what}; {suggestion(word, known)}")
+        raise source.error(path, f"unknown {what} {word!r}; {suggestion(word, known)}")
 
 
 def written(model: ModelConfig) -> str:

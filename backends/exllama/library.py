@@ -30,11 +30,11 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
         import torch  # noqa: PLC0415 - seconds, and only when a model is loaded
     except (ImportError, OSError) as error:
         raise BackendMissing(
-            f"{name} needs torch, which can't be used here ({error}). Install it: {command(name)}"
+            f"{name} needs torch, which can't be imported ({error}). Install it: {command(name)}"
         ) from error
     if not torch.cuda.is_available():
         raise BackendMissing(
-            f"{name} needs a CUDA card, and torch {torch.__version__} finds none here; {INSTEAD}"
+            f"{name} needs a CUDA card, but torch {torch.__version__} found none; {INSTEAD}"
         )
     try:
         return collect(torch.cuda.device_count())
@@ -66,5 +66,5 @@ def while_loading(name: str, model: str, error: Exception) -> BackendError:
     if isinstance(error, BackendError):
         return error.with_traceback(None)
     if ran_out(error):
-        return OutOfMemory(f"no room for {model}: {error}")
+        return OutOfMemory(f"not enough memory for {model}: {error}")
     return LoadFailed(f"{name} can't load {model}: {type(error).__name__}: {error}")

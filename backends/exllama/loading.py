@@ -181,7 +181,7 @@ def reporting(stage: str, report: LoadStep) -> Callable[[int, int], None]:
 def scalings(options: ExLlamaOptions) -> Mapping[str, float]:
     """How strongly each adapter counts, by its name. Raises LoadFailed."""
     if unknown := options.adapter_scaling.keys() - options.adapters.keys():
-        raise LoadFailed(f"adapter_scaling: there is no adapter {min(unknown)!r}")
+        raise LoadFailed(f"adapter_scaling: unknown adapter {min(unknown)!r}")
     return {name: options.adapter_scaling.get(name, 1.0) for name in options.adapters}
 
 

@@ -64,7 +64,7 @@ class ImageEmbeddings:
             raise InvalidJob(f"an image is larger than {longest} pixels", "messages")
         if places != len(job.images):
             raise InvalidJob(
-                f"the prompt has room for {places} images, and {len(job.images)} were sent",
+                f"the prompt has places for {places} images, {len(job.images)} were sent",
                 "messages",
             )
 

@@ -134,7 +134,7 @@ CACHES = ("fp16", "q8", "q6", "q4")
 def _cache(option: str) -> Translation:
     def translated(mode: str) -> Mapping[str, Any]:
         if mode.lower() not in CACHES:
-            raise ValueError("exllamav2 has FP16, Q8, Q6 and Q4")
+            raise ValueError("available in exllamav2: FP16, Q8, Q6, Q4")
         return {option: mode.lower()}
 
     return translated

@@ -266,9 +266,7 @@ def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
     picture, vocabulary = PICTURES[tower.config.vision_model_type], loaded.vocabulary
     placeholder = vocabulary.id_of(picture.placeholder)
     if placeholder is None:
-        raise UnsupportedModel(
-            f"the tokenizer has no {picture.placeholder}, where pictures would stand"
-        )
+        raise UnsupportedModel(f"the tokenizer lacks the image placeholder {picture.placeholder}")
     tokenize = partial(vocabulary.tokenize, special=True)
     model, tokenizer = loaded.main.model, loaded.tokenizer
     return ImageEncoder(

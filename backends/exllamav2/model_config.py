@@ -32,10 +32,10 @@ def read(library: ExLlamaV2Library, folder: Path, positions: int) -> Any:
     except (AssertionError, TypeError, ValueError) as error:  # what it misses or can't understand
         kind = (fields.get("architectures") or ["?"])[0]
         raise UnsupportedModel(
-            f"exllamav2 doesn't support {kind}, or not as {folder.name} is: {error}"
+            f"exllamav2 doesn't support {kind} in the variant of {folder.name}: {error}"
         ) from error
     if config.arch.arch_string != config.architecture:  # it would be run as a Llama
-        raise UnsupportedModel(f"exllamav2 doesn't know the architecture {config.architecture}")
+        raise UnsupportedModel(f"exllamav2 doesn't support the architecture {config.architecture}")
     config.arch_compat_overrides(quiet=True)
     if config.architecture in RMS_HEADS:
         config.arch.lm.headnorm = "rmsnorm"
@@ -112,7 +112,7 @@ def _read_rope(config: Any, text: Fields, folder: Path) -> None:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in SCALINGS:
         raise UnsupportedModel(
-            f"{folder.name} scales its positions by {kind!r}, which exllamav2 doesn't have"
+            f"{folder.name} uses the rope scaling {kind!r}, which exllamav2 doesn't support"
         )
     if "rope_theta" in rope:
         config.rotary_embedding_base = float(rope["rope_theta"])
@@ -179,7 +179,7 @@ def _stretch(config: Any, rope: Mapping[str, Any], folder: Path) -> None:
     stronger = _attention_factor(rope, factor)
     if stronger < 1:
         raise UnsupportedModel(
-            f"{folder.name} has an attention_factor of {stronger}; exllamav2 knows none below 1"
+            f"{folder.name} has an attention_factor of {stronger}; exllamav2 supports only 1 or more"
         )
     width = int(config.head_dim * config.partial_rotary_factor)
     begins, ends = (

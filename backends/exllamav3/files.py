@@ -118,7 +118,7 @@ def draft(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles | None:
         raise LoadFailed("mtp, a draft model and n-gram speculation exclude each other; choose one")
     config = _config(files.path)
     if not architectures.heads_of(config):
-        raise UnsupportedModel(f"{files.path.name} has no heads to draft with (mtp)")
+        raise UnsupportedModel(f"{files.path.name} has no MTP heads, which mtp requires")
     return msgspec.structs.replace(
         files,
         size_bytes=0,  # they lie in the model's own files
@@ -157,7 +157,7 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     """See `shared.files.fitted`. Raises LoadFailed for options that contradict each other."""
     assert isinstance(options, ExLlamaV3Options)
     if options.disk_cache_dir and not options.cpu_cache_size:
-        raise LoadFailed("disk_cache_dir needs a cpu_cache_size: pages reach the disk through it")
+        raise LoadFailed("disk_cache_dir requires cpu_cache_size: pages reach the disk through it")
     if options.mtp:
         return msgspec.structs.replace(files, modalities=("text",))
     return shared.fitted(files, options)
@@ -193,10 +193,10 @@ def experts_apart(files: ModelFiles, options: ExLlamaV3Options) -> int:
     if options.moe_cpu_offload and options.moe_cpu_split:
         raise LoadFailed("moe_cpu_offload and moe_cpu_split exclude each other; choose one")
     if options.tensor_parallel:
-        raise LoadFailed("experts can't be computed by the CPU of a tensor_parallel model")
+        raise LoadFailed("experts of a tensor_parallel model can't be computed on the CPU")
     by_layer = _experts(files)
     if not by_layer:
-        raise LoadFailed(f"{files.path.name} has no experts that the CPU could compute")
+        raise LoadFailed(f"{files.path.name} has no experts that can be computed on the CPU")
     if options.moe_cpu_offload:
         return sum(by_layer[layer] for layer in sorted(by_layer)[: options.moe_cpu_offload])
     text = model_folder.text_config(_config(files.path))
@@ -260,7 +260,7 @@ def _cache(option: str) -> Translation:
         kind = mode.lower().replace(" ", "")
         if not CACHE.fullmatch(kind):
             raise ValueError(
-                "exllamav3 has FP16, Q8 to Q2, or bits of keys and values such as '8,4'"
+                "available in exllamav3: FP16, Q8 to Q2, or bits of keys and values such as '8,4'"
             )
         return {option: kind}
 

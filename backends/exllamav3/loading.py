@@ -262,7 +262,7 @@ def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> Ima
     else:
         placeholder = config.image_token_id
     if placeholder is None:
-        raise UnsupportedModel("the model's files don't say which token stands for a picture")
+        raise UnsupportedModel("the model's files don't define the image placeholder token")
     around = loaded.vocabulary.tokenize(AROUND.get(config.architecture, ""), special=False)
     tower, tokenizer = _model(loaded, config, "vision"), loaded.tokenizer
     _fill_cards(loaded, tower, "vision", report)
@@ -278,5 +278,5 @@ def _lora(loaded: ExLlamaV3Model, folder: Path, scaling: float) -> Any:
     lora = loaded.library.lora.from_directory(loaded.main.model, str(folder), scaling)
     loaded.unload_later(lora.unload)
     if not lora.target_modules:
-        raise LoadFailed(f"nothing of the adapter {folder} fits the model as it is loaded")
+        raise LoadFailed(f"no layer of the adapter {folder} fits the loaded model")
     return lora

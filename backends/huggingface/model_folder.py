@@ -120,12 +120,11 @@ def recognise(
         return None
     if (path / "modules.json").is_file():
         raise UnsupportedModel(
-            f"{path} makes embeddings, which {backend} can't do; transformers can"
+            f"{path} is an embedding model, which {backend} doesn't support; use transformers"
         )
     if config.get("is_encoder_decoder"):  # T5's class has a vision model's name
         raise UnsupportedModel(
-            f"{path} holds an encoder and a decoder ({kind}); only models that go on with a text "
-            "can be run"
+            f"{path} is an encoder-decoder model ({kind}); only decoder-only models are supported"
         )
     if not (files := weights(path)):
         return None
@@ -180,7 +179,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise LoadFailed(f"{path} can't be read: {error}") from error
     if not isinstance(content, dict):
-        raise LoadFailed(f"{path} holds no JSON object")
+        raise LoadFailed(f"{path} is not a JSON object")
     return content
 
 
@@ -222,7 +221,7 @@ def weights(folder: Path) -> Sequence[Path]:
         return _unindexed(folder)
     names = sorted(set(read_json(index).get("weight_map", {}).values()))
     if outside := [name for name in names if ".." in Path(name).parts or Path(name).is_absolute()]:
-        raise LoadFailed(f"{index} names files outside of its folder: {', '.join(outside)}")
+        raise LoadFailed(f"{index} refers to files outside its folder: {', '.join(outside)}")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise LoadFailed(f"{folder} lacks {', '.join(missing)}")
     return [folder / name for name in names]
@@ -295,7 +294,7 @@ def _layers(text: Fields) -> int:
     """
     count = recurrent.number(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
     if count > MOST_LAYERS:
-        raise LoadFailed(f"config.json: {count:,} layers; at most {MOST_LAYERS:,} are believed")
+        raise LoadFailed(f"config.json: {count:,} layers; the maximum is {MOST_LAYERS:,}")
     return count
 
 
@@ -413,10 +412,12 @@ def _of_modules(folder: Path) -> EncoderSteps:
         kind = str(module.get("type", "")).rpartition(".")[2]
         path = folder / str(module.get("path", ""))
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise LoadFailed(f"{folder} has a module outside of itself: {module.get('path')!r}")
+            raise LoadFailed(
+                f"{folder} refers to a module outside its folder: {module.get('path')!r}"
+            )
         made = _with(made, kind, path, folder)
     if not made.pooling:
-        raise UnsupportedModel(f"{folder} makes no vector of its tokens: it has no pooling")
+        raise UnsupportedModel(f"{folder} has no pooling module, which embeddings require")
     prompts = read_json_if_there(folder / "config_sentence_transformers.json")
     named = _texts(prompts.get("prompts"))
     default = named.get(str(prompts.get("default_prompt_name")), "")
@@ -436,7 +437,7 @@ def _with(made: EncoderSteps, kind: str, path: Path, folder: Path) -> EncoderSte
             return replace(made, normalized=True)
         case "Dropout":  # for training alone
             return made
-    raise UnsupportedModel(f"{folder} has a step that isn't known here: {kind} ({path.name})")
+    raise UnsupportedModel(f"{folder} has an unsupported module: {kind} ({path.name})")
 
 
 def _modules(folder: Path) -> Sequence[Fields]:
@@ -450,13 +451,13 @@ def _modules(folder: Path) -> Sequence[Fields]:
 def _pooling(path: Path) -> tuple[str, ...]:
     config = read_json_if_there(path / "config.json")
     if config.get("include_prompt") is False:
-        raise UnsupportedModel(f"{path} leaves prompts out of the pooling, which isn't done here")
+        raise UnsupportedModel(f"{path} excludes prompts from pooling, which is not supported")
     named = config.get("pooling_mode")
     modes = [named] if isinstance(named, str) else named
     if modes is None:
         modes = [mode for switch, mode in SWITCHES.items() if config.get(switch)] or ["mean"]
     if not isinstance(modes, list) or not modes or any(mode not in POOLINGS for mode in modes):
-        raise UnsupportedModel(f"{path} names a pooling that isn't known here: {named!r}")
+        raise UnsupportedModel(f"{path} has an unsupported pooling: {named!r}")
     return tuple(modes)
 
 
@@ -465,12 +466,12 @@ def _dense(path: Path) -> Dense:
     activation = str(config.get("activation_function", "torch.nn.Tanh")).rpartition(".")[2]
     inner = config.get("module_input_name", "sentence_embedding")
     if activation not in ACTIVATIONS or config.get("use_residual") or inner != "sentence_embedding":
-        raise UnsupportedModel(f"{path} is a dense layer of a kind that isn't known here")
+        raise UnsupportedModel(f"{path} is an unsupported kind of dense layer")
     if not (path / "model.safetensors").is_file():
-        raise UnsupportedModel(f"{path} has no weights as safetensors")
+        raise UnsupportedModel(f"{path} has no safetensors weights")
     width = config.get("out_features")
     if not isinstance(width, int):
-        raise LoadFailed(f"{path / 'config.json'} names no out_features")
+        raise LoadFailed(f"{path / 'config.json'} lacks out_features")
     bias = config.get("bias") is not False
     return Dense(folder=path, width=width, bias=bias, activation=activation)
 
@@ -480,14 +481,14 @@ def _of_pairs(folder: Path, config: Fields) -> EncoderSteps:
     count = config.get("num_labels") or len(labels) or 2
     if count != 1:
         raise UnsupportedModel(
-            f"{folder} sorts texts into {count} classes; only models with one label rank"
+            f"{folder} is a classifier with {count} labels; reranking requires one label"
         )
     own = config.get("sentence_transformers")
     named: Any = own.get("activation_fn") if isinstance(own, dict) else None
     named = named or config.get("sbert_ce_default_activation_function") or "Sigmoid"
     activation = str(named).rpartition(".")[2]
     if activation not in ACTIVATIONS:
-        raise UnsupportedModel(f"{folder} names an activation that isn't known here: {named!r}")
+        raise UnsupportedModel(f"{folder} has an unsupported activation: {named!r}")
     return EncoderSteps(task="rank", length=_length(folder), activation=activation)
 
 

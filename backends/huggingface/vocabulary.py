@@ -430,5 +430,5 @@ def _speller(description: Description) -> Callable[[str], bytes]:
 def tokenizer_of(info: ModelInfo) -> VocabularyTokenizer:
     """See `catalog.ContainerModule.tokenizer`. Raises LoadFailed."""
     if info.tokenizer_path is None:
-        raise LoadFailed("the model has no tokenizer.json: its tokenizer was converted in its load")
+        raise LoadFailed("no tokenizer.json: the tokenizer is converted when the model is loaded")
     return VocabularyTokenizer(HfVocabulary(Path(info.tokenizer_path), info.vocab_size))

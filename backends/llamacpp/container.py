@@ -24,7 +24,7 @@ try:
     from backends.llamacpp.engine import LlamaCppEngine
 except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
     raise BackendMissing(
-        f"llama-cpp-python can't be used here ({error}). Install it: {command('llamacpp')}"
+        f"llama-cpp-python can't be imported ({error}). Install it: {command('llamacpp')}"
     ) from error
 
 
@@ -57,7 +57,7 @@ async def load_encoder(
 def tokenizer(info: ModelInfo) -> Tokenizer:
     """See `ContainerModule.tokenizer`: llama.cpp's own, of the same file."""
     if info.tokenizer_path is None:
-        raise LoadFailed("the model names no file of its vocabulary")
+        raise LoadFailed("the model has no vocabulary file")
     return VocabularyTokenizer(loading.load_vocabulary(Path(info.tokenizer_path)))
 
 

@@ -108,7 +108,7 @@ def _make_context(
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        text = f"no room for passes of {size.tokens} tokens: {loading.last_errors()}"
+        text = f"not enough memory for passes of {size.tokens} tokens: {loading.last_errors()}"
         raise OutOfMemory(text)
     return context
 

@@ -459,7 +459,9 @@ def _cache(mode: str) -> Mapping[str, Any]:
     """`Q8`, or keys and values apart, by bits: `8,4`."""
     parts = [part.strip().lower() for part in mode.split(",")]
     if len(parts) not in (1, 2) or not all(part in _CACHE_TYPES for part in parts):
-        raise ValueError("llamacpp has FP16, Q8 and Q4, or bits of keys and values such as '8,4'")
+        raise ValueError(
+            "available in llamacpp: FP16, Q8, Q4, or bits of keys and values such as '8,4'"
+        )
     keys, values = parts[0], parts[-1]
     return {"cache_type_k": _CACHE_TYPES[keys], "cache_type_v": _CACHE_TYPES[values]}
 

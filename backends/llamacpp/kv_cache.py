@@ -190,31 +190,31 @@ class LlamaSlotKeeper:
     def save(self, slot: int) -> SavedSlot:
         tokens = self._slots[slot].tokens
         if any(token < 0 for token in tokens):
-            raise InvalidJob("The slot holds a picture, which can't be saved.", "id_slot")
+            raise InvalidJob("A slot with an image can't be saved.", "id_slot")
         size = api.llama_state_seq_get_size(self._context, slot)
         listed = packed(tokens)
         data = bytearray(len(listed) + size)
         data[: len(listed)] = listed
         state = (ctypes.c_uint8 * size).from_buffer(data, len(listed))
         if api.llama_state_seq_get_data(self._context, state, size, slot) != size:
-            raise GenerationFailed("llama.cpp did not give the cells of the slot")
+            raise GenerationFailed("llama.cpp did not return the cells of the slot")
         return SavedSlot(len(tokens), data)
 
     def restore(self, slot: int, data: bytes) -> int:
         tokens, start = unpacked(data)
         room = self._info.context_length
         if len(tokens) > room:
-            text = f"The file holds {len(tokens)} tokens, and the model's context {room}."
+            text = f"The file contains {len(tokens)} tokens; the model has a context of {room}."
             raise InvalidJob(text, "filename")
         if any(not 0 <= token < self._info.vocab_size for token in tokens):
-            raise InvalidJob("The file holds tokens that this model doesn't have.", "filename")
+            raise InvalidJob("The model's vocabulary lacks tokens of the file.", "filename")
         self.erase(slot)
         state = np.frombuffer(data, np.uint8, offset=start)
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         read = api.llama_state_seq_set_data(self._context, pointer, len(state), slot)
         if not read:
             self._cache.forget(slot)
-            raise InvalidJob("The file holds no cells of this model, as it is loaded.", "filename")
+            raise InvalidJob("The file's cells don't match this model as loaded.", "filename")
         self._slots[slot].tokens = list(tokens)
         return len(tokens)
 
@@ -235,11 +235,11 @@ def packed(tokens: Sequence[int]) -> bytes:
 def unpacked(data: bytes) -> tuple[tuple[int, ...], int]:
     """The tokens of a file, and where its cells begin. Raises InvalidJob."""
     if len(data) < _HEAD.size or _HEAD.unpack_from(data)[:2] != (_MAGIC, _VERSION):
-        raise InvalidJob("Not a file of a saved slot.", "filename")
+        raise InvalidJob("The file is not a saved slot.", "filename")
     count = _HEAD.unpack_from(data)[2]
     start = _HEAD.size + 4 * count
     if start > len(data):
-        raise InvalidJob("The file is cut off.", "filename")
+        raise InvalidJob("The file is truncated.", "filename")
     words = np.frombuffer(data, np.int32, count, _HEAD.size)
     if not count or words[0] != _PACKED:
         return tuple(words.tolist()), start
@@ -250,6 +250,6 @@ def _of_packed(words: Sequence[int]) -> tuple[int, ...]:
     match words:
         case [_, version, count, *rest] if version == _PACKED_VERSION and 0 <= count < len(rest):
             if rest[count]:
-                raise InvalidJob("The file holds a picture, which can't be restored.", "filename")
+                raise InvalidJob("A slot with an image can't be restored.", "filename")
             return tuple(rest[:count])
-    raise InvalidJob("The file's list of tokens can't be read.", "filename")
+    raise InvalidJob("The token list in the file is invalid.", "filename")

@@ -70,7 +70,7 @@ def imported() -> Any:
     if folder is not None:
         wrong += prebuilt.other_build(bindings._lib)  # noqa: SLF001 - the loaded library
     if wrong:
-        raise ImportError(f"llama.cpp's library doesn't fit its bindings: {'; '.join(wrong)}")
+        raise ImportError(f"llama.cpp's library doesn't match its bindings: {'; '.join(wrong)}")
     return bindings
 
 

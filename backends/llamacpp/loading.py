@@ -225,21 +225,24 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
     """
     layout = cache_layout(files, options)
     if layout.cells > MOST_CELLS:  # it would be taken for another number
-        raise OutOfMemory(f"no room for {files.path.name}: a KV cache of {layout.cells:,} tokens")
+        raise OutOfMemory(
+            f"not enough memory for {files.path.name}: KV cache of {layout.cells:,} tokens"
+        )
     if layout.slots > MOST_SLOTS:
         raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
     need, there = estimate(files, options), devices.main_memory()
     if need.loaded > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
-            f"no room for {files.path.name}: weights {need.weights:,} and KV cache "
+            f"not enough memory for {files.path.name}: weights {need.weights:,} and KV cache "
             f"{need.cache:,} bytes, the machine has {there:,}"
         )
     size = keys_of_a_layer(files, options)
     for card in _parts(options, list(devices.of_llamacpp())) if on_device(options) else ():
         if not ggml.here().takes(devices.of_llamacpp()[card], size):
             raise OutOfMemory(
-                f"no room for {files.path.name}: with a KV cache of {layout.cells:,} tokens the "
-                f"keys of a layer are {size:,} bytes, more than {card} allows in one buffer"
+                f"not enough memory for {files.path.name}: with a KV cache of {layout.cells:,} "
+                f"tokens the keys of a layer are {size:,} bytes, more than {card} allows in one "
+                "buffer"
             )
 
 
@@ -359,7 +362,9 @@ def _make_context(
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {last_errors()}")
+        raise OutOfMemory(
+            f"not enough memory for the KV cache of {layout.cells} tokens: {last_errors()}"
+        )
     return context
 
 
@@ -373,7 +378,7 @@ def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
         tokens = (api.llama_token * count)()  # the first of the vocabulary
         status = compute(context, api.llama_batch_get_one(tokens, count))
         if status == OUT_OF_MEMORY:
-            raise OutOfMemory(f"no room for a pass over {count} tokens: {last_errors()}")
+            raise OutOfMemory(f"not enough memory for a pass over {count} tokens: {last_errors()}")
         if status:
             raise LoadFailed(f"the first pass failed with code {status}: {last_errors()}")
     api.llama_synchronize(context)
@@ -412,7 +417,8 @@ def _open_projector(
         from backends.llamacpp.pictures import MtmdEncoder  # noqa: PLC0415
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendMissing(
-            f"this build of llama-cpp-python can't see ({error}); `vision: false` loads it for text"
+            f"this build of llama-cpp-python doesn't support images ({error}); `vision: false` "
+            "loads the model for text"
         ) from error
     mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
     params = mtmd.mtmd_context_params_default()

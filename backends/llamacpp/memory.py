@@ -357,7 +357,7 @@ def named(path: Path) -> Path:
     except (OSError, ValueError, BrokenFile) as error:
         raise LoadFailed(f"mmproj: {path} can't be used: {error}") from error
     if not _encodes_images(header):
-        raise LoadFailed(f"mmproj: {path} is no projector for images")
+        raise LoadFailed(f"mmproj: {path} is not an image projector")
     return path
 
 

@@ -64,7 +64,7 @@ class MtmdEncoder:
         texts = list(_between_markers(job.prompt, self._vocabulary))
         if len(texts) != len(job.images) + 1:
             raise InvalidJob(
-                f"the prompt has room for {len(texts) - 1} images, and {len(job.images)} were sent",
+                f"the prompt has places for {len(texts) - 1} images, {len(job.images)} were sent",
                 "messages",
             )
         reading = _Reading(list(texts[0]))

@@ -107,7 +107,7 @@ async def _survives(files: ModelFiles, options: LlamaCppOptions, seconds: float)
             printed, errors = await asyncio.gather(child.stdout.read(), child.stderr.read())
             status = await child.wait()
     except TimeoutError:
-        raise LoadFailed(_refusal(files, "was not done in time")) from None
+        raise LoadFailed(_refusal(files, "timed out")) from None
     finally:
         if child.returncode is None:
             child.kill()

@@ -61,7 +61,7 @@ class Speaker:
         end.
         """
         if self.said == self.fail_after:
-            raise GenerationFailed(f"the script says to fail after {self.fail_after} tokens")
+            raise GenerationFailed(f"the script fails after {self.fail_after} tokens")
         self.said += 1
         if self.forced:
             return self.forced.pop(0)

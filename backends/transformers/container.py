@@ -95,5 +95,5 @@ def _module(name: str) -> ModuleType:
         return import_module(f"backends.transformers.{name}")
     except (ImportError, OSError) as error:  # not installed, or built for another machine
         raise BackendMissing(
-            f"transformers can't be used here ({error}). Install it: {command('transformers')}"
+            f"transformers can't be imported ({error}). Install it: {command('transformers')}"
         ) from error

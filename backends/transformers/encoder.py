@@ -58,7 +58,7 @@ def load(
         )
         steps = model_folder.steps(files.path, model_folder.read_json(files.path / "config.json"))
         if steps is None:
-            raise LoadFailed(f"{files.path.name} is no longer what it was")
+            raise LoadFailed(f"{files.path.name} has changed since it was listed")
         ranks = steps.task == "rank"
         kind = transformers.AutoModelForSequenceClassification if ranks else transformers.AutoModel
         model = loading.model_of(kind, files, options, config, device, progress)

@@ -83,7 +83,7 @@ def _add(model: Any, around: Any, slot: str, folder: Path) -> Any:
     if around is None:
         config = peft.PeftConfig.from_pretrained(str(folder))
         if config.is_prompt_learning:
-            raise LoadFailed("it changes the prompt, not the model; LoRA and its like can be used")
+            raise LoadFailed("prompt learning is not supported; use LoRA or a similar method")
         config.inference_mode = True
         around = peft.PeftModel(model, config, slot, autocast_adapter_dtype=False)
     found = around.load_adapter(
@@ -91,7 +91,7 @@ def _add(model: Any, around: Any, slot: str, folder: Path) -> Any:
     )
     missing = (key for key in found.missing_keys if slot in key.split("."))
     if odd := next(missing, None) or next(iter(found.unexpected_keys), None):
-        raise LoadFailed(f"it was made for another model: {odd} doesn't fit this one")
+        raise LoadFailed(f"it was trained for another model: {odd} doesn't match")
     return around
 
 
@@ -219,10 +219,10 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise LoadFailed(f"device {name!r} is none of: auto, cpu, cuda, cuda:0, …") from error
+        raise LoadFailed(f"invalid device {name!r}; use auto, cpu, cuda, cuda:0, …") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise LoadFailed(
-            f"device {name!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices"
+            f"device {name!r} not found: torch has {torch.cuda.device_count()} CUDA devices"
         )
     return device
 
@@ -241,8 +241,8 @@ def _kind(config: Any, *, sees: bool) -> Any:
     ]
     if config.is_encoder_decoder or not fitting:
         raise UnsupportedModel(
-            f"the architecture {config.model_type!r} doesn't go on with a text; this backend runs "
-            "causal language models, and those that see pictures"
+            f"the architecture {config.model_type!r} doesn't generate text; this backend supports "
+            "causal language models and vision-language models"
         )
     return fitting[-1 if sees else 0]
 
@@ -426,7 +426,7 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
     if isinstance(error, LoadAbandoned):
         return LoadFailed("the load was cancelled")
     if ran_out(error):
-        return OutOfMemory(f"no room for {files.path.name}: {words}")
+        return OutOfMemory(f"not enough memory for {files.path.name}: {words}")
     if isinstance(error, ImportError):
         return BackendMissing(
             f"{files.path.name} needs a library that isn't installed, or can't be used here: "
@@ -434,12 +434,12 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
         )
     if "trust_remote_code" in words and not options.trust_remote_code:
         return LoadFailed(
-            f"{files.path.name} brings code of its own, which is run only when its options say "
-            "`trust_remote_code: true`; read that code first"
+            f"{files.path.name} contains custom code, which runs only with the option "
+            "`trust_remote_code: true`; review the code first"
         )
     if isinstance(error, ValueError | KeyError) and "architecture" in words.lower():
         return UnsupportedModel(
-            f"this release of transformers ({transformers.__version__}) doesn't know "
+            f"this release of transformers ({transformers.__version__}) doesn't support "
             f"the architecture {files.architecture!r}"
         )
     return LoadFailed(f"{files.path.name} can't be loaded: {type(error).__name__}: {words}")

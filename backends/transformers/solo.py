@@ -242,7 +242,7 @@ def load(folder: Path, config: Any, *, trust_remote_code: bool) -> Any:
             raise
         made = _without_videos(folder, config, options)
     if not hasattr(made, "image_processor"):  # AutoProcessor falls back to a tokenizer
-        raise LoadFailed(f"{folder.name} says nowhere how its pictures are prepared")
+        raise LoadFailed(f"{folder.name} has no image processor configuration")
     return made
 
 
@@ -251,7 +251,7 @@ def _without_videos(folder: Path, config: Any, options: Mapping[str, Any]) -> An
     kind = _kind_with_videos(config)
     if kind is None:
         raise BackendMissing(
-            f"pictures for {folder.name} need torchvision: pip install torchvision"
+            f"images for {folder.name} require torchvision: pip install torchvision"
         )
     makers = {
         "tokenizer": transformers.AutoTokenizer.from_pretrained,
@@ -308,7 +308,7 @@ class ProcessorInputs:
             )
         except (ValueError, IndexError, TypeError) as error:
             raise InvalidJob(
-                f"the model's processor can't take this prompt: {error}", "messages"
+                f"the model's processor rejected this prompt: {error}", "messages"
             ) from error
         inputs: Mapping[str, Any] = made.to(self._model.device, dtype=self._model.dtype)
         return inputs

@@ -49,7 +49,7 @@ def unreached(error: BaseException) -> Unreached:
     for cause in _causes(error):
         match cause:
             case socket.gaierror():
-                return Unreached("no_address", f"its name has no address ({cause.strerror})")
+                return Unreached("no_address", f"its name can't be resolved ({cause.strerror})")
             case ssl.SSLCertVerificationError():
                 words = cause.verify_message or cause.reason
                 return Unreached("certificate", f"its certificate is not accepted ({words})")
@@ -60,8 +60,8 @@ def unreached(error: BaseException) -> Unreached:
             case ConnectionError():
                 return Unreached("closed", "it closes connections")
             case OSError(errno=number) if number in _NO_ROUTE:
-                return Unreached("no_route", "there is no route to it")
-    return Unreached("unreachable", "there is no connection")
+                return Unreached("no_route", "no route to host")
+    return Unreached("unreachable", "can't connect")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -114,14 +114,14 @@ async def _events(upstream: Upstream, response: httpx.Response) -> AsyncGenerato
             async with asyncio.timeout(config.stall_timeout):
                 payloads = events.feed(await anext(parts))
         except TimeoutError:
-            raise late("go on with the load", config.stall_timeout) from None
+            raise late("report load progress", config.stall_timeout) from None
         except StopAsyncIteration:
             return
         for payload in payloads:
             try:
                 yield msgspec.json.decode(payload, type=_LoadEvent)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise broken("news of a load that make no sense") from None
+                raise broken("invalid load progress") from None
 
 
 @asynccontextmanager

@@ -381,7 +381,7 @@ class _UsageWire(msgspec.Struct, frozen=True):
 
 class _MessagesError(msgspec.Struct, frozen=True):
     type: str = "api_error"
-    message: str = "The upstream failed without a word."
+    message: str = "The upstream failed without an error message."
 
 
 class _MessageWire(msgspec.Struct, frozen=True):
@@ -468,7 +468,7 @@ class MessagesReader:
 
     def _block(self, index: int) -> _OpenBlock:
         if (found := self._open.get(index)) is None:
-            raise broken(f"more of the block {index}, which is not open")
+            raise broken(f"a delta of the block {index}, which is not open")
         return found
 
     def _begun(self, index: int, wire: _BlockWire) -> Iterator[RemoteEvent]:
@@ -543,6 +543,6 @@ def _decoded(payload: bytes) -> _EventWire:
     try:
         return _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise broken(f"what can't be read ({error})") from None
+        raise broken(f"unreadable data ({error})") from None
     except RecursionError:
-        raise broken("what can't be read (nested too deeply)") from None
+        raise broken("unreadable data (nested too deeply)") from None

@@ -474,9 +474,9 @@ def _decoded(payload: bytes) -> Chunk:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if (whole := _without_nan(payload)) != payload:
             return _decoded(whole)
-        raise broken(f"what can't be read ({error})") from None
+        raise broken(f"unreadable data ({error})") from None
     except RecursionError:
-        raise broken("what can't be read (nested too deeply)") from None
+        raise broken("unreadable data (nested too deeply)") from None
 
 
 def _without_nan(payload: bytes) -> bytes:
@@ -512,7 +512,7 @@ def stream_error(error: object) -> UpstreamError:
     wire = _lenient(error, _ErrorWire) or _ErrorWire()
     status = wire.code if isinstance(wire.code, int) and 400 <= wire.code <= 599 else 502
     return UpstreamError(
-        wire.message or "The upstream failed without a word.",
+        wire.message or "The upstream failed without an error message.",
         status=status,
         type=wire.type or "server_error",
         code=wire.code if isinstance(wire.code, str) else None,
@@ -641,7 +641,7 @@ def read_vectors(body: bytes, count: int) -> RemoteVectors:
     for place, one in enumerate(answer.data):
         at = place if one.index is None else one.index
         if not 0 <= at < count or vectors[at] is not None:
-            raise broken(f"a vector of text {at}, where {count} texts were asked about")
+            raise broken(f"a vector of text {at} for a request with {count} texts")
         vectors[at] = _vector(one.embedding)
     found = tuple(one for one in vectors if one is not None)
     if len(found) < count:
@@ -661,7 +661,7 @@ def read_scores(body: bytes, count: int) -> RemoteVectors:
     for one in answer.results:
         score = one.score if one.relevance_score is None else one.relevance_score
         if not 0 <= one.index < count or score is None or scores[one.index] is not None:
-            raise broken(f"a score of document {one.index}, where there are {count}")
+            raise broken(f"a score of document {one.index} for a request with {count}")
         scores[one.index] = _packed([score])
     found = tuple(one for one in scores if one is not None)
     if len(found) < count:
@@ -682,10 +682,10 @@ def _vector(value: list[float] | str) -> bytes:
     try:
         packed = b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise broken("a vector that is no base64") from None
+        raise broken("a vector with invalid base64") from None
     numbers = array("f")
     if len(packed) % numbers.itemsize:
-        raise broken("a vector that is no base64 of numbers")
+        raise broken("a vector whose base64 is not an array of numbers")
     numbers.frombytes(packed)
     return _packed(numbers.tolist())
 
@@ -694,7 +694,7 @@ def _packed(numbers: list[float]) -> bytes:
     if not 0 < len(numbers) <= WIDEST:
         raise broken(f"a vector of {len(numbers)} values")
     if not all(math.isfinite(one) and abs(one) < LARGEST for one in numbers):
-        raise broken("a vector with values that are no numbers")
+        raise broken("a vector with values that are not numbers")
     return array("f", numbers).tobytes()
 
 

@@ -66,7 +66,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamErr
     """
     error = _read(body, status)
     if 300 <= status < 400:
-        text = "The upstream redirects elsewhere, which is not followed."
+        text = "The upstream sent a redirect, which is not followed."
         return UpstreamError(text, code="upstream_redirects")
     if status == 401:
         return UpstreamError(

@@ -206,9 +206,9 @@ class Relay:
     def _nobody(self) -> UpstreamError:
         draining = all(one.draining for one in self._balance.replicas)
         reason = next((one.fault.reason for one in self._balance.replicas if one.fault), None)
-        why = "all its servers are draining" if draining else "none of its servers answers"
+        why = "all its servers are draining" if draining else "all its servers are down"
         return UpstreamError(
-            f"The upstream {self._config.name!r} takes no requests now: {why}"
+            f"The upstream {self._config.name!r} is unavailable: {why}"
             + (f" ({reason})" if reason and not draining else ""),
             status=503,
             code="upstream_unavailable",
@@ -351,7 +351,7 @@ class StreamedAnswer:
     async def begin(self) -> None:
         while not self._first:
             if (events := await self.next()) is None:
-                raise broken("an answer without a word")
+                raise broken("an empty answer")
             self._first = events
 
     def ready(self) -> Sequence[RemoteEvent] | None:
@@ -444,7 +444,7 @@ def answer_of(response: Posted, reader: RemoteReader, config: UpstreamConfig) ->
 def plain(response: Posted) -> None:
     """Raises Unhealthy for a compressed body: none was asked for, and a few bytes can be many."""
     if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
-        raise broken(f"a body in the coding {coding!r}, which was not asked for")
+        raise broken(f"a body with the unrequested content coding {coding!r}")
 
 
 async def read_body(response: Posted, limit: int) -> bytes:

@@ -122,7 +122,7 @@ async def resolved(resolver: Resolver, host: str, limit: float | None) -> tuple[
         async with asyncio.timeout(limit):
             return await resolver.addresses(host)
     except TimeoutError:
-        late = socket.gaierror(socket.EAI_AGAIN, "the name servers don't answer")
+        late = socket.gaierror(socket.EAI_AGAIN, "the name servers don't respond")
         raise httpx.ConnectError(str(late)) from late
     except OSError as error:
         raise httpx.ConnectError(str(error)) from error

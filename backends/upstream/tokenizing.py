@@ -144,7 +144,7 @@ def lacking(what: str) -> UpstreamError:
 
 def _refuse(server: ServerKind | None, unable: frozenset[str]) -> None:
     if server in unable:
-        raise lacking("call for tokens" if server in _NO_TOKENS else "call for a chat's tokens")
+        raise lacking("tokenizing route" if server in _NO_TOKENS else "route for chat tokens")
 
 
 def _read(body: bytes, kind: type[T]) -> T:

@@ -266,7 +266,7 @@ class UpstreamModel(RemoteContainer):
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
         upstream = self._find()
         if upstream.config.protocol == "anthropic":
-            raise _lacking("prompt", "it answers chats alone")
+            raise _lacking("prompt", "it supports only chats")
 
         def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
             prompt = request.prompts[index // request.n]
@@ -361,7 +361,7 @@ class UpstreamModel(RemoteContainer):
     def _single(self, path: str, body: bytes, caller: Caller) -> Question:
         """One that is of no conversation."""
         if self._find().config.protocol != "openai":
-            raise _lacking("model", "it makes no embeddings and ranks nothing")
+            raise _lacking("model", "it supports no embeddings or reranking")
         return Question(
             path=path,
             body=body,
@@ -414,7 +414,7 @@ class UpstreamModel(RemoteContainer):
 
 def _lacking(param: str, why: str) -> UpstreamError:
     """Parameters that Anthropic's API lacks."""
-    text = f"{param}: The model's server speaks Anthropic's API, and {why}."
+    text = f"{param}: The model's server uses Anthropic's API: {why}."
     return UpstreamError(text, status=400, type="invalid_request_error", code=None, param=param)
 
 

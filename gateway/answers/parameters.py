@@ -127,7 +127,7 @@ def _changed(
 
 SET = "the configuration of the upstream sets it"
 NO_FIELD = "the API of the server that runs the model doesn't support it"
-UNCONSTRAINED = "the server that runs the model can't be asked for it; the answer is checked"
+UNCONSTRAINED = "the server that runs the model doesn't support it; the answer is validated"
 _OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is another
 
 

@@ -255,7 +255,7 @@ def _opened(data: bytes, most: int) -> Iterator[Pillow.Image]:
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
         raise _large(most) from error
     except Exception as error:  # decoders of broken files raise nearly anything
-        raise ImageRefused(f"is not a readable picture (readable: {', '.join(FORMATS)})") from error
+        raise ImageRefused(f"is not a readable image (supported: {', '.join(FORMATS)})") from error
 
 
 def _refuse_large(picture: Pillow.Image, most: int) -> None:

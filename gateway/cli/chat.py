@@ -132,7 +132,7 @@ class Chat:
                 self._messages = self._messages[:-1]
                 self._answer()
             case ["/retry"]:
-                raise CommandFailed("there is no answer yet")
+                raise CommandFailed("no answer yet")
             case ["/help"]:
                 print(HELP)
             case [command, *_] if command.startswith("/"):

@@ -286,11 +286,11 @@ def choice(options: Iterable[str]) -> str:
 
 
 def _whole(text: str, field: str) -> str:
-    """`text`, which has no half of a surrogate pair. JSON can spell one; it is no character."""
+    """`text`, which has no half of a surrogate pair. JSON can spell one; it is not a character."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"{field}: has half a surrogate pair, which is no character."
+        message = f"{field}: contains an unpaired surrogate."
         raise InvalidRequest(message, param=field) from None
     return text
 
@@ -352,5 +352,5 @@ def _spelled(code: int) -> str:
     if code < 0x80:
         return f"\\x{code:02x}"
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-        raise InvalidRequest(f"\\U{code:08x} is no character")
+        raise InvalidRequest(f"\\U{code:08x} is not a character")
     return chr(code)

@@ -63,7 +63,7 @@ def check_size(body: bytes) -> None:
         # What stands in texts is counted too, until that is too much.
         if _count(body, sort.marks, sort.most) > sort.most and _exceeds(body, sort):
             raise TooLarge(
-                f"The body has more than {sort.most:,} {sort.called}; this server takes no more."
+                f"The body has more than {sort.most:,} {sort.called}, the limit of this server."
             )
     if _count(body, (b"{",), FEW) > FEW:
         _check_lists(body)

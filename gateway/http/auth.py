@@ -211,7 +211,7 @@ class OriginGuard:
         if name is None or not (name in self._names or self._is_own_address(name)):
             raise NotForPages(
                 f"The Host {host[:_SHOWN]!r} is not a name of this server, which has no API keys. "
-                "Name it in server.hosts, or set keys.",
+                "Add it to server.hosts, or set keys.",
                 param="server.hosts",
             )
 

@@ -191,7 +191,7 @@ class Metrics:
         self._unloads = self._times("unload_seconds", "Unloads.", _SHORT)
         self._failures = Counter(
             "roundhouse_load_failures",
-            "Loads that failed, or were cancelled because nobody waited any more.",
+            "Loads that failed, or were cancelled because no request was waiting any more.",
             ("model", "why"),
             registry=self._metrics,
         )
@@ -413,7 +413,7 @@ class _Server(Collector):
         """A server is named by its place: not everybody who reads this may know where it is."""
         labels = ("upstream", "server")
         up = GaugeMetricFamily(
-            "roundhouse_upstream_up", "Whether it answers, and is asked.", labels=labels
+            "roundhouse_upstream_up", "Whether the server answers and gets requests.", labels=labels
         )
         busy = GaugeMetricFamily("roundhouse_upstream_in_use", "Requests there.", labels=labels)
         asked = CounterMetricFamily(

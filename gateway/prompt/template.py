@@ -473,7 +473,7 @@ def _advice(request: ChatRequest) -> Iterator[str]:
     if (share := 100 * system // whole) >= WORTH_TELLING:
         yield f"About {share} % of it are system messages."
     if pictures := _pictures(request):
-        yield f"It has {pictures} pictures, which take tokens too."
+        yield f"It has {pictures} images, which also take tokens."
     yield "Send less, or load the model with a larger context_length."
 
 

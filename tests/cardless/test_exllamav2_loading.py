@@ -67,7 +67,7 @@ async def test_a_full_card_is_followed_by_the_next() -> None:
 
 async def test_cards_without_room_are_said_and_left_empty() -> None:
     with torch.cuda.limited(1 << 20, 1 << 20):
-        with pytest.raises(OutOfMemory, match="no room for"):
+        with pytest.raises(OutOfMemory, match="not enough memory for"):
             made(OPTIONS)
         torch.zeros(1 << 20, dtype=torch.uint8, device="cuda:1")
     assert await greeting(await load("exllamav2", OPTIONS))

@@ -89,7 +89,7 @@ async def test_a_model_s_own_heads_draft_and_change_no_text(tmp_path: Path) -> N
 
 
 async def test_a_model_without_such_heads_is_refused() -> None:
-    with pytest.raises(UnsupportedModel, match="has no heads to draft with"):
+    with pytest.raises(UnsupportedModel, match="has no MTP heads"):
         await load("exllamav3", options(mtp=True))
 
 
@@ -134,7 +134,7 @@ async def test_pages_and_states_are_found_on_the_disk_after_a_restart(
 
 
 async def test_a_disk_cache_without_one_in_main_memory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LoadFailed, match="needs a cpu_cache_size"):
+    with pytest.raises(LoadFailed, match="requires cpu_cache_size"):
         await load("exllamav3", options(disk_cache_dir=str(tmp_path)))
 
 

@@ -67,7 +67,11 @@ def test_text_is_read_as_the_option_is_typed(
         ("LOG_LEVEL", "warn", r"'warn' is not valid; did you mean 'warning'"),
         ("SWAP_MEMORY", "much", r"ROUNDHOUSE_SWAP_MEMORY: \$\.swap\.memory: not JSON"),
         ("MODELS", '[{"name": "a"}]', r"\$\.models\[0\]: the option 'path' is missing"),
-        ("MODELS", '[{"name":"a","path":"b","backend":"c"}]', r"ROUNDHOUSE_MODELS: .*no backend"),
+        (
+            "MODELS",
+            '[{"name":"a","path":"b","backend":"c"}]',
+            r"ROUNDHOUSE_MODELS: .*unknown backend 'c'",
+        ),
     ],
 )
 def test_a_mistake_names_the_variable(file: Path, name: str, text: str, message: str) -> None:

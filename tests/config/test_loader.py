@@ -47,7 +47,7 @@ MISTAKES = [
     ("models:\n  - path: a", "2: $.models[0]: the option 'name' is missing"),
     (
         ONE_MODEL + "    backend: llamcpp",
-        "4: $.models[0].backend: 'llamcpp' is no backend; did you mean 'llamacpp'?",
+        "4: $.models[0].backend: unknown backend 'llamcpp'; did you mean 'llamacpp'?",
     ),
     (
         ONE_MODEL + "    options: {gpu_layer: 3}",
@@ -79,7 +79,7 @@ MISTAKES = [
     ),
     (
         ONE_MODEL + "default_model: on",
-        "4: $.default_model: 'on' is no model; did you mean 'one'?",
+        "4: $.default_model: unknown model 'on'; did you mean 'one'?",
     ),
     ("log: {}\nlog: {}", "2: $.log: given twice; first in line 1"),
     ("server: [", "1: $: not YAML: "),

@@ -81,7 +81,7 @@ MISTAKES = [
     ),
     (
         ONE + "    models: {a: x}\n    fallbacks: [b]",
-        " $.upstreams[0].fallbacks[0]: 'b' is no model; available: a",
+        " $.upstreams[0].fallbacks[0]: unknown model 'b'; available: a",
     ),
     (
         ONE + "    models: {a: x}\nmodels: [{name: a, path: a.gguf}]",

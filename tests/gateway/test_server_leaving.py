@@ -123,6 +123,6 @@ async def test_a_model_that_breaks_twice_in_a_row_is_given_up_with_the_reason(
         refused = await running.client.post("/v1/completions", json={**body, "prompt": "hello"})
         assert refused.status_code == httpx.codes.SERVICE_UNAVAILABLE
         assert int(refused.headers["retry-after"]) >= 1
-        assert "the script says to fail" in refused.json()["error"]["message"]
+        assert "the script fails" in refused.json()["error"]["message"]
         other = {"model": "roundhouse-tiny", "prompt": "hello", "max_tokens": 1}
         assert (await running.client.post("/v1/completions", json=other)).is_success

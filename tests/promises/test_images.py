@@ -134,7 +134,7 @@ async def test_a_model_that_can_t_see_says_so_and_nothing_is_fetched(running: Ru
         (
             [data_url(RED), data_url(b"text")],
             "messages[0].content[1].image_url",
-            "not a readable picture",
+            "not a readable image",
         ),
         (4 * [data_url(RED)], "messages[0].content[3].image_url", "At most 3 images"),
         (["http://127.0.0.1:1/"], "messages[0].content[0].image_url", "can't be reached"),

@@ -282,7 +282,7 @@ def _image(fields: Fields, path: str, source: SourceWire) -> ImagePart:
         case SourceWire(type="url", url=str(url)) if url.startswith(_URLS):
             return ImagePart(url, field=f"{path}.url")
         case SourceWire(type="base64" | "url"):
-            raise fields.wrong(path, "A picture needs its data, or an http: or https: URL.")
+            raise fields.wrong(path, "An image needs its data, or an http: or https: URL.")
     raise fields.wrong(f"{path}.type", f"Expected 'base64' or 'url', got {source.type!r:.64}.")
 
 

@@ -543,7 +543,7 @@ def read_embed(content: bytes) -> CohereEmbedding:
 def _refuse(fields: Fields, wire: EmbedWire) -> None:
     """What would change the vectors and isn't here."""
     if wire.images:
-        raise fields.wrong("images", "Not available: no model embeds pictures.")
+        raise fields.wrong("images", "Not supported: embeddings of images.")
     if wire.truncate == "START":
         raise fields.wrong("truncate", "Texts are cut at their end alone: 'END' or 'NONE'.")
     for kind in wire.embedding_types:

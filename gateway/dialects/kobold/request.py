@@ -196,7 +196,7 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
     fields = _fields(json_object(body))
     wire = fields.read(GenerateWire)
     if wire.images:
-        raise fields.wrong("images", "A raw text takes no images; send them in a chat.")
+        raise fields.wrong("images", "Raw text can't contain images; use a chat.")
     if stream and wire.n > 1:
         raise fields.wrong("n", "A stream has one text.")
     return KoboldExchange(

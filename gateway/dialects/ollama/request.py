@@ -420,7 +420,7 @@ def hub_name(model: str) -> str:
     model = without_latest(hub_id(model))
     if model.count("/") != 1:
         raise InvalidRequest(
-            "model: Ollama's registry is not known here; name a repository of the hub: "
+            "model: Ollama's registry is not supported; use a repository of the hub: "
             "hf.co/owner/name:quantization.",
             param="model",
         )

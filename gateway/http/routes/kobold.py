@@ -191,7 +191,7 @@ async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
     """Set the soft prompt. Only the empty one is valid."""
     fields = fields_of(order_object(await request.body()))
     if fields.read(wire.SoftPrompt).value:
-        raise fields.wrong("value", "There are no soft prompts here.")
+        raise fields.wrong("value", "Soft prompts are not supported.")
     return Plain(b"{}")
 
 

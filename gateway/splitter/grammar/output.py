@@ -91,9 +91,9 @@ def _offered(format: Format, wanted: WantedOutput) -> Sequence[Tool]:
     if isinstance(choice, NamedTool):
         tools = [tool for tool in tools if tool.name == choice.name]
         if not tools:
-            raise Unwritable(f"there is no tool {choice.name[:60]!r}")
+            raise Unwritable(f"unknown tool {choice.name[:60]!r}")
     if choice != "auto" and not tools:
-        raise Unwritable("a call is demanded, but there are no tools")
+        raise Unwritable("a call is required, but there are no tools")
     if choice != "auto" and not callable_:
         raise Unwritable(f"the format {format.id!r} has no calls")
     return tools if callable_ else ()

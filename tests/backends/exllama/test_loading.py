@@ -61,9 +61,13 @@ async def test_a_load_that_nobody_wants_stops_at_its_next_module(
 @pytest.mark.parametrize(
     ("error", "error_kind", "words"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory, "no room"),
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory, "not enough memory"),
         (RuntimeError("Insufficient VRAM in split for model"), OutOfMemory, "Insufficient VRAM"),
-        (AssertionError("Insufficient space in device allocation"), OutOfMemory, "no room"),
+        (
+            AssertionError("Insufficient space in device allocation"),
+            OutOfMemory,
+            "not enough memory",
+        ),
         (ValueError("could not find model.norm"), LoadFailed, "could not find model.norm"),
     ],
 )

@@ -89,7 +89,7 @@ async def test_the_same_picture_keeps_its_ids(machine: Machine, container: Model
 
 
 async def test_as_many_pictures_as_markers(container: ModelContainer) -> None:
-    with pytest.raises(InvalidJob, match="room for 1 images, and 2 were sent"):
+    with pytest.raises(InvalidJob, match="places for 1 images, 2 were sent"):
         await run(container, asked(container, ONE + GREETING, picture(5), picture(3)))
 
 

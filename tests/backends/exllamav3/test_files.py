@@ -248,7 +248,7 @@ def test_heads_of_its_own_take_their_cache(tmp_path: Path) -> None:
     for other in ({"draft_model": str(bundled.SAFETENSORS)}, {"ngram_speculation": True}):
         with pytest.raises(LoadFailed, match="exclude each other"):
             estimate(headed, msgspec.structs.replace(drafting, **other))
-    with pytest.raises(UnsupportedModel, match="no heads to draft with"):
+    with pytest.raises(UnsupportedModel, match="no MTP heads"):
         estimate(files(), drafting)
 
 

@@ -207,7 +207,7 @@ async def test_where_nobody_knows_it_the_model_is_refused(
     architecture: str, machine: Machine, tmp_path: Path
 ) -> None:
     model = files(seeing(tmp_path, architecture))
-    with pytest.raises(UnsupportedModel, match="stands for a picture"):
+    with pytest.raises(UnsupportedModel, match="image placeholder token"):
         await load(machine, model=model)
 
 

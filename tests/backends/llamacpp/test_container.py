@@ -130,7 +130,7 @@ async def test_a_model_that_was_read_says_the_same_whatever_becomes_of_its_file(
 
 
 async def test_a_cache_that_does_not_fit_is_out_of_memory() -> None:
-    with pytest.raises(OutOfMemory, match="no room"):
+    with pytest.raises(OutOfMemory, match="not enough memory"):
         await load(LlamaCppOptions(context_length=2_000_000_000, max_concurrent=1))
 
 
@@ -147,7 +147,7 @@ async def test_a_token_of_no_vocabulary_has_no_text_and_ends_no_process() -> Non
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (LlamaCppOptions(context_length=2**27, max_concurrent=256), "no room"),
+        (LlamaCppOptions(context_length=2**27, max_concurrent=256), "not enough memory"),
         (LlamaCppOptions(context_length=64, max_concurrent=257), "at most 256"),
     ],
 )

@@ -99,13 +99,13 @@ async def test_a_busy_slot_is_saved_when_it_is_idle(container: ModelContainer) -
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "ot a file of a saved slot"),
-        (b"GGUF" * 10, "ot a file of a saved slot"),
-        (packed([1, 2, 3])[:-4], "cut off"),
-        (packed([1, 2, 3]), "no cells of this model"),
-        (packed([1, 2, 3]) + b"\xff" * 64, "no cells of this model"),
-        (packed([1 << 30]), "doesn't have"),
-        (packed([1] * 600), "context 512"),
+        (b"", "is not a saved slot"),
+        (b"GGUF" * 10, "is not a saved slot"),
+        (packed([1, 2, 3])[:-4], "is truncated"),
+        (packed([1, 2, 3]), "cells don't match this model"),
+        (packed([1, 2, 3]) + b"\xff" * 64, "cells don't match this model"),
+        (packed([1 << 30]), "lacks tokens of the file"),
+        (packed([1] * 600), "context of 512"),
     ],
 )
 async def test_a_file_that_is_no_slot_of_this_model_is_refused(

@@ -152,7 +152,7 @@ async def test_a_projector_that_ends_the_process_is_named_with_what_to_do(tmp_pa
 
 async def test_what_never_ends_is_refused(tmp_path: Path) -> None:
     files = grown(*ENDLESS, tmp_path)
-    with pytest.raises(LoadFailed, match="not done in time"):
+    with pytest.raises(LoadFailed, match="timed out"):
         await trial.check(files, OPTIONS, seconds=3)
     assert tries(files.path) == []
 

@@ -221,7 +221,7 @@ async def test_an_architecture_that_goes_on_with_no_text_is_refused(
     (folder / "config.json").write_text(
         json.dumps({"model_type": kind, "architectures": ["OldForConditionalGeneration"]})
     )
-    with pytest.raises(UnsupportedModel, match=f"'{kind}' doesn't go on with a text"):
+    with pytest.raises(UnsupportedModel, match=f"'{kind}' doesn't generate text"):
         await load(path=folder)
 
 

@@ -86,7 +86,7 @@ def test_a_missing_part_is_named(folder: Path) -> None:
 def test_weights_outside_of_the_folder_are_refused(folder: Path, name: str) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(LoadFailed, match=f"files outside of its folder: {name}"):
+    with pytest.raises(LoadFailed, match=f"files outside its folder: {name}"):
         files.recognise(folder)
 
 

@@ -93,7 +93,7 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
         "header",
     ),
     "broken config": (lambda folder: (folder / "adapter_config.json").write_text("{"), "line 1"),
-    "another model's": (_for_another, "made for another model"),
+    "another model's": (_for_another, "trained for another model"),
 }
 
 

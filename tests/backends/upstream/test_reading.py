@@ -134,8 +134,8 @@ def test_log_probabilities_of_completions() -> None:
         ({"message": "m", "code": 429}, 429, "m"),
         ({"message": "m", "code": "429"}, 502, "m"),
         ({"message": "m", "code": 200}, 502, "m"),
-        ({"message": ["m"]}, 502, "The upstream failed without a word."),
-        ([], 502, "The upstream failed without a word."),
+        ({"message": ["m"]}, 502, "The upstream failed without an error message."),
+        ([], 502, "The upstream failed without an error message."),
     ],
 )
 def test_an_error_in_a_chunk_is_raised(error: Any, status: int, message: str) -> None:

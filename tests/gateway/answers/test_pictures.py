@@ -85,7 +85,7 @@ async def test_private_addresses_are_refused_unless_allowed() -> None:
     ("url", "limits", "reason"),
     [
         ("data:image/png;base64,%", ImagesConfig(), "The image is not valid base64."),
-        (data_url(b"text"), ImagesConfig(), "is not a readable picture"),
+        (data_url(b"text"), ImagesConfig(), "is not a readable image"),
         (data_url(RED), ImagesConfig(max_bytes=10), "larger than 10 bytes"),
         (data_url(RED), ImagesConfig(max_count=1), "At most 1 images"),
         ("http://a.example/", ImagesConfig(allow_remote=False), "data: URLs only"),
@@ -117,7 +117,7 @@ async def test_one_refusal_stops_the_other_fetches() -> None:
         )
         with (
             anyio.fail_after(HANG),
-            pytest.raises(InvalidRequest, match="not a readable picture") as caught,
+            pytest.raises(InvalidRequest, match="not a readable image") as caught,
         ):
             await shown_by(pictures, images_in(showing(*urls)))
     assert caught.value.param == "messages[1].content[1].image_url"
@@ -128,7 +128,7 @@ async def test_what_is_broken_behind_its_header_is_refused_by_name() -> None:
     placed = images_in(showing(data_url(RED), data_url(whole[: len(whole) - 40])))
     pictures = ImageLoader(ImagesConfig())
     async with pictures.fetched(placed) as album:
-        with pytest.raises(InvalidRequest, match="not a readable picture") as caught:
+        with pytest.raises(InvalidRequest, match="not a readable image") as caught:
             async with album.decoded():
                 pass
     assert caught.value.param == placed[1].param

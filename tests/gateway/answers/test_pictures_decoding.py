@@ -109,7 +109,7 @@ def test_an_animation_gives_its_first_frame(format: str) -> None:
     ids=["nothing", "svg", "html", "tiff", "cut-jpeg", "cut-png"],
 )
 def test_what_is_no_picture_is_refused(data: bytes) -> None:
-    with pytest.raises(ImageRefused, match="not a readable picture"):
+    with pytest.raises(ImageRefused, match="not a readable image"):
         decode(data, PLENTY)
 
 

@@ -295,7 +295,7 @@ def test_chat_goes_on_after_a_refusal(
     assert "nobody" in refused[0]  # and the model stays the one it was
     assert refused[1:] == [
         "(/what is not a command; /help lists all commands)",
-        "(there is no answer yet)",
+        "(no answer yet)",
     ]
 
 

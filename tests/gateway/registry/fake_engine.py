@@ -169,7 +169,7 @@ class FakeEngine:
         """`a40` is a model of 40 bytes."""
         size = path.name.lstrip("abcdefghijklmnopqrstuvwxyz")
         if not size.isdigit():
-            raise UnsupportedModel(f"{path} is no model")
+            raise UnsupportedModel(f"{path} is not a model")
         return ModelFiles(
             path=path,
             backend="scripted",

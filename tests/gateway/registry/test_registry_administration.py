@@ -321,7 +321,7 @@ async def test_statuses_tell_every_state_without_waiting() -> None:
         assert states["b30"].progress == engine.last_report
         assert states["b30"].waiting == 1
         assert states["c10"].why_failed == "the header is broken"
-        assert states["broken"].why_failed == "broken is no model"
+        assert states["broken"].why_failed == "broken is not a model"
         assert states["broken"].entry is None
 
 

@@ -96,7 +96,7 @@ def _file(services: Services, name: str) -> Path:
     """Where a slot is saved. Raises NotSupported, InvalidRequest."""
     folder = services.config.llamaserver.slot_save_path
     if folder is None:
-        raise NotSupported("Slots can't be saved here: there is no llamaserver.slot_save_path.")
+        raise NotSupported("Slots can't be saved: llamaserver.slot_save_path is not set.")
     if "/" in name:
         raise InvalidRequest("filename: Expected a name without a folder.", param="filename")
     if name.endswith(DIGEST):
@@ -177,7 +177,7 @@ def _saved(path: Path) -> tuple[bytes, bool]:
     """
     try:
         if not path.is_file():
-            raise FileNotFoundError(2, "there is no such file")
+            raise FileNotFoundError(2, "no such file")
         data, digest = path.read_bytes(), _beside(path)
         if not digest.is_file():
             return data, False

@@ -321,7 +321,7 @@ async def test_errors_are_the_clients_own_classes(api: anthropic.AsyncAnthropic)
 
 async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running, client(running) as api:
-        with pytest.raises(anthropic.APIStatusError, match="the script says to fail"):
+        with pytest.raises(anthropic.APIStatusError, match="the script fails"):
             async with api.messages.stream(
                 model="scripted", messages=[{"role": "user", "content": "break"}], max_tokens=50
             ) as stream:

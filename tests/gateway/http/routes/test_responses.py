@@ -316,7 +316,7 @@ async def test_a_broken_stream_ends_with_a_failed_response(tmp_path: Path) -> No
         body = {"model": "scripted", "input": "break", "stream": True}
         sent = events((await running.client.post("/v1/responses", json=body)).text)
         assert sent[-1]["type"] == "response.failed"
-        assert "the script says to fail" in sent[-1]["response"]["error"]["message"]
+        assert "the script fails" in sent[-1]["response"]["error"]["message"]
 
 
 # ------------------------------------------------------------------------------------- background
@@ -392,7 +392,7 @@ async def test_one_in_the_background_is_cancelled(tmp_path: Path) -> None:
 
 async def test_one_in_the_background_fails_where_it_is_read(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running, client(running) as api:
-        for name, text in (("scripted", "the script says to fail"), ("nobody", "not found")):
+        for name, text in (("scripted", "the script fails"), ("nobody", "not found")):
             made = await api.responses.create(model=name, input="break", background=True)
             with anyio.fail_after(HANG):
                 while (found := await api.responses.retrieve(made.id)).status != "failed":

@@ -324,7 +324,7 @@ def test_nothing_is_constrained_where_nothing_is_asked() -> None:
     ("id", "wishes", "said"),
     [
         ("hermes_json", {"tool_choice": "required"}, "no tools"),
-        ("hermes_json", {"tools": TOOLS, "tool_choice": NamedTool("x")}, "no tool 'x'"),
+        ("hermes_json", {"tools": TOOLS, "tool_choice": NamedTool("x")}, "unknown tool 'x'"),
         ("plain", {"tools": TOOLS, "tool_choice": "required"}, "has no calls"),
         ("hermes_json", {"tools": TOOLS, "tool_choice": "required", "shape": SHAPE}, "a shape too"),
         ("qwen3_coder_xml", {"tools": [Tool(name="a b")]}, "'a b'"),
