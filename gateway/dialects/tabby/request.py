@@ -293,7 +293,7 @@ def engine_options(
         if value in _NEUTRAL.get(name, ()) or (automatic and name == "gpu_split"):
             continue
         if name in configured_only:
-            text = f"{name} runs code or refers to files; set it in the configuration"
+            text = f"{name} runs code or refers to files; it can only be set in the configuration"
             raise InvalidRequest(text, param=name)
         if name in known:
             options |= _translated(known[name], name, value)

@@ -120,7 +120,7 @@ def _free_options(services: Services, asked: Mapping[str, Any]) -> Mapping[str, 
     """Raises InvalidRequest for those that no request may set."""
     for name in asked:
         if name in services.catalog.configured_only:
-            text = f"{name} runs code or refers to files; set it in the configuration"
+            text = f"{name} runs code or refers to files; it can only be set in the configuration"
             raise InvalidRequest(text, param=f"options.{name}")
     return asked
 
