@@ -85,7 +85,7 @@ async def test_the_options_of_an_engine_are_reported_with_what_is_in_force(
     assert options["flash_attention"]["choices"] == ["auto", "off", "on"]
     context = options["context_length"]
     assert (context["type"], context["nullable"], context["minimum"]) == ("integer", True, 1)
-    assert context["description"].startswith("Tokens of one request")
+    assert context["description"].startswith("The largest number of tokens per request")
     nobody = await running.client.get("/v1/admin/models/options?model=x", headers=BOSS)
     assert nobody.status_code == 404
 
