@@ -179,7 +179,7 @@ def _stretch(config: Any, rope: Mapping[str, Any], folder: Path) -> None:
     stronger = _attention_factor(rope, factor)
     if stronger < 1:
         raise UnsupportedModel(
-            f"{folder.name} has an attention_factor of {stronger}; exllamav2 supports only 1 or more"
+            f"{folder.name} has an attention_factor of {stronger}; exllamav2 supports none below 1"
         )
     width = int(config.head_dim * config.partial_rotary_factor)
     begins, ends = (
