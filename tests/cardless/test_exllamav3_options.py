@@ -174,7 +174,7 @@ async def test_an_adapter_counts_as_strongly_as_told(backend: str, tmp_path: Pat
     assert await of() != without
     assert await of(adapter_scaling={"one": 0.0}) == without
     assert await of(adapter_scaling={"one": 1.0}) == await of()
-    with pytest.raises(LoadFailed, match="there is no adapter 'other'"):
+    with pytest.raises(LoadFailed, match="unknown adapter 'other'"):
         await of(adapter_scaling={"other": 1.0})
 
 

@@ -71,7 +71,7 @@ async def test_a_step_is_one_message_for_all_its_jobs(tmp_path: Path) -> None:
 async def test_a_failed_step_fails_its_own_requests_only(tmp_path: Path) -> None:
     container = await load(tmp_path)
     subject = Subject(container, prompt="hello", long="long")
-    with pytest.raises(GenerationFailed, match="fail after 4"):
+    with pytest.raises(GenerationFailed, match="fails after 4"):
         await run(container, job(subject, "break"))
     pieces, _ = await run(container, job(subject, "hello"))
     assert text_of(pieces) == "Hello, and welcome."
