@@ -70,7 +70,7 @@ def test_pickled_weights_are_refused_with_the_reason(folder: Path) -> None:
 def test_an_encoder_and_decoder_is_refused_with_the_reason(folder: Path) -> None:
     named = ["T5ForConditionalGeneration"]
     rewrite(folder, model_type="t5", architectures=named, is_encoder_decoder=True)
-    with pytest.raises(UnsupportedModel, match=r"a decoder \(t5\)"):
+    with pytest.raises(UnsupportedModel, match=r"an encoder-decoder model \(t5\)"):
         files.recognise(folder)
 
 
