@@ -226,5 +226,5 @@ def test_a_classifier_of_several_classes_does_not_rank(tmp_path: Path) -> None:
     content = msgspec.json.decode((folder / "config.json").read_bytes())
     labels = {"id2label": {"0": "NO", "1": "YES"}}
     (folder / "config.json").write_bytes(msgspec.json.encode(content | labels))
-    with pytest.raises(UnsupportedModel, match="2 classes"):
+    with pytest.raises(UnsupportedModel, match="2 labels"):
         catalog.recognise(folder)
