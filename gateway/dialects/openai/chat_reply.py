@@ -36,6 +36,7 @@ from gateway.dialects.openai.logprobs import (
     usage_so_far,
     usage_wire,
 )
+from gateway.dialects.openai.messages import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.openai.models import envelope
 from gateway.dialects.openai.request import ChatExchange
 from gateway.errors import GatewayError
@@ -54,27 +55,8 @@ from gateway.events import (
 )
 
 
-class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What another server adds to a call, as it is."""
-
-    extra_content: Any = UNSET
-    thought_signature: Any = UNSET
-    provider_specific_fields: Any = UNSET
-
-
-class FurtherOfMessage(FurtherOfCall, frozen=True, kw_only=True):
-    """And to a message."""
-
-    annotations: Any = UNSET
-    audio: Any = UNSET
-    citations: Any = UNSET
-    images: Any = UNSET
-    reasoning_details: Any = UNSET
-    thinking_blocks: Any = UNSET
-
-
 class FurtherOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """And beside the choices."""
+    """What another server adds beside the choices, as it is."""
 
     citations: Any = UNSET
     provider: Any = UNSET

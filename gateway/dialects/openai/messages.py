@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
 from gateway.dialects.parameters import read_choice_mode, require_tool
@@ -63,27 +64,27 @@ class FunctionCallWire(msgspec.Struct, frozen=True):
 
 
 class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server of a model added to a call of its answer, and wants back."""
+    """What another server adds to a call of its answer, and wants back."""
 
-    extra_content: Any = None
-    thought_signature: Any = None
-    provider_specific_fields: Any = None
+    extra_content: Any = UNSET
+    thought_signature: Any = UNSET
+    provider_specific_fields: Any = UNSET
 
 
 class FurtherOfMessage(FurtherOfCall, frozen=True, kw_only=True):
     """And to a message."""
 
-    annotations: Any = None
-    audio: Any = None
-    citations: Any = None
-    images: Any = None
-    reasoning_details: Any = None
-    thinking_blocks: Any = None
+    annotations: Any = UNSET
+    audio: Any = UNSET
+    citations: Any = UNSET
+    images: Any = UNSET
+    reasoning_details: Any = UNSET
+    thinking_blocks: Any = UNSET
 
 
 def _further(wire: FurtherOfCall, kind: type[FurtherOfCall]) -> dict[str, Any]:
     found = ((name, getattr(wire, name)) for name in kind.__struct_fields__)
-    return {name: value for name, value in found if value is not None}
+    return {name: value for name, value in found if value is not None and value is not UNSET}
 
 
 class ToolCallWire(FurtherOfCall, frozen=True, kw_only=True):
