@@ -1,0 +1,30 @@
+// Conversations that are kept when their model is unloaded or others need its slots: what, for whom, how old; pin and drop.
+import { html, signal, useEffect } from "../core/html.js";
+import { call } from "../core/api.js";
+import { bytes, count, seconds } from "../core/format.js";
+import { gauges } from "../core/live.js";
+import { trying } from "../ui/toast.js";
+
+const kept = signal(null);
+
+async function fetchKept() {
+  try { kept.value = await call("GET", "/v1/kept"); } catch { kept.value = null; }
+}
+
+const pin = (one) => trying(async () => { await call("POST", "/v1/kept/pin", { id: one.id, pinned: !one.pinned }); await fetchKept(); });
+const drop = (one) => trying(async () => { await call("DELETE", `/v1/kept?id=${one.id}`); await fetchKept(); });
+
+export function Kept() {
+  useEffect(() => { fetchKept(); }, [gauges.value === null]);
+  const { data, counts } = kept.value ?? {};
+  if (!data?.length) return null;
+  return html`<section class="card device" aria-label="Kept conversations">
+    <div class="card-head"><h2>Kept conversations</h2>${counts && html`<span class="soft num">${bytes(counts.memory)} in memory of ${bytes(counts.memory_limit)}${counts.disk ? `, ${bytes(counts.disk)} on disk` : ""}; ${seconds(counts.seconds)} saved</span>`}</div>
+    <div class="card-body"><div class="table-scroll frame" tabindex="0" role="region" aria-label="What is kept of conversations"><table class="table">
+      <thead><tr><th>Model</th><th>Key</th><th>Conversation</th><th class="number">Tokens</th><th class="number">Size</th><th>Where</th><th class="number">Used</th><th class="number">Age</th><th /></tr></thead>
+      <tbody>${data.map((one) => html`<tr key=${one.id}><td>${one.model}</td><td class="soft">${one.key ?? "–"}</td><td class="soft break">${one.conversation ?? "–"}</td>
+        <td class="number">${count(one.tokens)}</td><td class="number">${bytes(one.size)}</td><td class="soft">${one.tiers.join(", ")}</td>
+        <td class="number soft">${count(one.uses)}</td><td class="number soft">${seconds(one.age)}</td>
+        <td><span class="row"><button class="button small" aria-pressed=${one.pinned} onClick=${() => pin(one)}>${one.pinned ? "Unpin" : "Pin"}</button><button class="button small" onClick=${() => drop(one)}>Drop</button></span></td></tr>`)}</tbody>
+    </table></div></div></section>`;
+}

@@ -1,0 +1,151 @@
+"""Kept conversations: what is kept, for whom, how old; drop and pin. A key sees and changes its
+own, an administrator all of them.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from litestar import delete, get, post
+from litestar.types import ASGIApp
+
+from backends.kept.beginnings import Tier
+from backends.kept.store import KeptBeginning, KeptCounts
+from gateway.dialects.fields import Fields, order_object
+from gateway.errors import InvalidRequest
+from gateway.http.auth import AnyRequest
+from gateway.http.openapi import Described, Routes
+from gateway.http.request_record import audit
+from gateway.http.services import LONGEST_CONVERSATION, Services
+from gateway.http.sse import Plain
+
+
+class KeptWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One kept conversation. `key`: the label of the API key that may use it, null without keys;
+    `tiers`: where it is; `size` in bytes; `age` and `idle` in seconds since it was kept and used;
+    `saves`: seconds that computing it takes; `conversation`: its client's name for it.
+    """
+
+    id: int
+    model: str
+    key: str | None
+    conversation: str | None
+    tokens: int
+    size: int
+    tiers: list[Tier]
+    age: float
+    idle: float
+    uses: int
+    saves: float
+    pinned: bool
+
+
+class KeptListWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Kept conversations, the last used first, and the counts of the whole store."""
+
+    object: str = "list"
+    data: list[KeptWire]
+    counts: KeptCounts | None  # null for a key that is no administrator's
+
+
+class PinOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """By `id`, or by the client's name for a conversation (`x-conversation-id`, `session_id`), for
+    what will be kept of it, too.
+    """
+
+    id: int | None = None
+    conversation: str | None = None
+    pinned: bool = True
+
+
+class KeptChanged(msgspec.Struct, frozen=True):
+    """How many conversations were pinned or dropped."""
+
+    changed: int
+
+
+@get("/v1/kept", access="user")
+async def kept(request: AnyRequest, services: Services) -> ASGIApp:
+    """List kept conversations."""
+    store, access = services.registry.kept.store, request.auth
+    names = {
+        str(one.files.path): one.id for one in reversed(services.registry.statuses()) if one.files
+    }
+    found = [_wire(one, names, services) for one in store.listed() if access.oversees(one.owner)]
+    counts = store.counts() if access.role == "admin" else None
+    return Plain(msgspec.json.encode(KeptListWire(data=found, counts=counts)))
+
+
+@post("/v1/kept/pin", status_code=200, access="user")
+async def pin(request: AnyRequest, services: Services) -> ASGIApp:
+    """Pin a kept conversation, so that no other pushes it out, or unpin it."""
+    order = Fields(order_object(await request.body()), {}).read(PinOrder)
+    store = services.registry.kept.store
+    audit(request, "pin kept", id=order.id, conversation=order.conversation)
+    if order.conversation is not None and request.auth.role == "user":
+        owner, name = request.auth.owner, order.conversation[:LONGEST_CONVERSATION]
+        count = store.pin_conversation(owner, name, pinned=order.pinned)
+    else:
+        chosen = _chosen(request, order.id, order.conversation, None)
+        count = store.pin(chosen, pinned=order.pinned)
+    return Plain(msgspec.json.encode(KeptChanged(count)))
+
+
+@delete("/v1/kept", status_code=200, access="user")
+async def drop(
+    request: AnyRequest,
+    services: Services,
+    *,
+    id: int | None = None,
+    conversation: str | None = None,
+    model: str | None = None,
+) -> ASGIApp:
+    """Drop kept conversations: one by its id, those of a conversation's name, or a model's."""
+    path = None if model is None else str((await services.find(model, request.auth)).files.path)
+    chosen = _chosen(request, id, conversation, path)
+    audit(request, "drop kept", id=id, conversation=conversation, model=model)
+    return Plain(msgspec.json.encode(KeptChanged(services.registry.kept.store.drop(chosen))))
+
+
+def _chosen(
+    request: AnyRequest, number: int | None, conversation: str | None, path: str | None
+) -> Callable[[KeptBeginning], bool]:
+    """Raises InvalidRequest where nothing is named."""
+    if number is None and conversation is None and path is None:
+        raise InvalidRequest("Name an id, a conversation or a model.", param="id")
+    access = request.auth
+    if conversation is not None:
+        conversation = conversation[:LONGEST_CONVERSATION]  # as it was when it was kept
+    return lambda one: (
+        access.oversees(one.owner)
+        and number in (None, one.id)
+        and conversation in (None, one.conversation)
+        and path in (None, one.model)
+    )
+
+
+def _wire(one: KeptBeginning, names: dict[str, str], services: Services) -> KeptWire:
+    return KeptWire(
+        id=one.id,
+        model=names.get(one.model, one.model.rpartition("/")[2]),
+        key=services.authenticator.label(one.owner),
+        conversation=one.conversation or None,
+        tokens=one.tokens,
+        size=one.size,
+        tiers=[*one.tiers],
+        age=one.age,
+        idle=one.idle,
+        uses=one.uses,
+        saves=one.saves,
+        pinned=one.pinned,
+    )
+
+
+ROUTES: Routes = {
+    kept: Described(gives=(KeptListWire,)),
+    pin: Described(
+        takes=PinOrder,
+        gives=(KeptChanged,),
+        examples={"By the client's name": {"conversation": "c-1", "pinned": True}},
+    ),
+    drop: Described(gives=(KeptChanged,)),
+}

@@ -1,0 +1,106 @@
+"""Conversations that outlive their model: the store of computed beginnings, as the registry has it.
+
+It says how much memory the store may have (what is configured, and never what models need), and
+gives each model's engine its view of it. The store itself is `backends.kept`.
+"""
+
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from backends.catalog import CPU, ModelFiles, command
+from backends.container import PortContainer
+from backends.kept.files import Folder, Seal
+from backends.kept.identity import identity
+from backends.kept.store import KeptStore
+from backends.protocol import Report
+from backends.remote import Container
+from config.engines import EngineOptions
+from config.errors import ConfigError
+from config.settings import KeptConfig
+from gateway.registry.moves import Loader
+from gateway.registry.record import MemoryLedger
+
+log = structlog.get_logger(__name__)
+
+SHARE = 0.25  # of the memory for models, where nothing else is configured
+
+
+class Conversations:
+    """Of one registry. `room` is its ledger."""
+
+    def __init__(self, config: KeptConfig, room: MemoryLedger) -> None:
+        """Raises ConfigError where files can't be encrypted."""
+        self._room = room
+        self._memory = config.memory
+        folder = None
+        if config.folder is not None:
+            folder = Folder(Path(config.folder), None if config.encrypt is None else _seal(config))
+        self.store = KeptStore(memory=self._limit(), folder=folder, disk=config.size)
+
+    async def open(self) -> None:
+        """Find what is on disk."""
+        await to_thread.run_sync(self.store.open)
+
+    async def close(self) -> None:
+        """What is worth it goes to disk, if there is one."""
+        await to_thread.run_sync(self.store.close)
+
+    def apply(self, config: KeptConfig) -> None:
+        """From now on so much memory may be taken."""
+        self._memory = config.memory
+        self.settle()
+
+    def settle(self) -> None:
+        """Models may have come or gone: no more is kept than they leave."""
+        self.store.allow(self._limit())
+
+    def _limit(self) -> int:
+        budget = self._room.budgets.get(CPU, 0)
+        wanted = int(budget * SHARE) if self._memory == "auto" else self._memory
+        return max(0, min(wanted, self._room.free(CPU)))
+
+    async def adopt(self, files: ModelFiles, options: EngineOptions, container: Container) -> None:
+        """A model was loaded: its conversations go on, and are kept."""
+        if not isinstance(container, PortContainer) or not container.info.build:
+            return
+        try:
+            own = await to_thread.run_sync(identity, files, options, container.info)
+        except OSError as error:
+            log.warning("conversations are not kept", model=files.path.name, reason=str(error))
+            return
+        container.keep_in(self.store.beginnings(own, str(files.path)))
+
+
+class KeepingLoader:
+    """Loads with `loader`, and gives what came its conversations back. A `Loader`."""
+
+    def __init__(self, loader: Loader, kept: Conversations) -> None:
+        self._kept = kept
+        self._loader = loader
+        self.estimate, self.placements = loader.estimate, loader.placements
+        self.placed, self.is_experimental = loader.placed, loader.is_experimental
+        self.end = loader.end
+
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
+        """See `Loader.load`. Its memory is promised already: what is kept makes room."""
+        self._kept.settle()
+        container = await self._loader.load(files, options, report)
+        try:
+            await self._kept.adopt(files, options, container)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await container.aclose()
+            raise
+        return container
+
+
+def _seal(config: KeptConfig) -> Seal:
+    assert config.encrypt is not None
+    try:
+        return Seal(config.encrypt)
+    except ImportError as error:
+        problem = f"the package `cryptography` is missing. Install it: {command('encryption')}"
+        raise ConfigError("the configuration", "$.kept.encrypt", problem) from error
