@@ -1,0 +1,292 @@
+"""What goes over the socket between the gateway and a worker: frames, each with one message.
+
+    4 bytes  length of what follows, little-endian
+    1 byte   0: a message in MessagePack; 1: an `Enclosed` message, with large buffers beside it
+    n bytes
+
+The messages are those of `backends.messages`, and a few of the worker itself: the load comes first,
+then the messages of a container, and a heartbeat all the time. A socket between two processes of
+one machine and a TCP connection carry the same; only where a large buffer lies differs.
+
+Pictures and saved slots are too large for a message: on Linux they lie in anonymous memory
+(memfd_create(2)), which the other process opens as `/proc/PID/fd/N`. It vanishes with its owner,
+however that ends. Knows no socket and no engine.
+"""
+
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.catalog import ModelFiles
+from backends.messages import (
+    Answered,
+    Begin,
+    Command,
+    Event,
+    Failure,
+    RestoreSlot,
+    SlotStates,
+)
+from backends.protocol import ModelInfo, Progress, SavedSlot
+
+HEADER = struct.Struct("<IB")
+PLAIN, ENCLOSED = 0, 1
+LARGE = 256 * 1024  # bytes of a buffer, from which on it lies beside its message
+LARGEST = 2**31  # bytes of a frame; a peer that announces more is not one of ours
+MEMFD = sys.platform == "linux"
+
+Buffer: TypeAlias = bytes | bytearray | mmap.mmap
+
+
+class LoadModel(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The first command. Answered with `Loading`, any number of times, and `Loaded` or `Refused`.
+    `options`: the engine's, encoded.
+    """
+
+    files: ModelFiles
+    options: msgspec.Raw
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `Pong`, at once."""
+
+
+class Received(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The buffers beside the oldest message that had any, and wasn't answered so, are read."""
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How far the load is."""
+
+    progress: Progress
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The model is there. `held`: bytes that the worker has by now, per device; what can't be
+    measured is left out.
+    """
+
+    info: ModelInfo
+    held: dict[str, int] = {}
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The load failed."""
+
+    failure: Failure
+
+
+class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The worker's event loop runs."""
+
+
+WorkerCommand: TypeAlias = Command | LoadModel | Ping | Received
+WorkerEvent: TypeAlias = Event | Loading | Loaded | Refused | Pong | Received
+
+
+class Blob(msgspec.Struct, frozen=True, array_like=True):
+    """A buffer of `size` bytes. `place`: the file that it lies in; "": it is `data`."""
+
+    size: int
+    place: str = ""
+    data: bytes = b""
+
+
+class Enclosed(msgspec.Struct, frozen=True, array_like=True):
+    """A message, and the buffers that belong into it, in their order."""
+
+    message: bytes
+    blobs: tuple[Blob, ...]
+
+
+def _builtin(value: object) -> object:
+    """MessagePack knows no paths."""
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value)} can't be sent")
+
+
+def _from_builtin(kind: type, value: Any) -> Any:
+    return kind(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_builtin).encode
+_enclosed = msgspec.msgpack.Decoder(Enclosed).decode
+decode_command: Callable[[Buffer | memoryview], WorkerCommand] = msgspec.msgpack.Decoder(
+    WorkerCommand,
+    dec_hook=_from_builtin,
+).decode
+decode_event: Callable[[Buffer | memoryview], WorkerEvent] = msgspec.msgpack.Decoder(
+    WorkerEvent,
+    dec_hook=_from_builtin,
+).decode
+
+
+class Shelf:
+    """Buffers that were sent beside messages, kept until the other end has read them.
+
+    `shared`: both ends are processes of this machine.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        self._shared = shared and MEMFD
+        self._kept: list[list[int]] = []  # file descriptors, by message
+
+    def frame(self, message: WorkerCommand | WorkerEvent) -> bytes:
+        """The bytes of `message`."""
+        bare, buffers = parted(message)
+        payload = _encode(bare)
+        if not buffers:
+            return HEADER.pack(len(payload), PLAIN) + payload
+        files: list[int] = []
+        blobs = tuple(self._put(buffer, files) for buffer in buffers)
+        self._kept.append(files)
+        payload = _encode(Enclosed(payload, blobs))
+        return HEADER.pack(len(payload), ENCLOSED) + payload
+
+    def _put(self, buffer: Buffer, files: list[int]) -> Blob:
+        if not self._shared:
+            return Blob(len(buffer), data=bytes(buffer))
+        file = os.memfd_create("roundhouse")
+        files.append(file)
+        left = memoryview(buffer)
+        while left:
+            left = left[os.write(file, left) :]
+        return Blob(len(buffer), f"/proc/{os.getpid()}/fd/{file}")
+
+    def received(self) -> None:
+        """The other end has read those of the oldest message."""
+        for file in self._kept.pop(0) if self._kept else ():
+            os.close(file)
+
+    def clear(self) -> None:
+        """Nobody reads them any more."""
+        while self._kept:
+            self.received()
+
+
+class Frames:
+    """Bytes as they come, to messages. `received` is called for each message with buffers beside
+    it, once they are read.
+    """
+
+    def __init__(
+        self, decode: Callable[[Buffer | memoryview], Any], received: Callable[[], None]
+    ) -> None:
+        self._decode = decode
+        self._received = received
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The messages that are whole now. Raises ValueError for bytes that are no frames."""
+        source: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            source = self._rest
+        whole, view = 0, memoryview(source)
+        messages = []
+        while len(source) - whole >= HEADER.size:
+            length, kind = HEADER.unpack_from(source, whole)
+            end = whole + HEADER.size + length
+            if length > LARGEST:
+                raise ValueError(f"a frame of {length} bytes")
+            if end > len(source):
+                break
+            messages.append(self._message(kind, view[whole + HEADER.size : end]))
+            whole = end
+        if source is data or whole:  # else more of one long frame has come
+            self._rest = bytearray(view[whole:])
+        return messages
+
+    def _message(self, kind: int, payload: memoryview) -> Any:
+        if kind == PLAIN:
+            return self._decode(payload)
+        enclosed = _enclosed(payload)
+        buffers = [_read(blob) for blob in enclosed.blobs]
+        self._received()
+        return joined(self._decode(enclosed.message), buffers)
+
+
+def _read(blob: Blob) -> Buffer:
+    """What lies in the file stays there, mapped, and is copied by whoever needs it as bytes."""
+    if not blob.place:
+        return blob.data
+    file = os.open(blob.place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(file, blob.size, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(file)
+
+
+Message: TypeAlias = WorkerCommand | WorkerEvent
+
+
+def parted(message: Message) -> tuple[Message, Sequence[Buffer]]:
+    """`message` without its large buffers, and these."""
+    match message:
+        case Begin(job=job) if sum(len(image.rgb) for image in job.images) >= LARGE:
+            bare = tuple(replace(image, rgb=b"") for image in job.images)
+            begin = replace(message, job=replace(job, images=bare))
+            return begin, [image.rgb for image in job.images]
+        case RestoreSlot(data=data) if len(data) >= LARGE:
+            return replace(message, data=b""), [data]
+        case Answered(answer=SavedSlot() as saved) if len(saved.data) >= LARGE:
+            return replace(message, answer=replace(saved, data=bytearray())), [saved.data]
+        case Answered(answer=SlotStates(states=states)):
+            # Nobody looks at the pictures of a job that runs.
+            shown = tuple(
+                replace(state, job=replace(state.job, images=())) if state.job else state
+                for state in states
+            )
+            return replace(message, answer=SlotStates(shown)), ()
+    return message, ()
+
+
+def joined(message: Message, buffers: Sequence[Buffer]) -> Message:
+    """What `parted` took apart."""
+    match message:
+        case Begin(job=job):
+            images = tuple(
+                replace(image, rgb=bytes(rgb))
+                for image, rgb in zip(job.images, buffers, strict=True)
+            )
+            return replace(message, job=replace(job, images=images))
+        case RestoreSlot():
+            return replace(message, data=bytes(buffers[0]))
+        case Answered(answer=SavedSlot() as saved):
+            # Gigabytes, perhaps, that are only written to a file: they stay where they are mapped.
+            return replace(message, answer=replace(saved, data=cast(bytearray, buffers[0])))
+    raise ValueError(f"{type(message).__name__} has no buffers")
+
+
+# ----------------------------------------------------------------------------------------- launcher
+
+
+class LauncherReport(msgspec.Struct, frozen=True):
+    """From a launcher to the gateway. `pid` 0: it is ready. `status` None: that worker has begun,
+    else it ended so, as `subprocess` counts: less than 0 is the number of a signal.
+    """
+
+    pid: int
+    status: int | None = None
+
+
+REPORT = struct.Struct("<?ii")
+
+
+def pack(report: LauncherReport) -> bytes:
+    """The same size for each."""
+    return REPORT.pack(report.status is not None, report.pid, report.status or 0)
+
+
+def unpack(data: bytes) -> LauncherReport:
+    """See `pack`."""
+    ended, pid, status = REPORT.unpack(data)
+    return LauncherReport(pid, status if ended else None)

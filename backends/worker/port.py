@@ -1,0 +1,471 @@
+"""The gateway's end of a worker: starts it, speaks to it, sees its end, makes a container of it.
+
+All of it runs on the event loop: what comes from a worker is decoded and handed on where it is
+read, without a task or a thread between the socket and whoever awaits a token.
+
+How a worker's end is seen: its socket closes with the process, and the launcher reports how it
+ended. A process that stands still closes nothing, so each has a heartbeat; it is killed where it
+answers none for three seconds and does nothing meanwhile either.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import msgspec
+import structlog
+
+from backends.catalog import Backend, ModelFiles
+from backends.container import PortContainer
+from backends.errors import LoadFailed, OutOfMemory, process_end
+from backends.messages import Close, Closed, Command, Event, Lost, Outcomes
+from backends.protocol import ModelInfo, Report, Tokenizer
+from backends.worker.framing import (
+    REPORT,
+    Frames,
+    LauncherReport,
+    Loaded,
+    Loading,
+    LoadModel,
+    Ping,
+    Pong,
+    Received,
+    Refused,
+    Shelf,
+    WorkerCommand,
+    WorkerEvent,
+    decode_event,
+    unpack,
+)
+from config.engines import EngineOptions
+
+log = structlog.get_logger(__name__)
+
+BEAT = 1.0  # seconds between heartbeats
+BEATS = 3  # that stay unanswered
+LONGEST_BUSY = 60.0  # seconds for one that answers no heartbeat, but computes or reads
+GOODBYE = 10.0  # seconds from `Close` to the end of the process
+DYING = 1.0  # seconds from the end of its socket to its own
+# numpy's library of matrices begins a thread for each core when it is imported, so that the process
+# could not be forked; no engine computes with it.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+LAST_LINES, LONGEST_LINE = 20, 2_000  # of stderr; characters
+LEVELS = ("debug", "info", "warning", "error", "critical")  # of a log's line
+
+
+class LastWords(asyncio.Protocol):
+    """What a worker prints: lines of our log, and the last of them once it has died."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._rest = b""
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def text(self) -> str:
+        """The last lines that are no log."""
+        return "\n".join(self._lines)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-LONGEST_LINE:]
+        for line in lines:
+            self._tell(line.decode(errors="replace")[:LONGEST_LINE])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest:
+            self._tell(self._rest.decode(errors="replace"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _tell(self, line: str) -> None:
+        if not line.strip():
+            return
+        record = _record(line)
+        if record is None:
+            self._lines.append(line)
+            log.info("printed by a worker", model=self._model, line=line)
+            return
+        tell = getattr(log, str(record.pop("level")))
+        tell(str(record.pop("event")), **{"model": self._model, **record})
+
+
+def _record(line: str) -> dict[str, object] | None:
+    """A line of the worker's log; None for what a library prints there, JSON or not."""
+    try:
+        record = msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.DecodeError:
+        return None
+    return record if "event" in record and record.get("level") in LEVELS else None
+
+
+class Child(msgspec.Struct, frozen=True):
+    """A worker that has begun. `ended`: its status, as `subprocess` counts; None: not known."""
+
+    pid: int
+    connection: socket.socket
+    errors: int  # the reading end of its stderr
+    ended: "asyncio.Future[int | None]"
+
+    def kill(self) -> None:
+        """Nothing where it has ended."""
+        if not self.ended.done():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class LauncherProcess:
+    """One engine's launcher (`backends.worker.process`). Create it on the event loop, on whose
+    thread it depends: the kernel ends it with that.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._name = backend.name
+        self._loop = asyncio.get_running_loop()
+        self._control, theirs = socket.socketpair()
+        kind = backend.options
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this program
+                (
+                    *(sys.executable, "-m", f"{__package__}.process", str(theirs.fileno())),
+                    *(str(os.getpid()), backend.name, backend.folder),
+                    *(kind.__module__, kind.__qualname__),
+                ),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,  # a terminal's Ctrl-C is not for it
+                env={**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        self._control.settimeout(0)
+        self._rest = b""
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._begun: deque[asyncio.Future[int]] = deque()  # in the order they were asked for
+        self._ended: dict[int, asyncio.Future[int | None]] = {}
+        self.open = True
+        self._loop.add_reader(self._control, self._read)
+
+    async def launch(self) -> Child:
+        """A worker that waits for its first command. Raises LoadFailed."""
+        await asyncio.shield(self._ready)
+        ours, theirs = socket.socketpair()
+        errors, written = os.pipe()
+        begun: asyncio.Future[int] = self._loop.create_future()
+        try:
+            with theirs:
+                self._ask(theirs.fileno(), written)
+            self._begun.append(begun)  # only what was asked for is answered
+            pid = await begun
+        except BaseException:  # a worker without a connection ends
+            ours.close()
+            os.close(errors)
+            raise
+        finally:
+            os.close(written)
+        return Child(pid, ours, errors, self._ended[pid])
+
+    def _ask(self, connection: int, errors: int) -> None:
+        """For a worker with these. Raises LoadFailed where the launcher has ended meanwhile."""
+        try:
+            socket.send_fds(self._control, [b"L"], [connection, errors])
+        except OSError as error:
+            raise LoadFailed(f"the launcher of {self._name} can't be asked: {error}") from error
+
+    def close(self) -> None:
+        """End it, and with it the workers that are left."""
+        if not self.open:
+            return
+        self.open = False
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        gone = LoadFailed(f"the launcher of {self._name} ended")
+        asked: list[asyncio.Future[Any]] = [self._ready, *self._begun]
+        for waiting in asked:
+            if not waiting.done():
+                waiting.set_exception(gone)
+                waiting.exception()  # that nobody waited for it any more is no mistake
+        for ended in self._ended.values():
+            if not ended.done():
+                ended.set_result(None)
+
+    def _read(self) -> None:
+        try:
+            data = self._control.recv(65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            log.warning("the launcher of workers ended", engine=self._name)
+            self.close()
+            return
+        self._rest += data
+        while len(self._rest) >= REPORT.size:
+            report, self._rest = (
+                unpack(self._rest[: REPORT.size]),
+                self._rest[REPORT.size :],
+            )
+            self._note(report)
+
+    def _note(self, report: LauncherReport) -> None:
+        if not report.pid:
+            self._ready.set_result(None)
+        elif report.status is None:
+            self._ended[report.pid] = self._loop.create_future()
+            begun = self._begun.popleft()
+            if not begun.done():
+                begun.set_result(report.pid)
+        else:
+            self._ended.pop(report.pid).set_result(report.status)
+
+
+class WorkerPort(asyncio.Protocol):
+    """A `Port` whose other end is a worker's `EnginePort`."""
+
+    def __init__(self, child: Child, words: LastWords, model: str, report: Report) -> None:
+        self._child = child
+        self._words = words
+        self._model = model
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._shelf = Shelf(shared=True)
+        self._frames = Frames(decode_event, self._answer_received)
+        self._receive: Callable[[Event], None] = lambda _: None
+        self._transport: asyncio.WriteTransport | None = None
+        self._loaded: asyncio.Future[ModelInfo] = self._loop.create_future()
+        self._connected = self._closing = False
+        self._unanswered = 0  # heartbeats
+        self._progress: object = None  # what the process had done at the last of these
+        self._why: str | None = None  # it was killed from here
+        self._timer: asyncio.TimerHandle | None = None
+        self.buried = anyio.Event()  # the process is gone, and that is told
+        child.ended.add_done_callback(lambda _: self._hang_up())
+
+    @property
+    def pid(self) -> int:
+        """The worker's."""
+        return self._child.pid
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._loaded.result()
+
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        """See `Port.connect`."""
+        self._receive = receive
+
+    def send(self, command: Command) -> None:
+        """See `Port.send`."""
+        if isinstance(command, Close):
+            self._closing = True
+            self._loop.call_later(GOODBYE, self._child.kill)
+        self._write(command)
+
+    async def load(self, files: ModelFiles, options: EngineOptions) -> None:
+        """Have the worker load a model. Raises LoadFailed, OutOfMemory."""
+        there = msgspec.structs.replace(options, host="worker")
+        encoded = msgspec.Raw(msgspec.msgpack.encode(there))
+        self._write(LoadModel(files, encoded))
+        await asyncio.shield(self._loaded)
+
+    async def end(self) -> None:
+        """Kill it. When this returns its memory is free."""
+        self._closing = True
+        self._child.kill()
+        if self._connected:
+            await self.buried.wait()
+        else:
+            self._child.connection.close()
+            await asyncio.shield(self._child.ended)
+
+    # -- asyncio's protocol ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's is one, and doesn't say so
+        self._transport, self._connected = cast(asyncio.WriteTransport, transport), True
+        self._beat()
+
+    def data_received(self, data: bytes) -> None:
+        self._unanswered = 0
+        try:
+            events = self._frames.feed(data)
+        except (ValueError, OSError, msgspec.DecodeError) as error:
+            self._kill(f"sent what can't be read ({error})")
+            return
+        for event in events:
+            self._hand_on(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._shelf.clear()
+        self._burial = self._loop.create_task(self._bury())
+
+    # --------------------------------------------------------------------------------------------
+
+    def _write(self, command: WorkerCommand) -> None:
+        if self._transport is not None:  # else its end is about to be told
+            self._transport.write(self._shelf.frame(command))
+
+    def _answer_received(self) -> None:
+        self._write(Received())
+
+    def _hand_on(self, event: WorkerEvent) -> None:
+        match event:
+            case Outcomes():  # nearly all
+                self._receive(event)
+            case Pong():
+                pass
+            case Received():
+                self._shelf.received()
+            case Loading(progress):
+                self._report(progress)
+            case Loaded(info, held):
+                self._settle(msgspec.structs.replace(info, held=held))
+            case Refused(failure):
+                self._settle(failure.error())
+            case Closed():
+                pass  # it is told when the process is gone, and its memory free
+            case _:
+                self._receive(event)
+
+    def _settle(self, outcome: ModelInfo | Exception) -> None:
+        """How the load went."""
+        if self._loaded.done():
+            return
+        if isinstance(outcome, Exception):
+            self._loaded.set_exception(outcome)
+            self._loaded.exception()  # a load that was cancelled asks no more
+        else:
+            self._loaded.set_result(outcome)
+
+    def _beat(self) -> None:
+        """One heartbeat. Counted and not timed, so that a gateway that stood still itself kills
+        nothing.
+        """
+        self._unanswered += 1
+        before, self._progress = self._progress, progress_of(self._child.pid)
+        still = self._progress is None or self._progress == before
+        if self._unanswered > BEATS and (still or self._unanswered > LONGEST_BUSY / BEAT):
+            self._kill(f"did not answer for {(self._unanswered - 1) * BEAT:.0f} s and was ended")
+            return
+        self._write(Ping())
+        self._timer = self._loop.call_later(BEAT, self._beat)
+
+    def _kill(self, why: str) -> None:
+        self._why = self._why or why
+        self._child.kill()
+
+    def _hang_up(self) -> None:
+        """The process is gone; a child of its own may hold its socket open."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _bury(self) -> None:
+        """The connection ended: so does the process, and then it is told."""
+        status = await self._status()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DYING):
+                await asyncio.shield(self._words.closed)
+        if self._closing:
+            self._receive(Closed())
+        else:
+            reason = f"the worker of {self._model} {self._end(status)}"
+            self._settle(_load_failure(status, self._why, reason))
+            self._receive(Lost(reason))
+        self.buried.set()
+
+    async def _status(self) -> int | None:
+        try:
+            async with asyncio.timeout(DYING):
+                return await asyncio.shield(self._child.ended)
+        except TimeoutError:
+            self._kill("closed its connection and went on")
+            return await asyncio.shield(self._child.ended)
+
+    def _end(self, status: int | None) -> str:
+        if self._why is not None:
+            return self._why
+        if status is None:
+            return "ended with its launcher"
+        if status == -signal.SIGKILL:
+            return f"{process_end(status, b'')}, as the system does where memory runs out"
+        return process_end(status, self._words.text.encode())
+
+
+def _load_failure(status: int | None, why: str | None, reason: str) -> LoadFailed:
+    """Of a worker that ended while it loaded."""
+    killed = why is None and status == -signal.SIGKILL
+    return OutOfMemory(reason) if killed else LoadFailed(reason)
+
+
+def progress_of(pid: int) -> object:
+    """What differs while a process computes or reads; None where it is stopped, or isn't known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # gone, or not Linux
+        return None
+    state, major_faults, user, system = fields[0], fields[9], fields[11], fields[12]
+    if state in "Tt":
+        return None
+    return object() if state == "D" else (major_faults, user, system)  # D: it waits for a disk
+
+
+class Workers:
+    """All workers of one gateway, and their launchers: one for each engine, from its first load
+    on.
+    """
+
+    def __init__(self) -> None:
+        self._launchers: dict[str, LauncherProcess] = {}
+
+    async def load(
+        self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> PortContainer:
+        """The model, loaded in a worker of its own. Raises LoadFailed; leaves nothing behind then,
+        or when it is cancelled.
+        """
+        child = await self._launcher(backend).launch()
+        model, loop = files.path.name, asyncio.get_running_loop()
+        words = LastWords(model)
+        port = WorkerPort(child, words, model, report)
+        pipe = os.fdopen(child.errors, "rb", buffering=0)
+        try:
+            await loop.connect_read_pipe(lambda: words, pipe)
+            await loop.create_unix_connection(lambda: port, sock=child.connection)
+            await port.load(files, options)
+            tokenizer = await asyncio.to_thread(_tokenizer, backend, port.info)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await port.end()
+            raise
+        return PortContainer(port, tokenizer)
+
+    def close(self) -> None:
+        """End all of them."""
+        for launcher in self._launchers.values():
+            launcher.close()
+        self._launchers.clear()
+
+    def _launcher(self, backend: Backend) -> LauncherProcess:
+        launcher = self._launchers.get(backend.name)
+        if launcher is None or not launcher.open:
+            launcher = self._launchers[backend.name] = LauncherProcess(backend)
+        return launcher
+
+
+def _tokenizer(backend: Backend, info: ModelInfo) -> Tokenizer:
+    """That of this process. Raises LoadFailed."""
+    return backend.container.tokenizer(info)

@@ -1,0 +1,116 @@
+"""What goes into frames comes out of them, however they are cut. Large buffers lie beside them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.catalog import ModelFiles
+from backends.errors import LoadFailed
+from backends.messages import Answered, Begin, Failure, Leave, Outcomes, RestoreSlot, SlotStates
+from backends.protocol import Generation, Image, Piece, Progress, SavedSlot, SlotState
+from backends.worker.framing import (
+    HEADER,
+    LARGE,
+    LARGEST,
+    Frames,
+    Loading,
+    LoadModel,
+    Message,
+    Ping,
+    Refused,
+    Shelf,
+    decode_command,
+    decode_event,
+)
+
+PICTURES = (Image(300, 400, bytes(range(240)) * 1500), Image(1, 1, b"abc"))
+FILES = ModelFiles(
+    path=Path("/models/a.gguf"),
+    backend="llamacpp",
+    format="gguf",
+    architecture="llama",
+    size_bytes=1,
+    context_length=2,
+    cache_bytes_per_token=3,
+    parts=(Path("/models/a.gguf"),),
+    projector=Path("/models/b.gguf"),
+)
+COMMANDS: Sequence[Message] = (
+    LoadModel(FILES, msgspec.Raw(msgspec.msgpack.encode({"a": 1}))),
+    Ping(),
+    Begin(1, Generation(prompt=(1, 2), images=PICTURES)),
+    Begin(2, Generation(prompt=(1, 2), images=PICTURES[1:])),
+    RestoreSlot(3, 0, bytes(LARGE)),
+    RestoreSlot(4, 0, b"few"),
+    Leave(5),
+)
+EVENTS: Sequence[Message] = (
+    Loading(Progress("weights", 1, 2)),
+    Refused(Failure.of(LoadFailed("no"))),
+    Outcomes(((1, Piece("a", (1,))), (2, Piece("b", (2,))))),
+    Answered(1, SavedSlot(3, bytearray(b"x") * LARGE)),
+    Answered(2, SavedSlot(3, bytearray(b"few"))),
+)
+
+
+def read(frames: Frames, data: bytes, size: int) -> list[Any]:
+    """All messages, where `size` bytes come at a time."""
+    cuts = range(0, len(data), size)
+    return [message for at in cuts for message in frames.feed(data[at : at + size])]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_messages_come_as_they_went(shared: bool, size: int) -> None:
+    for decode, each in ((decode_command, COMMANDS), (decode_event, EVENTS)):
+        shelf, received = Shelf(shared=shared), list[int]()
+        messages = each if shared or size > 1 else each[:2]  # half a megabyte, byte by byte
+        data = b"".join(map(shelf.frame, messages))
+        frames = Frames(decode, lambda: received.append(1))  # noqa: B023 - called in this turn
+        for before, after in zip(messages, read(frames, data, size), strict=True):
+            assert shown(before) == shown(after)
+        for _ in received:
+            shelf.received()
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def shown(message: Message) -> Message:
+    """A saved slot may be mapped, and Raw is compared by what it holds."""
+    match message:
+        case Answered(answer=SavedSlot(tokens, data)):
+            return Answered(message.number, SavedSlot(tokens, bytearray(data[:])))
+        case LoadModel(files, options):
+            return LoadModel(files, msgspec.Raw(bytes(options)))
+    return message
+
+
+def test_pictures_are_shared_and_closed_when_they_are_read() -> None:
+    shelf = Shelf(shared=True)
+    before = open_files()
+    frame = shelf.frame(COMMANDS[2])
+    assert len(frame) < 3000
+    assert open_files() == before + len(PICTURES)
+    frames = Frames(decode_command, shelf.received)
+    assert frames.feed(frame) == [COMMANDS[2]]
+    assert open_files() == before
+    shelf.received()  # nothing is left to close
+    shelf.frame(COMMANDS[2])
+    shelf.clear()
+    assert open_files() == before
+
+
+def test_a_frame_longer_than_any_is_refused() -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        Frames(decode_event, lambda: None).feed(HEADER.pack(LARGEST + 1, 0))
+
+
+def test_pictures_of_jobs_that_run_are_not_shown_with_their_slots() -> None:
+    states = SlotStates((SlotState(id=0, job=Generation(prompt=(1,), images=PICTURES)),))
+    frame = Shelf(shared=True).frame(Answered(1, states))
+    assert len(frame) < 3000

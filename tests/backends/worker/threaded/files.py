@@ -1,0 +1,37 @@
+"""The toy's tables, for another engine; see `container`."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from backends.catalog import ModelFiles
+from tests.backends.toy import files as toy
+from tests.backends.toy.files import (
+    COMPANIONS,
+    INSTALLATION,
+    LOAD_OPTIONS,
+    SUFFIX,
+    estimate,
+    facts,
+    fitted,
+    placed,
+    placements,
+)
+
+__all__ = [
+    "COMPANIONS",
+    "INSTALLATION",
+    "LOAD_OPTIONS",
+    "SUFFIX",
+    "estimate",
+    "facts",
+    "fitted",
+    "placed",
+    "placements",
+    "recognise",
+]
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    files = toy.recognise(path)
+    return None if files is None else replace(files, backend="threaded")
