@@ -1,0 +1,242 @@
+"""llama-swap's configurations as ours: what they mean stays, and what has no equal is said."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from config.errors import ConfigError
+from config.loader import load_text
+from gateway.cli import main
+from gateway.cli.importing import Imported, translated, written
+from tests.served import ROOT, served
+
+STANDIN = ROOT / "tests" / "backends" / "command" / "standin.py"
+ENVIRONMENT = {"HOME": "/home/u", "TOKEN": "s3cret"}
+
+
+def imported(text: str) -> Imported:
+    """And it is a configuration of ours."""
+    found = translated(text, "config.yaml", ENVIRONMENT)
+    load_text(written(found.config), Path("/nowhere/roundhouse.yaml"), ENVIRONMENT)
+    return found
+
+
+def model(text: str) -> dict[str, Any]:
+    """The one in `text`."""
+    (one,) = imported(text).config["models"]
+    found: dict[str, Any] = one
+    return found
+
+
+def test_the_smallest_configuration() -> None:
+    text = "models: {model1: {cmd: 'llama-server --port ${PORT} --model /path/to/model.gguf'}}"
+    found = imported(text)
+    assert found.config == {
+        "models": [
+            {"name": "model1", "command": "llama-server --port ${PORT} --model /path/to/model.gguf"}
+        ],
+        "engines": {"command": {"load_timeout": 120}},
+    }
+
+
+def test_macros_are_replaced_from_the_last_to_the_first_and_a_models_own_win() -> None:
+    text = """
+macros:
+  server: llama-server --port ${PORT}
+  context: 4096
+  arguments: --ctx-size ${context} ${server}
+models:
+  far:
+    macros: {context: 8192, heat: 0.5, on: true}
+    cmd: |
+      # ${server} in a comment is none
+      ${arguments} --home ${env.HOME} --name ${MODEL_ID}
+    filters:
+      setParams: {temperature: "${heat}", text: "heat ${heat}", flag: "${on}"}
+"""
+    far = model(text)
+    expected = "--ctx-size 8192 llama-server --port ${PORT} --home /home/u --name far"
+    assert far["command"] == expected
+    assert far["options"]["set"] == {"temperature": 0.5, "text": "heat 0.5", "flag": True}
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ("env: [A=b, 'C=d=e']", {"options": {"env": {"A": "b", "C": "d=e"}}}),
+        ("checkEndpoint: /up", {"options": {"health": "/up"}}),
+        ("checkEndpoint: none", {"options": {"health": "none"}}),
+        ("checkEndpoint: /health", {}),
+        ("ttl: 60", {"ttl": 60}),
+        ("ttl: 0", {"ttl": -1}),
+        ("ttl: -1", {}),
+        ("unloadTimeout: 30", {"options": {"stop_timeout": 30}}),
+        ("concurrencyLimit: 3", {"options": {"max_concurrent": 3}}),
+        ("concurrencyLimit: 0", {}),
+        ("useModelName: org/m", {"options": {"served_name": "org/m"}}),
+        ("aliases: [a, b]", {"aliases": ["a", "b"]}),
+        ("filters: {stripParams: 'top_k, b,model,'}", {"options": {"drop": ["top_k", "b"]}}),
+        ("filters: {strip_params: top_k}", {"options": {"drop": ["top_k"]}}),
+        ("capabilities: {in: [image]}", {"options": {"capabilities": ["vision"]}}),
+        ("capabilities: {tools: true}", {"options": {"capabilities": ["tools"]}}),
+        ("capabilities: {context: 99}", {"options": {"context_length": 99}}),
+        ("timeouts: {responseHeader: 60}", {"options": {"first_byte_timeout": 60}}),
+    ],
+)
+def test_a_models_settings(setting: str, found: dict[str, Any]) -> None:
+    far = model(f"models: {{far: {{cmd: 'server ${{PORT}}', {setting}}}}}")
+    assert far == {"name": "far", "command": "server ${PORT}", **found}
+
+
+def test_a_command_with_a_port_of_its_own() -> None:
+    far = model("models: {far: {cmd: server --port 8999, proxy: 'http://127.0.0.1:8999'}}")
+    assert far["options"] == {"port": 8999}
+
+
+@pytest.mark.parametrize(
+    ("setting", "note"),
+    [
+        ("unlisted: true", "models.far.unlisted: every model is listed"),
+        ("description: text", "models.far.description: "),
+        ("compat: {ignoreWebsockets: true}", "models.far.compat: "),
+        ("cmdStop: docker stop far", "models.far.cmdStop: commands are stopped by SIGTERM"),
+        ("filters: {setParamsByID: {far:high: {a: 1}}}", "models.far.filters.setParamsByID: "),
+        ("proxy: 'http://10.0.0.1:${PORT}'", "models.far.proxy: "),
+        ("something: new", "models.far.something: it is not known"),
+    ],
+)
+def test_what_has_no_equal_is_said(setting: str, note: str) -> None:
+    notes = imported(f"models: {{far: {{cmd: 'server ${{PORT}}', {setting}}}}}").notes
+    assert [one for one in notes if one.startswith(note)], notes
+
+
+def test_docker_is_stopped_by_the_signal_that_its_client_passes_on() -> None:
+    text = "models: {far: {cmd: 'docker run --rm -p ${PORT}:80 x', cmdStop: docker stop far}}"
+    (note,) = imported(text).notes
+    assert "SIGTERM goes to `docker run`" in note
+
+
+def grouped(groups: str, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Each model's memory, and the budgets."""
+    models = ", ".join(f"{name}: {{cmd: 'server ${{PORT}}'}}" for name in names)
+    config = imported(f"models: {{{models}}}\n{groups}").config
+    memory = {one["name"]: one.get("options", {}).get("memory") for one in config["models"]}
+    return memory, config.get("swap", {}).get("memory", {})
+
+
+def test_without_groups_one_model_runs_at_a_time() -> None:
+    memory, budgets = grouped("", "a", "b")
+    assert memory == {"a": {"group:0": 1}, "b": {"group:0": 1}}
+    assert budgets == {"group:0": 1}
+
+
+def test_groups_become_budgets_and_persistent_ones_stay() -> None:
+    groups = """
+routing:
+  router:
+    settings:
+      groups:
+        together: {swap: false, exclusive: false, members: [a, b]}
+        turns: {members: [c, d]}
+        ever: {persistent: true, swap: false, exclusive: false, members: [e]}
+"""
+    memory, budgets = grouped(groups, "a", "b", "c", "d", "e")
+    assert memory == {"a": None, "b": None, "c": {"group:1": 1}, "d": {"group:1": 1}, "e": None}
+    assert budgets == {"group:1": 1}
+    models = ", ".join(f"{name}: {{cmd: 'server ${{PORT}}'}}" for name in "abcde")
+    config = imported(f"models: {{{models}}}\n{groups}").config
+    assert [one["name"] for one in config["models"] if one.get("pinned")] == ["e"]
+
+
+def test_what_is_loaded_at_the_start() -> None:
+    text = """
+models: {a: {cmd: 's ${PORT}', aliases: [c]}, b: {cmd: 's ${PORT}'}}
+hooks: {on_startup: {preload: [c]}}
+"""
+    assert [one.get("preload") for one in imported(text).config["models"]] == [True, None]
+
+
+def test_the_servers_settings_keys_and_peers() -> None:
+    text = """
+healthCheckTimeout: 5
+globalTTL: 300
+unloadTimeout: 3
+logLevel: warn
+sendLoadingState: true
+apiKeys: [plain, "${env.TOKEN}"]
+models: {}
+peers:
+  other:
+    proxy: http://192.168.1.2
+    apiKey: "${env.TOKEN}"
+    models: [m]
+    filters: {stripParams: top_k}
+"""
+    config = imported(text).config
+    assert config["server"] == {"loading_text": True}
+    assert config["keys"] == [{"key": "plain"}, {"key": "env:TOKEN"}]
+    assert config["log"] == {"level": "warning"}
+    assert config["swap"] == {"ttl": 300}
+    assert config["engines"] == {"command": {"load_timeout": 15, "stop_timeout": 3}}
+    assert config["upstreams"] == [
+        {
+            "name": "other",
+            "urls": ["http://192.168.1.2/v1"],
+            "key": "env:TOKEN",
+            "models": {"other/m": "m"},
+            "drop": ["top_k"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("models: [a]", "`models` by name"),
+        ("models: {far: {cmd: ''}}", "`cmd` is missing"),
+        ("models: {far: {cmd: '${env.NOT_SET} ${PORT}'}}", "NOT_SET is not set"),
+        ("models: {far: {cmd: 'a ${PORT}'}", "not YAML"),
+    ],
+)
+def test_what_is_no_such_configuration_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        imported(text)
+
+
+def test_it_is_printed_or_written_to_a_new_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, ours = tmp_path / "config.yaml", tmp_path / "roundhouse.yaml"
+    theirs.write_text("models: {far: {cmd: 'server ${PORT}', unlisted: true}}")
+    assert main(["import", "llama-swap", str(theirs)]) == 0
+    said = capsys.readouterr()
+    assert "models.far.unlisted" in said.err
+    assert main(["import", "llama-swap", str(theirs), "--output", str(ours)]) == 0
+    assert ours.read_text() == said.out
+    assert yaml.safe_load(said.out)["models"][0]["name"] == "far"
+    assert main(["import", "llama-swap", str(theirs), "--output", str(ours)]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_an_imported_configuration_is_served_and_its_models_take_turns(tmp_path: Path) -> None:
+    words = [sys.executable, "-I", "-S", str(STANDIN), "--pids", str(tmp_path / "pids")]
+    text = f"""
+macros: {{standin: {shlex.join(words)}}}
+models:
+  one: {{cmd: "${{standin}} --port ${{PORT}}", aliases: [first]}}
+  two: {{cmd: "${{standin}} --port ${{PORT}}", useModelName: inner}}
+"""
+    config = json.loads(json.dumps(imported(text).config))
+    config["swap"]["min_stay"] = 0.0
+    with served(tmp_path, config) as server:
+        for name in ("first", "two", "one", "two"):
+            body = {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
+            answer = server.client.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            models = server.client.get("/v1/models").json()["data"]
+            assert [one["state"] for one in models if one["state"] == "loaded"] == ["loaded"]
