@@ -1,0 +1,289 @@
+"""What drafts bring and cost: an edit of 400 tokens, and text that doesn't repeat, with and without
+them, in turns.
+
+    python -m benchmarks.speculation [--engines llamacpp transformers] [--size 27M] [--rounds 5]
+                                     [--streams 1 4] [--tokens 400] [--threads 1]
+
+The models have random weights (`benchmarks.realistic`), which copy nothing. So what an answer says
+is given: the engine computes its logits and samples from them as ever, and the token of the script
+stands in for the one that was sampled. An edit is the prompt's code again with three changed
+tokens. Steps, batches, sampling and the policy are the real ones; how much of a draft is accepted
+is the script's.
+
+Tokens a second are those of an answer's steps, prompts aside; the middle of the rounds. What comes
+before the first round, in which costs are measured, is left out. llama-server's own drafts aren't
+beside them: it can't be given an answer.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+import anyio
+import msgspec
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import bundled
+from backends import catalog
+from backends.driver import DrivenContainer
+from backends.engine import Engine
+from backends.llamacpp import loading as llamacpp
+from backends.llamacpp.batch import LlamaJob
+from backends.llamacpp.engine import LlamaCppEngine, Rows
+from backends.protocol import Ended, Generation
+from backends.samplers import Sampling
+from backends.sampling.state import SamplerState
+from backends.transformers import loading as transformers_loading
+from backends.transformers.batching import Sampled, Sampler
+from backends.transformers.engine import TransformersEngine
+from benchmarks import realistic, report
+from benchmarks.realistic import SIZES, Shape
+from benchmarks.vocabulary import tokenizer
+from config.engines import LlamaCppOptions, SpeculationOptions, TransformersOptions
+
+Text: TypeAlias = tuple[list[int], list[int]]  # a prompt, and its answer
+MODES = ("off", "auto")
+CHANGES = 3
+LENGTH = 2_048
+# Of `auto`, how many times the tokens a second of `off`; by engine, text and streams.
+TARGETS: Mapping[tuple[str, str, int], float] = {
+    ("llamacpp", "edit", 1): 1.8,
+    ("llamacpp", "edit", 4): 1.3,
+    ("llamacpp", "chat", 1): 0.99,
+    ("transformers", "edit", 1): 1.5,
+    ("transformers", "edit", 4): 1.4,
+    ("transformers", "chat", 1): 0.99,
+}
+
+
+class Script:
+    """What each prompt is answered with."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[int, ...], list[int]] = {}
+
+    def add(self, text: Text) -> None:
+        self._answers[tuple(text[0])] = text[1]
+
+    def next(self, prompt: Sequence[int], said: int) -> int:
+        return self._answers[tuple(prompt)][said]
+
+
+class ScriptedRows(Rows):
+    """Samples as ever, and says what the script says."""
+
+    script: Script
+
+    def _token(self, running: LlamaJob, row: int) -> int:
+        super()._token(running, row)
+        said = len(running.tokens) - running.prompt_tokens
+        return self.script.next(running.job.prompt, said)
+
+
+class ScriptedSampler(Sampler):
+    """The same for transformers."""
+
+    script: Script
+
+    def sample(
+        self, states: Sequence[SamplerState], logits: torch.Tensor
+    ) -> Sequence[Sampled | Exception]:
+        super().sample(states, logits)
+        return [Sampled(self._next(state), None) for state in states]
+
+    def _next(self, state: SamplerState) -> int:
+        prompt = state._prompt  # noqa: SLF001
+        return self.script.next(state.tokens[:prompt], len(state.tokens) - prompt)
+
+
+def llamacpp_engine(folder: Path, shape: Shape, mode: Any, threads: Any, script: Script) -> Engine:
+    """Over a GGUF file of `shape`."""
+    path = folder / "model.gguf"
+    if not path.exists():
+        realistic.write(path, shape)
+    files = catalog.recognise(path)
+    assert files is not None
+    options = LlamaCppOptions(
+        max_concurrent=4,
+        context_length=LENGTH,
+        threads=threads,
+        speculation=SpeculationOptions(mode=mode),
+    )
+    engine = LlamaCppEngine(llamacpp.load(files, options, lambda _: True))
+    engine._rows.__class__ = ScriptedRows  # noqa: SLF001
+    engine._rows.script = script  # type: ignore[attr-defined] # noqa: SLF001
+    return engine
+
+
+def transformers_engine(
+    folder: Path, shape: Shape, mode: Any, threads: Any, script: Script
+) -> Engine:
+    """Over a folder with weights of 32 bits."""
+    path = folder / "model"
+    if not path.exists():
+        _write(path, shape)
+    files = catalog.recognise(path, "transformers")
+    options = TransformersOptions(
+        device="cpu",
+        max_concurrent=4,
+        context_length=LENGTH,
+        threads=threads,
+        speculation=SpeculationOptions(mode=mode),
+    )
+    engine = TransformersEngine(transformers_loading.load(files, options, lambda _: True))
+    sampler = engine._batching._sampler  # type: ignore[union-attr] # noqa: SLF001
+    sampler.__class__ = ScriptedSampler
+    sampler.script = script  # type: ignore[union-attr]
+    return engine
+
+
+def _write(path: Path, shape: Shape) -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.width // shape.head,
+        num_key_value_heads=shape.groups,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer(shape.vocabulary).save(str(path / "tokenizer.json"))
+    described = json.loads((bundled.SAFETENSORS / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps(described))
+
+
+ENGINES: Mapping[str, Callable[[Path, Shape, Any, Any, Script], Engine]] = {
+    "llamacpp": llamacpp_engine,
+    "transformers": transformers_engine,
+}
+
+
+def edit(dice: random.Random, tokens: int) -> Text:
+    """Code, and the same with some changes."""
+    code = dice.choices(range(300, 2_000), k=tokens)
+    changed = list(code)
+    for place in dice.sample(range(tokens), CHANGES):
+        changed[place] = dice.randrange(300, 2_000)
+    return code, changed
+
+
+def chat(dice: random.Random, tokens: int) -> Text:
+    """Words of a skewed vocabulary: runs of three come again, and go on differently."""
+    words = [300 + int(dice.paretovariate(0.9)) % 1_500 for _ in range(2 * tokens)]
+    return words[:tokens], words[tokens:]
+
+
+TEXTS: Mapping[str, Callable[[random.Random, int], Text]] = {"edit": edit, "chat": chat}
+
+
+async def speed(container: DrivenContainer, script: Script, texts: Sequence[Text]) -> float:
+    """Tokens a second of all together, from the first token of the last to begin to the end."""
+    ends: list[Ended] = []
+
+    async def answer(text: Text) -> None:
+        script.add(text)
+        greedy = Sampling(temperature=0, ban_eos=True)
+        job = Generation(prompt=tuple(text[0]), sampling=greedy, max_tokens=len(text[1]))
+        async with container.generate(job) as outputs:
+            ends.extend([output async for output in outputs if isinstance(output, Ended)])
+
+    async with anyio.create_task_group() as tasks:
+        for text in texts:
+            tasks.start_soon(answer, text)
+    return sum((end.completion_tokens - 1) / end.decode for end in ends)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Tokens a second by mode, each the middle of the rounds."""
+
+    engine: str
+    text: str
+    streams: int
+    speeds: Mapping[str, float]
+
+    @property
+    def times(self) -> float:
+        return self.speeds["auto"] / self.speeds["off"]
+
+
+async def measured(engine: str, options: argparse.Namespace) -> Sequence[Found]:
+    """One engine with all texts and numbers of streams; the modes take turns."""
+    script, shape, threads = Script(), SIZES[options.size], options.threads or "auto"
+    results: list[Found] = []
+    with tempfile.TemporaryDirectory() as made:
+        make = ENGINES[engine]
+        containers = {
+            mode: DrivenContainer(make(Path(made), shape, mode, threads, script)) for mode in MODES
+        }
+        for kind, write in TEXTS.items():
+            for streams in options.streams:
+                speeds: dict[str, list[float]] = {mode: [] for mode in MODES}
+                for turn in range(options.rounds + 1):
+                    dice = random.Random(turn)
+                    texts = [write(dice, options.tokens) for _ in range(streams)]
+                    for mode, container in containers.items():
+                        speeds[mode].append(await speed(container, script, texts))
+                middle = {mode: median(each[1:]) for mode, each in speeds.items()}
+                results.append(Found(engine, kind, streams, middle))
+        for container in containers.values():
+            await container.aclose()
+    return results
+
+
+def table(found: Sequence[Found]) -> Iterator[str]:
+    """Markdown."""
+    yield "| engine | text | streams | off | auto | times |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for one in found:
+        speeds = " | ".join(f"{one.speeds[mode]:,.0f}" for mode in MODES)
+        yield f"| {one.engine} | {one.text} | {one.streams} | {speeds} | {one.times:.2f} |"
+
+
+def targets(found: Sequence[Found]) -> Iterator[report.Target]:
+    """Those that are known for what was measured."""
+    for one in found:
+        least = TARGETS.get((one.engine, one.text, one.streams))
+        if least is not None:
+            promise = f"{one.engine}, {one.text}, {one.streams} streams: at least {least} times"
+            yield report.Target(promise, f"{one.times:.2f}", one.times >= least)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--size", choices=SIZES, default="27M")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--threads", type=int, help="fixed; else measured, as `threads: auto` does")
+    options = parser.parse_args(argv)
+    machine, began = report.machine(), time.perf_counter()
+    found = [one for engine in options.engines for one in asyncio.run(measured(engine, options))]
+    print(
+        f"{machine.processor}, {machine.cores} cores, load before {machine.load_before:.1f}, ",
+        end="",
+    )
+    print(f"after {os.getloadavg()[0]:.1f}; {time.perf_counter() - began:.0f} s\n")
+    print("\n".join(table(found)), "\n")
+    report.tell(targets(found))
+
+
+if __name__ == "__main__":
+    main()

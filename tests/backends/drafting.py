@@ -1,0 +1,173 @@
+"""Drafts change no answer, whatever engine verifies them: greedy answers with drafts, right and
+wrong ones of all lengths, against answers without, of jobs with whatever else a job may have. A
+tool of tests.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import anyio
+import msgspec
+
+from backends.driver import DrivenContainer
+from backends.protocol import Ended, Generation, Piece, ThinkingBudget
+from backends.speculation import Answering, Speculation, StepDraft
+from config.engines import SpeculationOptions
+from tests.backends.constraints import regex
+from tests.backends.contract import GREEDY
+
+ALWAYS = SpeculationOptions(mode="ngram")
+OFF = SpeculationOptions(mode="off")
+LETTERS = "bcdefghijklmnopqrstuvwxy"
+CLOSE = 0.02  # of log probabilities: rows of other batches are summed in another order
+
+
+class Oracle(Speculation):
+    """Drafts what its job will say, with mistakes: of all lengths, accepted to all places."""
+
+    def __init__(self, *, even: bool) -> None:
+        super().__init__(ALWAYS, even=even)
+        self.dice = random.Random(0)
+        self.known: dict[tuple[int, ...], Sequence[int]] = {}  # by the prompt
+
+    def drafts(self, answering: Sequence[Answering]) -> Mapping[int, StepDraft]:
+        super().drafts(answering)
+        self.undone()
+        wanted = {one.key: self._guess(one) for one in answering if one.key in self._jobs}
+        if not any(wanted.values()):
+            return {}
+        if not self._even:
+            return {key: StepDraft(tokens, len(tokens)) for key, tokens in wanted.items()}
+        length = min(max(map(len, wanted.values())), *(one.room for one in answering))
+        filled = {
+            one.key: [*wanted.get(one.key, [])[:length], *[97] * length][:length]
+            for one in answering
+        }
+        return {key: StepDraft(tokens, length) for key, tokens in filled.items()}
+
+    def drew(self, key: int) -> bool:
+        return True
+
+    def _guess(self, one: Answering) -> list[int]:
+        job = self._jobs[one.key]
+        said = tuple(job.tokens)
+        whole = self.known.get(tuple(said[: job.prompt]), ())
+        count = min(self.dice.randrange(7), one.most, one.room)
+        guess = list(whole[len(said) - job.prompt :][: max(0, count)])
+        if guess and self.dice.random() < 0.5:
+            guess[self.dice.randrange(len(guess))] = 98
+        return guess
+
+
+class Answer(msgspec.Struct):
+    pieces: list[Piece] = []
+    ended: Ended | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for piece in self.pieces for token in piece.tokens]
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+
+async def answers(
+    asked: DrivenContainer, jobs: Sequence[Generation], leave: Sequence[int] = ()
+) -> list[Answer]:
+    """All at once; those of `leave` are left after a few tokens."""
+    found = [Answer() for _ in jobs]
+
+    async def answer(number: int, job: Generation) -> None:
+        async with asked.generate(job) as outputs:
+            async for output in outputs:
+                if isinstance(output, Piece):
+                    found[number].pieces.append(output)
+                    if number in leave and len(found[number].pieces) == 5:
+                        return
+                elif isinstance(output, Ended):
+                    found[number].ended = output
+
+    async with anyio.create_task_group() as tasks:
+        for number, job in enumerate(jobs):
+            tasks.start_soon(answer, number, job)
+    return found
+
+
+def dressed(dice: random.Random, job: Generation, text: str, letters: Sequence[int]) -> Generation:
+    """With what else a job may have; `text`: what it would say."""
+    cut = dice.randrange(1, max(2, len(text) - 3))
+    piece = text[cut : cut + 3] or "zz"
+    banned = msgspec.structs.replace(GREEDY, banned_strings=(piece,))
+    wanted = "".join(dice.choices("abc", k=6))
+    thinking = ThinkingBudget(
+        tokens=dice.randrange(1, 12),
+        closing=tuple(dice.choices(letters, k=4)),
+        opens=("<t>",),
+        closes=("</t>",),
+        is_open=True,
+    )
+    changes: Sequence[Mapping[str, object]] = (
+        {},
+        {"max_tokens": dice.randrange(1, 20)},
+        {"stop": (piece,)},
+        {"logprobs": 3},
+        {"sampling": banned},
+        {"thinking": thinking},
+        {"constraint": regex(f"({wanted}){{1,4}}[a-z]{{3,9}}")},
+        {"constraint": regex("[a-z ]{5,30}"), "thinking": thinking},
+        {"sampling": banned, "thinking": thinking},
+        {"sampling": msgspec.structs.replace(GREEDY, repetition_penalty=1.3), "min_tokens": 9},
+    )
+    return msgspec.structs.replace(job, **dice.choice(changes))
+
+
+def prompted(dice: random.Random, letters: Sequence[int]) -> Generation:
+    return Generation(
+        prompt=tuple(dice.choices(letters, k=dice.randrange(3, 60))),
+        sampling=GREEDY,
+        max_tokens=40,
+    )
+
+
+def same(found: Answer, expected: Answer) -> int:
+    """How many tokens were drafted."""
+    assert found.tokens == expected.tokens
+    assert found.text == expected.text
+    assert found.ended is not None
+    assert expected.ended is not None
+    one, other = found.ended, expected.ended
+    assert (one.cause, one.stop_string, one.token) == (other.cause, other.stop_string, other.token)
+    assert one.completion_tokens == other.completion_tokens
+    ours = [candidate for piece in found.pieces for candidate in piece.logprobs]
+    theirs = [candidate for piece in expected.pieces for candidate in piece.logprobs]
+    assert len(ours) == len(theirs)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.chosen.token == their.chosen.token
+        assert abs(our.chosen.logprob - their.chosen.logprob) < CLOSE
+    return one.drafted_tokens
+
+
+async def check_greedy_answers(
+    plain: DrivenContainer, tested: DrivenContainer, oracle: Oracle, rounds: int = 6
+) -> None:
+    """Those of `tested`, whose drafts are the `oracle`'s, are those of `plain`."""
+    dice, drafted = random.Random(1), 0
+    letters = [plain.tokenize(letter, special=False)[0] for letter in LETTERS]
+    for _ in range(rounds):
+        jobs = [prompted(dice, letters) for _ in range(dice.choice((1, 2, 4, 6)))]
+        known = await answers(plain, jobs)
+        jobs = [
+            dressed(dice, job, answer.text, letters)
+            for job, answer in zip(jobs, known, strict=True)
+        ]
+        expected = await answers(plain, jobs)
+        oracle.known = {
+            job.prompt: answer.tokens for job, answer in zip(jobs, expected, strict=True)
+        }
+        leave = [number for number in range(len(jobs)) if not dice.randrange(5)]
+        found = await answers(tested, jobs, leave)
+        for number, answer in enumerate(found):
+            if number not in leave:
+                drafted += same(answer, expected[number])
+    assert bool(drafted) == tested.info.drafts

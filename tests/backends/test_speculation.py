@@ -1,0 +1,352 @@
+"""Drafts: what is repeated, how much of it is worth a step, and what may be lost by it. A virtual
+clock: what a step costs and what a text says next are given.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.speculation import (
+    ANSWERS,
+    INDEXED,
+    MOST,
+    SHORTEST,
+    STREAMS,
+    TOGETHER,
+    WORTH_KEEPING,
+    Answering,
+    RecentAnswers,
+    Repetitions,
+    Speculation,
+    StepCosts,
+    StepDraft,
+)
+from config.engines import SpeculationOptions
+
+AUTO = SpeculationOptions()
+ALWAYS = SpeculationOptions(mode="ngram")
+FEW_WORDS = st.lists(st.integers(0, 3), max_size=60)
+
+
+# -- repetitions ---------------------------------------------------------------------------------
+
+
+def read(text: list[int]) -> Repetitions:
+    known = Repetitions(text)
+    while not known.read():
+        pass
+    return known
+
+
+@given(FEW_WORDS, st.integers(1, 8))
+def test_what_is_drafted_followed_the_same_tokens_before(text: list[int], most: int) -> None:
+    draft = read(text).find(text, most)
+    ends = [at for at in range(SHORTEST, len(text)) if text[at - SHORTEST : at] == text[-SHORTEST:]]
+    if draft is None:
+        assert not ends
+        return
+    assert any(_goes_on(text, at, most) == draft.tokens for at in ends)
+
+
+def _goes_on(text: list[int], place: int, most: int) -> Sequence[int]:
+    following = text[place : place + most]
+    return [following[at % len(following)] for at in range(most)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), FEW_WORDS), max_size=12))
+def test_a_text_that_is_taken_back_is_drafted_from_what_it_is(
+    changes: list[tuple[int, list[int]]],
+) -> None:
+    text: list[int] = []
+    known = Repetitions(text)
+    for taken_back, added in changes:
+        del text[max(0, len(text) - taken_back) :]
+        text += added
+        known.read()
+        draft = known.find(text, 4)
+        if draft is not None:
+            assert any(_goes_on(text, at, 4) == draft.tokens for at in range(1, len(text)))
+
+
+def test_the_longest_repetition_is_gone_on_with() -> None:
+    text = [9, 1, 2, 3, 4, 7, 1, 2, 3, 5, 9, 1, 2, 3]
+    draft = read(text).find(text, 1)
+    assert draft is not None
+    assert draft.tokens == [4]
+
+
+def test_after_a_change_in_what_is_copied_the_copy_goes_on() -> None:
+    code = list(range(100, 140))
+    text = [*code, 1, *code[:10]]
+    known = read(text)
+    assert known.find(text, 3).tokens == code[10:13]  # type: ignore[union-attr]
+    text += [7, code[11]]  # one token is another, the next is as it was
+    known.read()
+    assert known.find(text, 3).tokens == code[12:15]  # type: ignore[union-attr]
+
+
+def test_pictures_are_not_drafted() -> None:
+    text = [1, 2, 3, 4, -1, -1, 5, 1, 2, 3]
+    assert read(text).find(text, 4).tokens == [4]  # type: ignore[union-attr]
+
+
+def test_the_index_of_a_text_without_end_is_bounded() -> None:
+    text: list[int] = []
+    known = Repetitions(text)
+    dice = random.Random(0)
+    for _ in range(8 * INDEXED // 1_000):
+        text += dice.choices(range(50_000), k=1_000)
+        known.read()
+        assert len(known._latest) <= 2 * INDEXED + 1_024  # noqa: SLF001
+
+
+def test_a_long_prompt_is_read_in_parts() -> None:
+    text = list(range(INDEXED))
+    known = Repetitions(text)
+    assert not known.read()
+    assert known.find(text, 4) is None
+
+
+# -- answers of the same owner --------------------------------------------------------------------
+
+ANSWER = list(range(200, 200 + 2 * WORTH_KEEPING))
+
+
+def test_an_owner_is_drafted_from_its_own_answers_alone() -> None:
+    recent = RecentAnswers()
+    recent.keep("alice", ANSWER)
+    end = [1, *ANSWER[5:10]]
+    assert recent.find("alice", end, 3).tokens == ANSWER[10:13]  # type: ignore[union-attr]
+    assert recent.find("bob", end, 3) is None
+
+
+def test_few_answers_of_few_owners_are_kept() -> None:
+    recent = RecentAnswers()
+    for number in range(500):
+        for _ in range(ANSWERS + 1):
+            recent.keep(str(number), [number * 100 + at for at in range(WORTH_KEEPING)])
+    assert recent.find("0", list(range(5)), 3) is None
+    assert recent.find("499", [49_900, 49_901, 49_902], 1) is not None
+    assert all(len(answers) <= ANSWERS for answers in recent._known.values())  # noqa: SLF001
+
+
+def test_a_next_answer_is_drafted_from_the_last() -> None:
+    speculation = Speculation(ALWAYS)
+    first = [1, 2, 3]
+    speculation.admit(1, first, "key", None)
+    first += ANSWER
+    speculation.release(1)
+    speculation.admit(2, [4, 5, *ANSWER[:5]], "key", None)
+    speculation.admit(3, [4, 5, *ANSWER[:5]], "another", None)
+    drafts = speculation.drafts([Answering(2, 4, 4), Answering(3, 4, 4)])
+    assert drafts == {2: StepDraft(ANSWER[5:9], 4)}
+
+
+# -- deciding ------------------------------------------------------------------------------------
+
+
+class Clock(msgspec.Struct):
+    """Jobs that say what their texts say, in steps that take what `cost` says."""
+
+    speculation: Speculation
+    cost: Callable[[int], float]
+    seconds: float = 0.0
+    steps: int = 0
+    drafted: int = 0
+
+    def run(self, texts: Sequence[tuple[list[int], list[int]]], *, room: int = 1_000) -> None:
+        """Each a prompt and its answer. All begin together."""
+        said = {key: list(prompt) for key, (prompt, _) in enumerate(texts)}
+        ends = {key: len(prompt) + len(answer) for key, (prompt, answer) in enumerate(texts)}
+        whole = {key: [*prompt, *answer] for key, (prompt, answer) in enumerate(texts)}
+        for key, tokens in said.items():
+            self.speculation.admit(key, tokens, "", None)
+        while said:
+            jobs = [
+                Answering(key, min(room, ends[key] - len(tokens) - 1), room)
+                for key, tokens in said.items()
+            ]
+            drafts = self.speculation.drafts(jobs)
+            rows = len(jobs) + sum(len(draft.tokens) for draft in drafts.values())
+            self.seconds += self.cost(rows)
+            self.steps += 1
+            self.drafted += rows - len(jobs)
+            self.speculation.stepped(self.cost(rows))
+            for key, tokens in list(said.items()):
+                self._say(key, tokens, whole[key], drafts.get(key))
+                if len(tokens) == ends[key]:
+                    self.speculation.release(key)
+                    del said[key]
+
+    def _say(self, key: int, said: list[int], whole: list[int], draft: StepDraft | None) -> None:
+        drafted = list(draft.tokens) if draft is not None else []
+        said.append(whole[len(said)])
+        while drafted and drafted.pop(0) == said[-1] and len(said) < len(whole):
+            self.speculation.drew(key)
+            said.append(whole[len(said)])
+
+
+def cheap(rows: int) -> float:
+    """A card that waits for memory."""
+    return 0.01 * (1 + 0.02 * (rows - 1))
+
+
+def dear(rows: int) -> float:
+    """A small processor: half of a step is computing."""
+    return 0.004 * (1 + 0.25 * (rows - 1))
+
+
+def full(rows: int) -> float:
+    """Every token takes as long as the first."""
+    return 0.004 * rows
+
+
+def edit(dice: random.Random, tokens: int = 400) -> tuple[list[int], list[int]]:
+    """Code, and the same with three changes."""
+    code = dice.choices(range(2_000), k=tokens)
+    changed = list(code)
+    for place in dice.sample(range(tokens), 3):
+        changed[place] = 3_000 + place
+    return code, changed
+
+
+def chat(dice: random.Random, tokens: int = 400) -> tuple[list[int], list[int]]:
+    """Words of a skewed vocabulary: runs of three are repeated now and then, and go on
+    differently.
+    """
+    words = [int(dice.paretovariate(0.9)) % 1_000 for _ in range(2 * tokens)]
+    return words[:tokens], words[tokens:]
+
+
+@pytest.mark.parametrize(("cost", "faster"), [(cheap, 5.0), (dear, 2.2)])
+def test_an_edit_takes_a_part_of_the_steps(cost: Callable[[int], float], faster: float) -> None:
+    clock = Clock(Speculation(AUTO), cost)
+    clock.run([edit(random.Random(0))])
+    assert 400 * cost(1) / clock.seconds > faster
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize(("cost", "faster"), [(cheap, 3.0), (dear, 1.4)])
+def test_four_edits_at_once_do(cost: Callable[[int], float], faster: float, *, even: bool) -> None:
+    clock = Clock(Speculation(AUTO, even=even), cost)
+    clock.run([edit(random.Random(number)) for number in range(4)])
+    assert 400 * cost(4) / clock.seconds > faster
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("cost", [cheap, dear, full])
+def test_text_that_does_not_repeat_is_no_slower(
+    cost: Callable[[int], float], streams: int, *, even: bool
+) -> None:
+    for seed in range(3):
+        dice = random.Random(seed)
+        clock = Clock(Speculation(AUTO, even=even), cost)
+        for _ in range(4):
+            clock.run([chat(dice) for _ in range(streams)])
+        assert clock.seconds < 1.01 * 4 * 400 * cost(streams)
+
+
+def test_where_every_token_costs_the_same_drafts_lose_nothing() -> None:
+    speculation = Speculation(AUTO)
+    Clock(speculation, full).run([edit(random.Random(0))])
+    clock = Clock(speculation, full)
+    clock.run([edit(random.Random(1))])
+    assert clock.seconds < 1.01 * 400 * full(1)
+
+
+def test_it_is_tried_again_when_texts_change() -> None:
+    speculation = Speculation(AUTO)
+    dice = random.Random(0)
+    for _ in range(5):
+        Clock(speculation, dear).run([chat(dice)])
+    clock = Clock(speculation, dear)
+    clock.run([edit(dice)])
+    assert 400 * dear(1) / clock.seconds > 1.8
+
+
+def test_more_streams_than_a_few_draft_nothing() -> None:
+    clock = Clock(Speculation(ALWAYS), cheap)
+    clock.run([edit(random.Random(number), 60) for number in range(STREAMS + 1)])
+    assert clock.drafted == 0
+
+
+@given(
+    seed=st.integers(0, 50),
+    streams=st.integers(1, STREAMS),
+    room=st.integers(0, 6),
+    even=st.booleans(),
+)
+def test_drafts_keep_within_their_room(seed: int, streams: int, room: int, *, even: bool) -> None:
+    speculation = Speculation(ALWAYS, even=even)
+    dice = random.Random(seed)
+    texts = [dice.choices(range(3), k=40) for _ in range(streams)]
+    for key, text in enumerate(texts):
+        speculation.admit(key, text, "", dice.choice((None, 2, 0)))
+    jobs = [Answering(key, dice.randrange(-1, MOST), room) for key in range(streams)]
+    drafts = speculation.drafts(jobs)
+    assert sum(len(draft.tokens) for draft in drafts.values()) <= TOGETHER
+    for job in jobs:
+        draft = drafts.get(job.key, StepDraft((), 0))
+        assert draft.meant <= max(0, min(job.most, len(draft.tokens)))
+        assert len(draft.tokens) <= max(0, room)
+    assert not even or len({len(draft.tokens) for draft in drafts.values()}) <= 1
+    assert not even or not drafts or len(drafts) == streams
+
+
+class Grammar(msgspec.Struct):
+    """Allows tokens below `end`."""
+
+    end: int
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        return next((at for at, token in enumerate(tokens) if token >= self.end), len(tokens))
+
+
+def test_what_a_grammar_forbids_is_not_verified() -> None:
+    speculation = Speculation(ALWAYS)
+    speculation.admit(1, [1, 2, 3, 4, 5, 6, 1, 2, 3], "", None)
+    assert speculation.drafts([Answering(1, 4, 4, Grammar(5))]) == {1: StepDraft([4], 1)}
+    assert not speculation.drafts([Answering(1, 4, 4, Grammar(4))])
+
+
+def test_off_is_off() -> None:
+    speculation = Speculation(SpeculationOptions(mode="off"))
+    speculation.admit(1, [1, 1, 1, 1, 1], "", None)
+    assert not speculation.drafts([Answering(1, 4, 4)])
+    wanted_none = Speculation(ALWAYS)
+    wanted_none.admit(1, [1, 1, 1, 1, 1], "", 0)
+    assert not wanted_none.drafts([Answering(1, 4, 4)])
+
+
+def test_a_step_that_was_held_up_is_soon_forgotten() -> None:
+    costs = StepCosts()
+    costs.measured(1, 0.01)
+    costs.measured(1, 5.0)
+    for _ in range(5):
+        costs.measured(1, 0.01)
+    assert costs.of(1) < 0.011
+
+
+@given(st.dictionaries(st.integers(1, 40), st.floats(0.001, 1), min_size=1))
+def test_costs_between_what_is_known_lie_between(known: dict[int, float]) -> None:
+    costs = StepCosts()
+    for rows, seconds in known.items():
+        costs.measured(rows, seconds)
+    for rows in range(1, 60):
+        assert costs.of(rows) >= min(known.values()) * 0.999
+        assert rows not in known or costs.of(rows) == known[rows]
+
+
+def test_a_repetition_that_is_too_short_to_pay_is_not_found() -> None:
+    tokens = [*range(100, 112), 1, *range(104, 112)]  # eight tokens again
+    text = Repetitions(tokens)
+    assert text.read()
+    assert text.find(tokens, 4, least=9) is None
+    found = text.find(tokens, 4, least=8)
+    assert found is not None
+    assert list(found.tokens) == [1, 104, 105, 106]
