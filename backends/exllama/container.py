@@ -1,22 +1,34 @@
 """A container over a model that one of the two libraries loads.
 
 torch takes seconds to import and the libraries, the first time, minutes to compile, so all of them
-are imported on the loading thread, not on the event loop's.
+are imported on the loading thread, not on the event loop's. Both libraries compile or load a CUDA
+extension when they are imported and fail where there is no card, so they are imported through
+`imported` alone. What they raise is translated here.
 """
 
-import asyncio
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from backends.catalog import ModelFiles
-from backends.driver import DrivenContainer, run_abandonable
+from backends import errors
+from backends.catalog import ModelFiles, command
+from backends.driver import DrivenContainer, run_loading
+from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions
 
 if TYPE_CHECKING:
     from backends.exllama.engine import ExLlamaEngine
     from backends.exllama.loading import ExLlamaModel
+
+L = TypeVar("L")
+
+INSTEAD = "the same model as GGUF or as plain safetensors runs without it"
+RAN_OUT = (
+    "out of memory",  # CUDA's and HIP's messages
+    "Insufficient VRAM",  # where layers are placed automatically
+    "Insufficient space in device allocation",  # exllamav2, with gpu_split
+)
 
 
 async def driven(
@@ -29,16 +41,60 @@ async def driven(
     """The module `loading` loads on a thread of its own, with what `library` gives there, and stops
     when the load is cancelled.
     """
-    loop = asyncio.get_running_loop()
 
-    def work(wanted: Callable[[], bool]) -> "ExLlamaEngine":
-        def report_step(progress: Progress) -> bool:
-            loop.call_soon_threadsafe(report, progress)
-            return wanted()
-
-        found = library()  # before anything that imports torch
-        loaded: ExLlamaModel = import_module(loading).load(files, options, found, report_step)
+    def load(tell: Callable[[Progress], bool]) -> "ExLlamaEngine":
+        package = library()  # before anything that imports torch
+        loaded: ExLlamaModel = import_module(loading).load(files, options, package, tell)
         made: ExLlamaEngine = import_module("backends.exllama.engine").ExLlamaEngine(loaded)
         return made
 
-    return DrivenContainer(await run_abandonable(work, lambda engine: engine.close()))
+    return DrivenContainer(await run_loading(load, report, lambda engine: engine.close()))
+
+
+def imported(name: str, collect: Callable[[int], L]) -> L:
+    """What `collect` takes from the package `name`; it is given the number of CUDA cards.
+
+    The first import on a machine compiles for minutes. Raises BackendMissing.
+    """
+    try:
+        import torch  # noqa: PLC0415 - seconds, and only when a model is loaded
+    except (ImportError, OSError) as error:
+        raise BackendMissing(
+            f"{name} needs torch, which can't be imported ({error}). Install it: {command(name)}"
+        ) from error
+    if not torch.cuda.is_available():
+        raise BackendMissing(
+            f"{name} needs a CUDA card, but torch {torch.__version__} found none; {INSTEAD}"
+        )
+    try:
+        return collect(torch.cuda.device_count())
+    except ImportError as error:
+        raise BackendMissing(
+            f"{name} isn't installed ({error}). Install it: {command(name)}"
+        ) from error
+    except Exception as error:  # compiling can fail in any way: no nvcc, no compiler, no space
+        raise BackendMissing(
+            f"{name} can't be used here ({type(error).__name__}: {error}). It compiles its CUDA "
+            "extension with nvcc and a C++ compiler, which must fit torch (nvcc newer than 13.0 "
+            f"wants NVCC_APPEND_FLAGS='-std=c++20' in the environment); {INSTEAD}"
+        ) from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether a foreign error means that memory ran out; some have it only in the message."""
+    is_named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    return is_named or any(words in str(error) for words in RAN_OUT)
+
+
+def while_generating(name: str, error: Exception) -> BackendError:
+    """A foreign error of the library `name`, as one of ours."""
+    return errors.while_generating(error, name, full=ran_out(error))
+
+
+def while_loading(name: str, model: str, error: Exception) -> BackendError:
+    """As `while_generating`, for an error met while `model` was loaded."""
+    if isinstance(error, BackendError):
+        return error.with_traceback(None)
+    if ran_out(error):
+        return OutOfMemory(f"not enough memory for {model}: {error}")
+    return LoadFailed(f"{name} can't load {model}: {type(error).__name__}: {error}")

@@ -11,8 +11,8 @@ import torch
 
 from backends.constraints import Mask
 from backends.engine import JobFailed, Token
+from backends.exllama.container import while_generating
 from backends.exllama.jobs import ExLlamaJob, Result, at_limit, tokens_of
-from backends.exllama.library import while_generating
 from backends.exllama.loading import ExLlamaModel
 from backends.protocol import Generation, ModelInfo
 
@@ -47,6 +47,8 @@ class ExLlamaEngine:
 
     def _prepared(self, key: int, job: Generation, mask: Mask | None) -> ExLlamaJob:
         """Raises InvalidJob."""
+        with torch.inference_mode():
+            self._loaded.adapt(self.info.adapter_scales(job.adapters))
         running = ExLlamaJob(key, job)
         running.drawing = self._loaded.drawing(job, mask)
         if job.images:

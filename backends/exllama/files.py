@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from backends import devices
 from backends.catalog import (
     CPU,
     IN_WSL,
@@ -18,18 +19,19 @@ from backends.catalog import (
     Platform,
     Translation,
     Way,
+    adapters,
     divided,
     renamed,
     smallest_first,
 )
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.huggingface import torch_devices
 from backends.protocol import MemoryNeed
 from config.engines import ExLlamaOptions
 
 Split = TypeVar("Split", bound=ExLlamaOptions)
 
 GIB = 1 << 30
+ADAPTER = "adapter_model.safetensors"
 PAGE = 256  # tokens; the cache's size is a multiple of it
 LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for more would claim all memory for the cache
 CACHE_BY_DEFAULT = 4 << 30  # bytes of KV cache for all requests, where one full context takes less
@@ -104,7 +106,7 @@ def placements(options: ExLlamaOptions, cards: Cards, drafting: float = 0.0) -> 
     """As `gpu_split` says; else one of CUDA's cards, or all of them, by their sizes. `drafting`:
     the draft model's part of all, which lies where `draft_gpu_split` says.
     """
-    usable = torch_devices.cards(cards)
+    usable = devices.torch_cards(cards)
     if not usable:  # the load raises that it needs one
         return ({CPU: 1.0},)
     found: Sequence[Placement]
@@ -131,20 +133,28 @@ def placed(options: Split, placement: Placement, cards: Cards) -> Split:
     """With all of a card for it, and nothing of the others. Left alone, both libraries fill one
     card after the other.
     """
-    usable = torch_devices.cards(cards)
+    usable = devices.torch_cards(cards)
     if any(options.gpu_split) or len(placement) > 1 or next(iter(usable), CPU) in placement:
         return options
     split = tuple(size / GIB if name in placement else 0.0 for name, size in usable.items())
     return msgspec.structs.replace(options, gpu_split=split)
 
 
-def need(models: Iterable[tuple[ModelFiles, float]], cells: int) -> MemoryNeed:
-    """Weights as they lie on disk, the whole cache, a guess for the rest. `models`: each with what
-    its cache takes of a 16-bit one.
+def adapter_bytes(options: ExLlamaOptions) -> int:
+    """Of the adapters' tensors, as they lie on disk."""
+    paths = [Path(folder).expanduser() / ADAPTER for folder in options.adapters.values()]
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def need(
+    models: Iterable[tuple[ModelFiles, float]], cells: int, options: ExLlamaOptions
+) -> MemoryNeed:
+    """Weights and adapters as they lie on disk, the whole cache, a guess for the rest. `models`:
+    each with what its cache takes of a 16-bit one.
     """
     models = list(models)
     return MemoryNeed(
-        weights=sum(files.size_bytes for files, _ in models),
+        weights=sum(files.size_bytes for files, _ in models) + adapter_bytes(options),
         cache=sum(int(cells * paged_bytes(files) * share) for files, share in models),
         engine=SCRATCH,
     )
@@ -195,5 +205,5 @@ def facts(options: ExLlamaOptions, cache_type: str) -> LoadFacts:
         cache_mode=cache_type.upper(),
         chunk_size=options.chunk_size,
         draft_model=options.draft_model,
-        adapters=tuple(options.adapters),
+        adapters=adapters(options.adapters, options.adapter_scaling),
     )

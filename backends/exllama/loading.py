@@ -5,26 +5,31 @@ Each backend's `loading` fills in its library's calls.
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import torch
 
-from backends.catalog import ModelFiles
+from backends.catalog import ModelFiles, loadable_adapters
 from backends.constraints import Mask
 from backends.errors import LoadFailed
-from backends.exllama.drawing import Drawing, is_simple
+from backends.exllama.adapters import (
+    LoadedAdapter,
+    applied,
+    begin_chains,
+    hide_first_pages,
+    origin,
+)
+from backends.exllama.container import while_loading
 from backends.exllama.files import PagedCacheSize
-from backends.exllama.jobs import ExLlamaJob
-from backends.exllama.library import while_loading
+from backends.exllama.jobs import Drawing, ExLlamaJob, is_simple
 from backends.exllama.pictures import ImageEmbeddings
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Progress
 from backends.sampling.state import SamplingContext
 from backends.sampling.truncation import SUPPORTED
+from backends.vocabulary import HfVocabulary
 from config.engines import ExLlamaOptions
 
 LoadStep: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled
@@ -48,6 +53,7 @@ class ExLlamaModel(ABC):
     """
 
     name: ClassVar[str]  # of the backend
+    options: ExLlamaOptions
 
     def __init__(self, plan: PagedCacheSize) -> None:
         self.plan = plan
@@ -56,7 +62,8 @@ class ExLlamaModel(ABC):
         self.tokenizer: Any  # the library's
         self.vocabulary: HfVocabulary
         self.context: SamplingContext
-        self.loras: list[Any] = []
+        self.adapters: list[LoadedAdapter] = []
+        self.scales: tuple[float, ...] = ()  # of them, in the coming passes
         self.pictures: ImageEmbeddings | None = None
         self.info: ModelInfo
         self.generator: Any = None
@@ -86,6 +93,14 @@ class ExLlamaModel(ABC):
     def make_generator(self) -> Any: ...
 
     @abstractmethod
+    def use(self, loras: list[Any]) -> None:
+        """The generator computes with these from now on; they are in the layers already."""
+
+    @abstractmethod
+    def pages(self) -> Iterable[Any]:
+        """All pages of the generator's cache."""
+
+    @abstractmethod
     def retire(self, generator: Any) -> None:
         """End the generator's threads, which would stay."""
 
@@ -94,6 +109,18 @@ class ExLlamaModel(ABC):
         if is_simple(job, mask):
             return None
         return Drawing(job, mask, self.context, self.vocabulary, self.known_tokens)
+
+    def adapt(self, scales: tuple[float, ...]) -> None:
+        """Compute with its adapters at these scales from now on. Called by the engine's thread, and
+        where they change while the generator has no job.
+        """
+        coming = origin(self.adapters, scales)
+        begin_chains(coming)
+        if scales != self.scales:
+            self.use(applied(self.adapters, scales))
+            past = origin(self.adapters, self.scales) if self.scales else None
+            hide_first_pages(self.pages(), past, coming)
+            self.scales = scales
 
     # -- a life ----------------------------------------------------------------------------------
 
@@ -115,7 +142,7 @@ class ExLlamaModel(ABC):
     def free(self) -> None:
         self._dismiss()
         self._unloading.close()
-        for name in ("main", "draft", "tokenizer", "loras", "pictures", "context"):
+        for name in ("main", "draft", "tokenizer", "adapters", "pictures", "context"):
             setattr(self, name, None)
         give_back()
 
@@ -139,6 +166,8 @@ class ExLlamaModel(ABC):
             constrains=True,
             penalties_first=True,
             forces_from=FORCES_FROM,
+            chooses_adapters=True,
+            adapters=loadable_adapters(self.options.adapters, self.options.adapter_scaling),
             generation_defaults=files.generation_defaults,
             tokenizer_path=str(files.path),
         )
@@ -176,19 +205,6 @@ def reporting(stage: str, report: LoadStep) -> Callable[[int, int], None]:
             raise LoadFailed("the load was cancelled")
 
     return callback
-
-
-def scalings(options: ExLlamaOptions) -> Mapping[str, float]:
-    """How strongly each adapter counts, by its name. Raises LoadFailed."""
-    if unknown := options.adapter_scaling.keys() - options.adapters.keys():
-        raise LoadFailed(f"adapter_scaling: unknown adapter {min(unknown)!r}")
-    return {name: options.adapter_scaling.get(name, 1.0) for name in options.adapters}
-
-
-def adapters(options: ExLlamaOptions, read: Callable[[Path, float], Any]) -> list[Any]:
-    """All of them, as `read` makes the library's of a folder and a scaling."""
-    strengths = scalings(options)
-    return [read(Path(folder), strengths[name]) for name, folder in options.adapters.items()]
 
 
 def split_of(options: ExLlamaOptions, *, draft: bool) -> list[float]:

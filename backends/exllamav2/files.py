@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from backends import model_folder
 from backends.catalog import (
     Cards,
     Installation,
@@ -25,8 +26,7 @@ from backends.errors import LoadFailed
 from backends.exllama import files as shared
 from backends.exllama.files import PagedCacheSize
 from backends.exllamav2.model_config import ignored_window
-from backends.huggingface import model_folder
-from backends.huggingface.model_folder import Fields
+from backends.model_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV2Options
 
@@ -120,7 +120,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     models = [(files, CACHE_SHARE[options.cache_type])]
     if guess := draft(options):
         models.append((guess, CACHE_SHARE[draft_cache_type(options)]))
-    return shared.need(models, cache_size(files, options).cells)
+    return shared.need(models, cache_size(files, options).cells, options)
 
 
 def draft_cache_type(options: ExLlamaV2Options) -> str:

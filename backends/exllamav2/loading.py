@@ -1,13 +1,15 @@
 """Options to models in memory: the model, its cache, a draft model, an image encoder, adapters.
 
-Knows exllamav2's constructors and their order, not how it is then stepped.
+Knows exllamav2's constructors and their order, not how it is then stepped. A job's tokens are
+drawn by its own sampler where that is greedy or takes a temperature alone, else by
+`backends.exllama.jobs.Drawing` in its place.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import torch
@@ -15,12 +17,12 @@ import torch
 from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
 from backends.exllama import loading
+from backends.exllama.adapters import LoadedAdapter
 from backends.exllama.files import PagedCacheSize, pages
-from backends.exllama.jobs import ExLlamaJob
+from backends.exllama.jobs import Drawing, ExLlamaJob
 from backends.exllama.loading import (
     LoadStep,
     PlacedModel,
-    adapters,
     fill,
     per_card,
     reporting,
@@ -28,11 +30,40 @@ from backends.exllama.loading import (
 )
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2 import model_config
+from backends.exllamav2.container import ExLlamaV2Library
 from backends.exllamav2.files import cache_size, draft, draft_cache_type, fitted
-from backends.exllamav2.library import ExLlamaV2Library
-from backends.exllamav2.sampling import draw_with, theirs
-from backends.huggingface.vocabulary import HfVocabulary
+from backends.samplers import Sampling
+from backends.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
+
+Sampled: TypeAlias = tuple[torch.Tensor, None, None, None, bool]
+
+
+def theirs(sampling: Sampling, library: ExLlamaV2Library) -> Any:
+    """Settings of its sampler with this temperature, and nothing else of its defaults: an
+    `ExLlamaV2Sampler.Settings`.
+    """
+    greedy = sampling.temperature <= 0
+    return library.settings(
+        token_repetition_penalty=1.0,
+        temperature=1.0 if greedy else sampling.temperature,
+        top_k=1 if greedy else 0,
+        top_p=1.0,
+    )
+
+
+def draw_with(drawing: Drawing, job: Any) -> None:
+    """Let `drawing` draw the tokens of `job`, an `ExLlamaV2DynamicJob`."""
+
+    def receive_logits(logits: torch.Tensor) -> Sampled:
+        """As the job's own, which is called once for every token: `logits` is (1, 1, padded
+        vocabulary), on the CPU. Alternatives and probabilities aren't wanted of it.
+        """
+        token = drawing.draw(logits)
+        return torch.tensor([[token]]), None, None, None, False
+
+    job.receive_logits = receive_logits
+
 
 MEGABYTE = 1 << 20
 SCORES = 512 << 20  # bytes of attention scores at a time, where flash-attn is missing
@@ -76,6 +107,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
     """`generator` is an `ExLlamaV2DynamicGenerator`."""
 
     name = "exllamav2"
+    options: ExLlamaV2Options
 
     def __init__(
         self, library: ExLlamaV2Library, options: ExLlamaV2Options, plan: PagedCacheSize
@@ -84,6 +116,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         self.library = library
         self.options = options
         self.paged = False
+        self._loras: list[Any] = []  # that count in the coming passes
 
     @property
     def device(self) -> torch.device:
@@ -127,9 +160,20 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             paged=self.paged,
             filter_background_eval=False,  # masks are computed on threads of our own
         )
-        if self.loras:
-            generator.set_loras(self.loras)
+        generator.current_loras = self._loras or None
         return generator
+
+    def use(self, loras: list[Any]) -> None:
+        self.main.model.update_loras()  # its kernels have addresses of their tensors
+        self._loras = loras
+        # Not by `set_loras`: with a list of none exllamav2 asks the first of them for embeddings.
+        self.generator.current_loras = loras or None
+        if not self.paged:  # what it has of the last prompt is compared token by token
+            [page] = self.pages()
+            page.kv_position = page.kv_position_revert = 0
+
+    def pages(self) -> Iterable[Any]:
+        return self.generator.all_pages  # type: ignore[no-any-return]
 
     def retire(self, generator: Any) -> None:
         generator.sampling_pool.shutdown(wait=False)
@@ -173,7 +217,7 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
         loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
         loaded.draft = _place(loaded, guessing, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
-    loaded.loras = adapters(loaded.options, partial(_lora, loaded))
+    loaded.adapters = [_adapter(loaded, folder) for folder in loaded.options.adapters.values()]
     if tower is not None:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))
     drafted = loaded.plan.drafted
@@ -279,7 +323,7 @@ def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
     )
 
 
-def _lora(loaded: ExLlamaV2Model, folder: Path, scaling: float) -> Any:
-    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder), scaling)
+def _adapter(loaded: ExLlamaV2Model, folder: str) -> LoadedAdapter:
+    lora = loaded.library.lora.from_directory(loaded.main.model, folder)
     loaded.unload_later(lora.unload)
-    return lora
+    return LoadedAdapter(lora, Path(folder))

@@ -1,11 +1,11 @@
 """Options to models in memory: the model, its cache, a draft model, an image encoder, adapters.
 
-Knows exllamav3's constructors and their order, not how it is then stepped.
+Knows exllamav3's constructors and their order, not how it is then stepped. A job's tokens are
+drawn by its own sampler where that is greedy or takes a temperature alone, else by
+`backends.exllama.jobs.Drawing` in its place.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from hashlib import sha256
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,19 @@ import torch
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama import loading
+from backends.exllama.adapters import LoadedAdapter
 from backends.exllama.files import PAGE, PagedCacheSize, pages
-from backends.exllama.jobs import ExLlamaJob
+from backends.exllama.jobs import Drawing, ExLlamaJob
 from backends.exllama.loading import (
     LoadStep,
     PlacedModel,
-    adapters,
     fill,
     per_card,
     reporting,
-    scalings,
     split_of,
 )
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
+from backends.exllamav3.container import ExLlamaV3Library
 from backends.exllamav3.files import (
     MEGABYTE,
     cache_bits,
@@ -37,10 +37,40 @@ from backends.exllamav3.files import (
     fitted,
     together,
 )
-from backends.exllamav3.library import ExLlamaV3Library
-from backends.exllamav3.sampling import OurSampler, theirs
-from backends.huggingface.vocabulary import HfVocabulary
+from backends.samplers import Sampling
+from backends.vocabulary import HfVocabulary
 from config.engines import ExLlamaV3Options
+
+
+def theirs(sampling: Sampling, library: ExLlamaV3Library) -> Any:
+    """A sampler with this temperature and nothing else."""
+    steps = library.steps
+    if sampling.temperature <= 0:
+        return steps.CustomSampler([steps.SS_Argmax()])
+    return steps.CustomSampler([steps.SS_Temperature(sampling.temperature), steps.SS_Sample()])
+
+
+class OurSampler:
+    """Has what a job needs of a `Sampler` in exllamav3 1.6.5."""
+
+    # Else the places behind guesses would be drawn for before it is known which guesses came true.
+    reqs_past_ids = True
+    reqs_torch_seed = False
+
+    def __init__(self, drawing: Drawing) -> None:
+        self._drawing = drawing
+
+    def forward(
+        self,
+        logits: torch.Tensor,
+        sequence_ids: torch.Tensor,
+        rand_u32: int,
+        tokenizer: Any,
+        logit_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Called by the job once for every token: `logits` is (1, 1, padded vocabulary)."""
+        return torch.tensor([[self._drawing.draw(logits)]])
+
 
 GIGABYTE = 1 << 30
 # What a chat template writes for one picture, where it isn't the token that config.json names.
@@ -53,6 +83,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
     """`generator` is a `Generator`."""
 
     name = "exllamav3"
+    options: ExLlamaV3Options
 
     def __init__(
         self,
@@ -123,16 +154,19 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             recurrent_cache_size=options.recurrent_cache_size * MEGABYTE,
         )
 
+    def use(self, loras: list[Any]) -> None:
+        """Its layers add what they have."""
+
+    def pages(self) -> Iterable[Any]:
+        return self.generator.pagetable.all_pages  # type: ignore[no-any-return]
+
     def disk_cache_dir(self) -> str | None:
-        """Where pages are kept. exllamav3 tells models and kinds of caches apart, but not what
-        adapters make of them. Nobody else may read there what users wrote.
+        """Where pages are kept. exllamav3 tells models and kinds of caches apart, and by their
+        origins pages of adapters. Nobody else may read there what users wrote.
         """
         if self.options.disk_cache_dir is None:
             return None
         folder = Path(self.options.disk_cache_dir)
-        if self.options.adapters:
-            chosen = repr((sorted(self.options.adapters.items()), scalings(self.options)))
-            folder /= f"adapters-{sha256(chosen.encode()).hexdigest()[:16]}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return str(folder)
 
@@ -163,7 +197,7 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
         drafting = config if options.mtp else _config(loaded, guess.path)
         loaded.draft = _place(loaded, drafting, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
-    loaded.loras = adapters(loaded.options, partial(_lora, loaded))
+    loaded.adapters = [_adapter(loaded, folder) for folder in options.adapters.values()]
     if options.warmup:
         loaded.main.model.warmup(
             cache=loaded.main.cache,
@@ -273,10 +307,33 @@ def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> Ima
     )
 
 
-def _lora(loaded: ExLlamaV3Model, folder: Path, scaling: float) -> Any:
+def _adapter(loaded: ExLlamaV3Model, folder: str) -> LoadedAdapter:
     """Raises LoadFailed where exllamav3 would only print that nothing of it fits."""
-    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder), scaling)
+    lora = loaded.library.lora.from_directory(loaded.main.model, folder)
     loaded.unload_later(lora.unload)
     if not lora.target_modules:
         raise LoadFailed(f"no layer of the adapter {folder} fits the loaded model")
-    return lora
+    _unfuse(loaded.main.model, lora)
+    return LoadedAdapter(lora, Path(folder))
+
+
+class Unfused(dict[int, Any]):
+    """In place of an attention's fused kernels, by its caches: there is none."""
+
+    def get(self, key: int, default: Any = None) -> Any:
+        return False
+
+
+def _unfuse(model: Any, lora: Any) -> None:
+    """For few tokens exllamav3 1.6.5 computes an attention's or a feed-forward's layers with one
+    kernel, which leaves out what adapters add to them: those are computed one by one.
+    """
+    for name in {key.rpartition(".")[0] for key in lora.target_modules}:
+        block = model.modules_dict.get(name)
+        if hasattr(block, "bc_attn"):
+            block.bc_attn = Unfused()
+            block.multi_kv = block.multi_qg = block.multi_qkv = None
+        if type(block).__name__ in ("MLP", "GatedMLP"):
+            block.bc = None
+        if hasattr(block, "multi_gu"):
+            block.multi_gu = [None] * len(block.multi_gu)

@@ -11,8 +11,7 @@ import bundled
 from backends import catalog
 from backends.errors import GenerationFailed, InvalidJob
 from backends.exllama.jobs import STRETCH
-from backends.exllamav2.container import load_with
-from backends.exllamav2.library import ExLlamaV2Library, installed
+from backends.exllamav2.container import ExLlamaV2Library, installed, load_with
 from backends.protocol import Generation, ModelContainer
 from backends.samplers import Sampling
 from config.engines import ExLlamaV2Options

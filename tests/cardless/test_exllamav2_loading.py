@@ -15,7 +15,7 @@ import bundled
 from backends import catalog
 from backends.errors import LoadFailed, OutOfMemory
 from backends.exllamav2 import loading
-from backends.exllamav2.library import installed
+from backends.exllamav2.container import installed
 from backends.exllamav2.loading import ExLlamaV2Model
 from backends.protocol import Generation, ModelContainer, Progress
 from config.engines import ExLlamaV2Options

@@ -8,6 +8,7 @@ import pytest
 
 from backends.protocol import ModelContainer
 from config.engines import ExLlamaV2Options
+from tests.backends.adapters import NAMES, answered, each_gets_its_own_in_any_company, write_folder
 from tests.backends.batching import GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import PROMISES, Subject
@@ -58,3 +59,14 @@ async def test_beyond_its_window_hardly_anything_is_missing(family: str, tmp_pat
     near = [farthest(*pair) for pair in zip(ours, theirs, strict=True)]
     assert max(near[: len(LENGTHS) - 1]) < NEAR
     assert near[-1] < 0.1  # with chunks of 256 it is up to 1.2
+
+
+async def test_what_adapters_made_of_a_prompt_is_not_used_with_others(tmp_path: Path) -> None:
+    paths = {name: str(write_folder(tmp_path / name, name)) for name in NAMES}
+    adapted = msgspec.structs.replace(OPTIONS, adapters=paths, adapter_scaling={"clerk": 0.0})
+    container = await load("exllamav2", adapted)
+    await each_gets_its_own_in_any_company(container)
+    prompt = container.tokenize(STORY, special=True)
+    found = [(await answered(container, prompt, chosen))[1] for chosen in ("poet", "poet", "none")]
+    assert [ended.cached_tokens > 0 for ended in found] == [False, True, False]
+    await container.aclose()

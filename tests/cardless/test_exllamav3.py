@@ -9,7 +9,7 @@ import pytest
 import bundled
 from backends import catalog
 from backends.exllamav3 import loading
-from backends.exllamav3.library import installed
+from backends.exllamav3.container import installed
 from backends.protocol import ModelContainer
 from config.engines import ExLlamaV3Options, TransformersOptions
 from tests.backends.batching import (

@@ -17,8 +17,8 @@ import bundled
 from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllamav3 import loading
-from backends.exllamav3.architectures import DRAFTERS, HEADS, RINGS, SEES, STATES
-from backends.exllamav3.library import installed
+from backends.exllamav3.container import installed
+from backends.exllamav3.files import DRAFTERS, HEADS, RINGS, SEES, STATES
 from backends.exllamav3.loading import ExLlamaV3Model
 from backends.protocol import Ended, Generation
 from config.engines import ExLlamaV3Options

@@ -17,12 +17,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import bundled
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelContainer, TokenLogprob
-from backends.samplers import Sampling
+from backends.samplers import SAMPLERS, Sampling
 from backends.sampling.batch import SamplerBatch
 from backends.sampling.draw import Draw, way
 from backends.sampling.state import SamplerState, SamplingContext
+from backends.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options, LlamaCppOptions, TransformersOptions
 from tests.backends.batching import GREETING, STORY
 from tests.backends.contract import run
@@ -169,6 +169,12 @@ async def test_every_sampler_is_the_same_everywhere() -> None:
     assert len({tokens for found in theirs.values() for tokens in found}) > 100
     assert min(alike.values()) >= 2 * SEEDS - 2, alike
     assert max(distances.values()) < 2e-3, distances
+
+
+def test_every_parameter_of_a_sampler_is_in_a_setting() -> None:
+    """Seeds are in all of them; banned strings are the transcript's, and no sampler's."""
+    tried = set[str]().union(*(sampling.requested() for sampling in SETTINGS.values()))
+    assert set(SAMPLERS) - tried == {"seed", "banned_strings"}
 
 
 def test_the_table_has_every_setting() -> None:

@@ -102,5 +102,5 @@ async def test_without_a_card_the_reason_and_the_way_out_are_reported(kind: Kind
 def test_our_modules_do_not_import_the_library(kind: Kind) -> None:
     if find_spec(kind.name) is None:
         pytest.skip(f"{kind.name}'s source is not installed")
-    assert f"backends.{kind.name}.library" in sys.modules
+    assert f"backends.{kind.name}.container" in sys.modules
     assert torch.cuda.is_available() or kind.name not in sys.modules

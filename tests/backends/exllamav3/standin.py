@@ -6,7 +6,7 @@ compares them with the package's source) and the behaviour our adapter leans on.
 
 from collections.abc import Mapping
 
-from backends.exllamav3.library import ExLlamaV3Library
+from backends.exllamav3.container import ExLlamaV3Library
 from tests.backends.exllama import machine
 from tests.backends.exllamav3 import standin_sampler
 from tests.backends.exllamav3.standin_generator import Generator, Job

@@ -171,6 +171,12 @@ class Tokenizer(Words):
         return made
 
 
+class Linear:
+    def __init__(self, lora: "LoRA") -> None:
+        self.lora_a_tensors = {lora: torch.ones(2, 2)}
+        self.lora_b_tensors = {lora: torch.ones(2, 2)}
+
+
 class LoRA:
     machine: Any  # standin.Machine
     directory: str
@@ -180,7 +186,9 @@ class LoRA:
     def from_directory(cls, model, directory: str, lora_scaling: float = 1.0):
         made = cls()
         made.directory = directory
-        made.target_modules = {"model.layers.0": model} if cls.machine.adapters_fit else {}
+        layer = Linear(made)
+        made.target_modules = {"model.layers.0.q_proj": layer} if cls.machine.adapters_fit else {}
+        model.modules_dict = {}
         cls.machine.loaded.append(f"lora {directory}")
         return made
 

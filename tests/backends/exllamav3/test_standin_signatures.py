@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from backends.exllamav3.architectures import SEES
-from backends.exllamav3.sampling import OurSampler
+from backends.exllamav3.files import SEES
+from backends.exllamav3.loading import OurSampler
 from tests.backends.exllama.signatures import method_of, methods, ours, source
 from tests.backends.exllamav3 import standin, standin_sampler
 from tests.every import for_every
@@ -101,6 +101,17 @@ def test_our_sampler_is_called_as_theirs(package: Path) -> None:
         ("generator/generator.py", "self.max_batch_size = min(self.max_batch_size, c.num_slots)"),
         ("modules/sliding_attn.py", "sliding_window_overp: int = 2 * PAGE_SIZE"),
         ("model/lora.py", "self.target_modules[module_key] = target"),
+        ("model/lora.py", "model.modules_dict = {m.key: m for m in model}"),
+        ("modules/linear.py", "for lora, a in self.lora_a_tensors.items():"),
+        ("modules/attn.py", "bca = self.bc_attn.get(key)\n        if bca is None:"),
+        ("modules/attn.py", "if self.multi_qkv is not None and bsz * q_len <= 32:"),
+        ("modules/attn.py", "if self.multi_qg is None or bsz * q_len > 32:"),
+        ("modules/attn.py", "if self.multi_kv is None or bsz * q_len > 32:"),
+        ("modules/mlp.py", "if self.bc is not None and bsz * q_len <= MAX_BSZN:"),
+        ("modules/mlp.py", "elif self.multi_gu[s] is None or bsz * q_len > 32:"),
+        ("generator/pagetable.py", "r_hash = tensor_hash_checksum(page_ids, r_hash)"),
+        ("generator/job.py", "new_hash = tensor_hash_checksum(page_ids, last_hash)"),
+        ("generator/job.py", "prev_hash = None if p0 == 0 else seq.allocated_pages[p0 - 1].phash"),
         ("generator/generator.py", "def close(self):"),
         ("generator/generator.py", '"stage": "error"'),
         ("generator/generator.py", "draft_cache.max_num_tokens == cache.max_num_tokens"),
