@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
@@ -16,6 +17,7 @@ from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, PromptProgress
 from backends.snapshots import SnapshotMarks
+from backends.speculation import NO_DRAFT, StepDraft
 
 # ------------------------------------------------------------------------------------------ running
 # One job's sequence: its tokens, its pictures, and how far it has been computed.
@@ -41,6 +43,18 @@ class ImageCells(msgspec.Struct, frozen=True):
 
     def free(self) -> None:
         self.give_back(self.chunk)
+
+
+class Fed(msgspec.Struct, frozen=True):
+    """What a batch has of a job: its next `count` tokens, and behind them those `drafted`."""
+
+    running: "LlamaJob"
+    count: int
+    drafted: StepDraft = NO_DRAFT
+
+    @property
+    def rows(self) -> int:
+        return self.count + len(self.drafted.tokens)
 
 
 class LlamaJob:
@@ -71,6 +85,10 @@ class LlamaJob:
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
+        # The row of the last batch with the logits of its next token, where one waits to be drawn;
+        # and of what was drafted, the tokens whose cells stand behind the fed ones.
+        self.row: int | None = None
+        self.drafted: deque[int] = deque()
         self._marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
         self._reported = -1  # tokens of the prompt that were reported as processed
         self._began = 0.0
@@ -135,6 +153,17 @@ class LlamaJob:
         self.slot.tokens += self.tokens[self.fed : self.fed + count]
         self.fed += count
         return self._marks.reached(self.fed)
+
+    def drafts(self, token: int) -> bool:
+        """Whether `token` is what was drafted to come next."""
+        return bool(self.drafted) and self.drafted[0] == token
+
+    @property
+    def useful(self) -> int:
+        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
+        if self.job.max_tokens is None:
+            return len(self.tokens)
+        return self.job.max_tokens - (len(self.tokens) - self.prompt_tokens) - 1
 
     def progress(self) -> Iterator[PromptRead]:
         """How far its prompt is, where that has changed. What is computed a second time is not

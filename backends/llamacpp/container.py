@@ -1,19 +1,16 @@
 """Loads a GGUF file: see `backends.catalog.ContainerModule`."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 from backends.catalog import ModelFiles, command
 from backends.container import VocabularyTokenizer
-from backends.driver import DrivenContainer, run_abandonable
+from backends.driver import DrivenContainer, of_weights, run_loading
 from backends.encoder_driver import DrivenEncoder
 from backends.errors import BackendMissing, LoadFailed
 from backends.protocol import (
     EncoderContainer,
     ModelContainer,
     ModelInfo,
-    Progress,
     Report,
     Tokenizer,
 )
@@ -32,9 +29,11 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     assert isinstance(options, LlamaCppOptions)
     await trial.check(files, options)
-    chosen, reporting = options, _reporting(files, report)
-    loaded = await run_abandonable(
-        lambda wanted: loading.load(files, chosen, reporting(wanted)), loading.LlamaModel.free
+    chosen, size = options, files.size_bytes
+    loaded = await run_loading(
+        lambda tell: loading.load(files, chosen, of_weights(tell, size)),
+        report,
+        loading.LlamaModel.free,
     )
     engine = LlamaCppEngine(loaded)
     return DrivenContainer(engine, engine.keeper)
@@ -46,12 +45,17 @@ async def load_encoder(
     """As `load`."""
     assert isinstance(options, LlamaCppOptions)
     await trial.check(files, options)
-    chosen, reporting = options, _reporting(files, report)
-    loaded = await run_abandonable(
-        lambda wanted: encoder.load(files, chosen, reporting(wanted)),
+    chosen, size = options, files.size_bytes
+    loaded = await run_loading(
+        lambda tell: encoder.load(files, chosen, of_weights(tell, size)),
+        report,
         encoder.LlamaEncoderModel.free,
     )
     return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
+
+
+def preload() -> None:
+    """See `ContainerModule.preload`: all of it is imported here."""
 
 
 def tokenizer(info: ModelInfo) -> Tokenizer:
@@ -59,20 +63,3 @@ def tokenizer(info: ModelInfo) -> Tokenizer:
     if info.tokenizer_path is None:
         raise LoadFailed("the model has no vocabulary file")
     return VocabularyTokenizer(loading.load_vocabulary(Path(info.tokenizer_path)))
-
-
-def _reporting(
-    files: ModelFiles, report: Report
-) -> Callable[[Callable[[], bool]], Callable[[float], bool]]:
-    """From whether a load is still wanted to the callback that gets its progress."""
-    loop = asyncio.get_running_loop()
-
-    def reporting(wanted: Callable[[], bool]) -> Callable[[float], bool]:
-        def progress(done: float) -> bool:
-            step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
-            loop.call_soon_threadsafe(report, step)
-            return wanted()
-
-        return progress
-
-    return reporting

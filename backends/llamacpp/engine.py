@@ -17,7 +17,9 @@ With the bundled model the difference is within the noise (benchmarks/results/di
 """
 
 import ctypes
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +27,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, common, place
+from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
 from backends.constraints import Mask
-from backends.engine import JobFailed, PromptRead, PromptScored, Token
+from backends.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
-from backends.llamacpp.batch import Batch, LlamaJob
-from backends.llamacpp.kv_cache import PART, KvCache, LlamaSlotKeeper
+from backends.kept.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
+from backends.llamacpp.batch import Batch, Fed, LlamaJob
+from backends.llamacpp.kv_cache import PART, WHOLE, KvCache, LlamaSlotKeeper
 from backends.llamacpp.library import api
-from backends.llamacpp.loading import LlamaModel
+from backends.llamacpp.loading import LlamaModel, use_adapters
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
 from backends.snapshots import SnapshotBudget, places
+from backends.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
@@ -203,17 +207,18 @@ NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 class LlamaCppEngine:
     """See `backends.engine.Engine`. Owns the model and the context it was given."""
 
-    def __init__(self, loaded: LlamaModel) -> None:
+    def __init__(self, loaded: LlamaModel, speculation: Speculation | None = None) -> None:
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
+        self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
         self._cache = KvCache(loaded.context, split=loaded.split)
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._snapshots = SnapshotBudget(self._slots, loaded.snapshot_bytes)
         self._running: dict[int, LlamaJob] = {}
         self._forced: list[Token] = []
-        self._read: list[PromptRead] = []  # to be reported at the end of the step
+        self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
         self._batch = Batch(loaded.batch_size)
         moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
@@ -221,9 +226,14 @@ class LlamaCppEngine:
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
         self._rows = Rows(loaded.context, loaded.vocabulary)
+        self.kept: Beginnings = NothingKept()
+        self._coming = False  # a job waits for what the store reads
         self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
+        self._speculation = speculation or Speculation(loaded.speculation, even=loaded.split)
         self.info: ModelInfo = msgspec.structs.replace(
-            loaded.info, heeds_marks=self._takes_snapshots
+            loaded.info,
+            heeds_marks=self._takes_snapshots,
+            drafts=self._cache.goes_back and not self._speculation.is_off,
         )
         self.keeper = LlamaSlotKeeper(
             self._slots, loaded.context, self._cache, self._running, loaded.info
@@ -238,9 +248,18 @@ class LlamaCppEngine:
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)
         running.mask = mask
+        self._adapt(self.info.adapter_scales(job.adapters))
         self._running[key] = running
+        if self.info.drafts:
+            self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         self._threads.pause()
         return running.prompt_tokens
+
+    def _adapt(self, scales: tuple[float, ...]) -> None:
+        """No job with others is running."""
+        if scales != self._adapters:
+            use_adapters(self._loaded, scales)
+            self._adapters = scales
 
     def _reading(self, key: int, job: Generation) -> LlamaJob:
         chain = Chain(job, self._vocabulary, self.info.context_length)
@@ -264,9 +283,14 @@ class LlamaCppEngine:
             running.tokens.append(token)
             running.chain.accept(token)
             self._forced.append(Token(key, token))
+        while running.left and running.drafts(running.tokens[running.fed]):
+            self._advance(running)
+        if running.left:
+            self._cut_off(running)
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         running = self._running[key]
+        self._cut_off(running)
         kept = [token for token in self._forced if token.key != key]
         count += len(self._forced) - len(kept)
         self._forced = kept
@@ -282,6 +306,8 @@ class LlamaCppEngine:
         if self._encoder_thread is not None:
             self._encoder_thread.drop(running)
         running.free()
+        self._cut_off(running)
+        self._speculation.release(key)
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
         return running.cached
@@ -299,11 +325,16 @@ class LlamaCppEngine:
         for running in self._running.values():
             running.free()
         self._running.clear()
+        self._speculation.clear()
         self._forced.clear()
         self._cache.clear()
         self._slots[:] = [Slot(slot.index) for slot in self._slots]
 
     def close(self) -> None:
+        for running in self._running.values():
+            self._cut_off(running)
+        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
+            self._take_out(slot, 0)
         self.recover()
         if self._encoder_thread is not None:
             self._encoder_thread.close()
@@ -311,13 +342,18 @@ class LlamaCppEngine:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token | PromptScored | PromptRead | JobFailed]:
+    def step(self) -> Sequence[StepResult]:
         forced, self._forced = self._forced, []
+        if waiting := [running for running in self._running.values() if running.row is not None]:
+            return [*forced, *map(self._draw_next, waiting)]
         failed = (
             self._encode_images(self._encoder_thread) if self._encoder_thread is not None else ()
         )
+        self._coming = False
         work = self._decode()
-        if not work and self._encoder_thread is not None:
+        if not work and self._coming:
+            self.kept.wait(STEP_SECONDS)
+        elif not work and self._encoder_thread is not None:
             self._encoder_thread.wait(STEP_SECONDS)
         read, self._read = self._read, []
         return [*forced, *failed, *read, *self._score_all(work), *self._draw_all(work)]
@@ -353,7 +389,7 @@ class LlamaCppEngine:
             if code != NO_ROOM:
                 raise GenerationFailed(f"an image could not be decoded (code {code})")
 
-    def _decode(self) -> list[tuple[LlamaJob, int]]:
+    def _decode(self) -> list[Fed]:
         """Feed what this step has room for; returns who was fed how much, in the batch's order."""
         starting = True
         while True:
@@ -361,43 +397,70 @@ class LlamaCppEngine:
             if not work:
                 self._threads.pause()
                 return work
-            answering = len(work) == self._batch.rows
+            answering = sum(fed.count for fed in work) == len(work)
             self._threads.begin("decode" if answering else "prefill", self._batch.rows)
             result = api.llama_decode(self._context, self._batch.ready())
             if self._loaded.on_device:
                 api.llama_synchronize(self._context)  # wait here, without the GIL
             if result == 0:
-                self._fed(work, self._threads.end())
+                self._fed(work, self._threads.end(), answering=answering)
                 return work
             if result != NO_ROOM:
                 raise GenerationFailed(f"llama_decode failed with code {result}")
             self._threads.pause()
-            self._make_room()
+            if len(work) < self._batch.rows and answering:
+                self._speculation.undone()
+            else:
+                self._make_room()
             starting = False  # whoever made room would take it again
 
-    def _compose(self, *, starting: bool) -> list[tuple[LlamaJob, int]]:
-        """Newest tokens of all answers first, in slot order; then prompts, oldest first."""
+    def _compose(self, *, starting: bool) -> list[Fed]:
+        """Newest tokens of all answers first, in slot order, with what was drafted for them where
+        no prompt is read; then prompts, oldest first.
+        """
         self._batch.clear()
         answering = [r for r in self._running.values() if r.slot is not None and r.left == 1]
         # llama.cpp computes neighbouring sequences together when they come in order.
         answering.sort(key=lambda running: running.slot.index)  # type: ignore[union-attr]
+        drafting = starting and 0 < len(answering) == len(self._running)
+        drafts = self._drafts(answering) if drafting else {}
+        if drafts:
+            return [self._compose_draft(running, drafts) for running in answering]
         self._batch.singles(
             [running.tokens[-1] for running in answering],
             [running.position for running in answering],
             [running.slot.index for running in answering],  # type: ignore[union-attr]
         )
-        work = [(running, 1) for running in answering]
+        work = [Fed(running, 1) for running in answering]
         if len(answering) < len(self._running):
             room = self._chunk() - len(answering)
             work += self._compose_prompts(room, starting=starting)
         return work
+
+    def _drafts(self, answering: Sequence[LlamaJob]) -> Mapping[int, StepDraft]:
+        """What to verify behind their newest tokens, by key."""
+        if not self.info.drafts or (self._cache.slides and self._loaded.split and answering[1:]):
+            return {}  # see `KvCache.slides`
+        rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
+        return self._speculation.drafts([self._answering(running, rows) for running in answering])
+
+    def _answering(self, running: LlamaJob, rows: int) -> Answering:
+        room = min(rows, self.info.context_length - len(running.tokens))
+        return Answering(running.key, min(running.useful, room), room, running.mask)
+
+    def _compose_draft(self, running: LlamaJob, drafts: Mapping[int, StepDraft]) -> Fed:
+        assert running.slot is not None
+        draft = drafts.get(running.key, NO_DRAFT)
+        tokens = [running.tokens[-1], *draft.tokens]
+        self._batch.chunk(tokens, running.position, running.slot.index, last=True, every=True)
+        return Fed(running, 1, draft)
 
     def _chunk(self) -> int:
         timely = int(self._prompt_rate * STEP_SECONDS)
         most = self._loaded.micro_batch_size if self._cache.slides else self._loaded.batch_size
         return min(most, max(SMALLEST_CHUNK, timely) + len(self._running))
 
-    def _compose_prompts(self, room: int, *, starting: bool) -> list[tuple[LlamaJob, int]]:
+    def _compose_prompts(self, room: int, *, starting: bool) -> list[Fed]:
         work = []
         outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # each keeps one of its own
         for running in self._running.values():
@@ -421,40 +484,75 @@ class LlamaCppEngine:
             last = count == running.left
             at = running.position, running.slot.index
             self._batch.chunk(chunk, *at, last=last, every=scoring)
-            work.append((running, count))
+            work.append(Fed(running, count))
             room = 0 if self._cache.slides else room - count
         return work
 
-    def _fed(self, work: Sequence[tuple[LlamaJob, int]], seconds: float) -> None:
-        for running, count in work:
-            self._feed(running, count)
-            if running.job.reports_progress:
-                self._read += running.progress()
-        if self._batch.rows > SMALLEST_CHUNK:
+    def _fed(self, work: Sequence[Fed], seconds: float, *, answering: bool) -> None:
+        for fed in work:
+            fed.running.drafted = deque(fed.drafted.tokens)
+            self._feed(fed.running, fed.count)
+            if fed.running.job.reports_progress:
+                self._read += fed.running.progress()
+        if answering:
+            self._speculation.stepped(seconds)
+        elif self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
 
-    def _score_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[PromptScored]:
+    def _score_all(self, work: Sequence[Fed]) -> list[PromptScored]:
         scored, row = [], 0
-        for running, count in work:
+        for fed in work:
+            running, count = fed.running, fed.count
             if running.scoring and (found := self._rows.prompt_logprobs(running, row, count)):
                 scored.append(PromptScored(running.key, Scored(tuple(found))))
                 running.scored += len(found)
-            row += count
+            row += fed.rows
         return scored
 
-    def _draw_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[Token | JobFailed]:
+    def _draw_all(self, work: Sequence[Fed]) -> list[Token | JobFailed]:
         drawn: list[Token | JobFailed] = []
-        row = -1
-        for running, count in work:
-            row += count
-            if running.left:
-                continue
-            try:
-                drawn.append(self._rows.draw(running, row))
-            except Exception as error:  # noqa: BLE001 - its own parameters': the others go on
-                drawn.append(JobFailed(running.key, while_generating(error, "llama.cpp")))
+        row = 0
+        for fed in work:
+            if not fed.running.left:
+                fed.running.row = row + fed.count - 1
+                drawn.append(self._draw_next(fed.running, drafted=fed.drafted.meant))
+            row += fed.rows
         return drawn
+
+    def _draw_next(self, running: LlamaJob, drafted: int = 0) -> Token | JobFailed:
+        """The next token, from the row that waits. Where it is the one that was drafted, the next
+        row has the logits of the token behind it.
+        """
+        assert running.row is not None
+        try:
+            token = self._rows.draw(running, running.row)
+        except Exception as error:  # noqa: BLE001 - its own parameters': the others go on
+            return JobFailed(running.key, while_generating(error, "llama.cpp"))
+        if not drafted and not running.drafted:  # nearly all
+            running.row = None
+            return token
+        accepted = False
+        if running.drafts(token.id):
+            self._advance(running)
+            accepted = self._speculation.drew(running.key)
+        else:
+            self._cut_off(running)
+        return Token(token.key, token.id, token.logprob, drafted, accepted)
+
+    def _advance(self, running: LlamaJob) -> None:
+        """Its next token stands in the cache already, for it was drafted."""
+        assert running.row is not None
+        running.row += 1
+        running.drafted.popleft()
+        self._feed(running, 1)
+
+    def _cut_off(self, running: LlamaJob) -> None:
+        """Nothing of what was drafted and isn't fed is left."""
+        running.row = None
+        if running.drafted:
+            running.drafted.clear()
+            self._go_back(running, running.fed)
 
     # -- cells -----------------------------------------------------------------------------------
 
@@ -468,7 +566,18 @@ class LlamaCppEngine:
         if not running.scoring and self._worth_waiting(running, placement.keep):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
-        running.start(slot, self._take_over(slot, source, running, placement.keep))
+        found = self._longer(running, placement.keep)
+        if isinstance(found, Coming):
+            self._coming = True
+            return False
+        if found is not None or slot is not source or not placement.keep:
+            self._take_out(slot, placement.keep if slot is source else 0)
+        keep = 0 if found is None else self._fill(slot, found, running)
+        if not keep:
+            keep = self._take_over(slot, source, running, placement.keep)
+        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
+        slot.adapters = self._adapters
+        running.start(slot, keep)
         if self._takes_snapshots:
             marks = (*running.known_marks(), placement.parted)
             running.mark(places(len(running.tokens), running.fed, marks))
@@ -482,10 +591,18 @@ class LlamaCppEngine:
             slot.cuts_from = self._cache.cuts_from(slot.index, len(slot.tokens))
         named = running.job.slot
         if named is None:
-            compact, spare = self._loaded.split, self._spare
-            return place(running.known, self._slots, compact=compact, spare=spare)
-        slot = self._slots[named]
-        return None if slot.busy else place(running.known, [slot], compact=False)
+            return place(
+                running.known,
+                self._slots,
+                compact=self._loaded.split,
+                spare=self._spare,
+                owner=running.job.cached_for,
+                adapters=self._adapters,
+            )
+        slot, owner = self._slots[named], running.job.cached_for
+        if slot.busy:
+            return None
+        return place(running.known, [slot], compact=False, owner=owner, adapters=self._adapters)
 
     def _fits(self, running: LlamaJob) -> bool:
         """A shared pool must hold it beside the running jobs, with room for their next ones."""
@@ -501,7 +618,8 @@ class LlamaCppEngine:
         """
         most, found = len(running.tokens) - 1, False
         for other in self._running.values():
-            if other.slot is None or other.left <= 1:
+            alike = other.job.cached_for == running.job.cached_for
+            if other.slot is None or other.left <= 1 or not alike:
                 continue
             shared = min(common(other.tokens, running.tokens), most)
             if shared >= max(keep, other.fed) + WORTHWHILE:
@@ -509,6 +627,87 @@ class LlamaCppEngine:
                 if self._takes_snapshots:
                     other.mark([shared])
         return found
+
+    # -- the store of conversations: see `backends.kept` -----------------------------------------
+
+    def _longer(self, running: LlamaJob, keep: int) -> Found | Coming | None:
+        """A beginning of which more can be kept than of what the slots have. A job that names its
+        slot finds what is there alone.
+        """
+        if running.job.slot is not None or self._adapters != self.info.adapter_scales():
+            return None
+        return self.kept.longest(running.job.cached_for, running.known, keep)
+
+    def _take_out(self, slot: Slot, keep: int) -> None:
+        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
+        if they are worth it.
+        """
+        cells = len(slot.tokens)
+        if cells - keep < WORTHWHILE or slot.owner is None or self._is_elsewhere(slot):
+            return
+        if slot.adapters != self.info.adapter_scales():
+            return  # the store has what the model is loaded with alone
+        size = self._cache.size(slot.index, WHOLE) + sum(one.size for one in slot.snapshots)
+        lost = (cells - keep) / self._prompt_rate
+        if not self.kept.wants(slot.owner, slot.tokens, size, lost):
+            return
+        began = time.perf_counter()
+        whole = self._cache.state(slot.index, WHOLE)
+        if not len(whole):
+            return
+        taken = Taken(
+            owner=slot.owner,
+            tokens=tuple(slot.tokens),
+            cuts_from=self._cache.cuts_from(slot.index, cells),
+            whole=whole,
+            parts=tuple(Part(one.cells, one.state) for one in slot.snapshots),
+            conversation=slot.conversation,
+            seconds=cells / self._prompt_rate,
+        )
+        self.kept.keep(taken, time.perf_counter() - began)
+
+    def _is_elsewhere(self, slot: Slot) -> bool:
+        """Another slot begins with the same, and can be gone on from there."""
+        cells = len(slot.tokens)
+        for other in self._slots:
+            if other is slot or (other.owner, other.adapters) != (slot.owner, slot.adapters):
+                continue
+            if other.tokens[:cells] != slot.tokens:
+                continue
+            other.cuts_from = self._cache.cuts_from(other.index, len(other.tokens))
+            alike = len(other.tokens) == cells
+            if other.index < slot.index if alike else other.start(cells) > cells - WORTHWHILE:
+                return True
+        return False
+
+    def _fill(self, slot: Slot, found: Found, running: LlamaJob) -> int:
+        """Put a beginning back into `slot`, in place of what it holds; how many cells of `running`
+        could really be kept.
+        """
+        began, taken = time.perf_counter(), found.taken
+        self._empty(slot)
+        while not self._cache.fill(slot.index, taken.whole):
+            if not self._empty_another(slot):
+                return 0
+        slot.tokens = list(taken.tokens)
+        parts = [part for part in taken.parts if part.cells <= found.start]
+        snapshots = [Snapshot(part.cells, part.state, part.state.nbytes) for part in parts]
+        self._snapshots.adopt(slot, snapshots)
+        keep = self._kept(slot, running, found.start)
+        if keep:
+            self.kept.put_back(found, keep, time.perf_counter() - began)
+            self._read.append(PutBack(running.key, keep, found.tier))
+        return keep
+
+    def _empty_another(self, slot: Slot) -> bool:
+        """Make room in a pool that is full. False: there is nothing idle in it."""
+        idle = [one for one in self._slots if one is not slot and not one.busy and one.tokens]
+        if self._loaded.split or not idle:
+            return False
+        least = min(idle, key=lambda one: one.used)
+        self._take_out(least, 0)
+        self._empty(least)
+        return True
 
     def _take_over(self, slot: Slot, source: Slot, running: LlamaJob, keep: int) -> int:
         """Leave no more than the first `keep` cells of `running` in `slot`; returns how many could
@@ -550,7 +749,7 @@ class LlamaCppEngine:
 
     def _feed(self, running: LlamaJob, count: int) -> None:
         """So many more of its cells are computed."""
-        if running.feed(count) and self._takes_snapshots:
+        if running.feed(count) and self._takes_snapshots and not running.drafted:
             self._take_snapshot(running)
 
     def _take_snapshot(self, running: LlamaJob) -> None:
@@ -566,7 +765,9 @@ class LlamaCppEngine:
         """
         idle = [slot for slot in self._slots if not slot.busy and slot.tokens]
         if idle:
-            self._empty(min(idle, key=lambda slot: slot.used))
+            least = min(idle, key=lambda slot: slot.used)
+            self._take_out(least, 0)
+            self._empty(least)
             return
         started = [running for running in self._running.values() if running.slot is not None]
         if len(started) < 2:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from backends import bounds, devices, ggml, prebuilt, snapshots
+from backends import bounds, devices, ggml, model_folder, prebuilt, snapshots
 from backends.catalog import (
     CPU,
     IN_WSL,
@@ -30,17 +30,18 @@ from backends.catalog import (
     Placement,
     Translation,
     Way,
+    adapters,
     divided,
     renamed,
     smallest_first,
 )
 from backends.errors import LoadFailed
-from backends.huggingface import model_folder
 from backends.llamacpp import memory
 from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
 from backends.llamacpp.memory import CpuLayouts
 from backends.protocol import MemoryNeed
 from backends.samplers import Sampling
+from backends.speculation import STREAMS, TOGETHER
 from config.engines import EngineOptions, LlamaCppOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.
@@ -328,6 +329,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     projector = fitted(files, options).projector
     added = files.added_bytes if on_cpu(options) else 0
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
+    weights += sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
     if files.task != "generate":
         return memory.estimate(files, options, weights)
     scores = options.flash_attention == "off"
@@ -343,6 +345,11 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         engine=_buffers(files, options, layout) + encoder,
         snapshots=snapshot_bytes(files, options),
     )
+
+
+def adapter_paths(options: LlamaCppOptions) -> Sequence[Path]:
+    """The files of its LoRA adapters."""
+    return [Path(path).expanduser() for path in options.adapters.values()]
 
 
 def keys_of_a_layer(files: ModelFiles, options: LlamaCppOptions) -> int:
@@ -380,11 +387,17 @@ def _rounded(cells: int) -> int:
 
 
 def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
-    """Tokens of a batch with logits. One for each sequence; more, for the log probabilities of
-    prompts, where they cost little.
+    """Tokens of a batch with logits. One for each sequence, and those that are drafted; more, for
+    the log probabilities of prompts, where they cost little.
     """
     cheap = min(options.batch_size, OUTPUT_BYTES // (4 * vocabulary_size))
-    return max(cache_layout(files, options).slots, cheap)
+    slots = cache_layout(files, options).slots
+    return max(slots, min(options.batch_size, max(cheap, _drafted(options))))
+
+
+def _drafted(options: LlamaCppOptions) -> int:
+    """Tokens of a step with drafts, at most."""
+    return 0 if options.speculation.mode == "off" else STREAMS + TOGETHER
 
 
 def _pass(options: LlamaCppOptions, layout: Layout) -> tuple[int, int]:
@@ -409,7 +422,8 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
     else:
         mask = 2 * mask
     states = layout.slots * files.state_bytes  # of one layer
-    logits = 4 * layout.slots * files.vocab_size  # scored prompts add at most `OUTPUT_BYTES`
+    # Scored prompts add at most `OUTPUT_BYTES`.
+    logits = 4 * max(layout.slots, _drafted(options)) * files.vocab_size
     return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
 
 
@@ -509,6 +523,7 @@ def facts(options: EngineOptions) -> LoadFacts:
         cache_mode=_cache_mode(options.cache_type_k, options.cache_type_v),
         rope_scale=1 / scale if scale else None,
         chunk_size=options.batch_size,
+        adapters=adapters(options.adapters, options.adapter_scaling),
     )
 
 

@@ -47,6 +47,11 @@ class KvCache:
         return not self._recurrent and not self._window
 
     @property
+    def goes_back(self) -> bool:
+        """Whether the newest tokens of a sequence can be taken back."""
+        return not self._recurrent
+
+    @property
     def slides(self) -> bool:
         """Whether some of its layers see a window alone.
 
@@ -117,6 +122,12 @@ class KvCache:
             self._context, _pointer(data), size, sequence, flags
         )
         return data if taken == size else data[:0]
+
+    def fill(self, sequence: int, whole: State) -> bool:
+        """The sequence is again as it was when this `WHOLE` was taken, in place of what there is.
+        False: it is forgotten; there may be no room.
+        """
+        return self._read(sequence, whole, WHOLE)
 
     def put_back(self, sequence: int, part: State, position: int) -> bool:
         """The sequence is again as it was when this `PART` was taken, before `position` was there.
@@ -189,6 +200,9 @@ class LlamaSlotKeeper:
 
     def save(self, slot: int) -> SavedSlot:
         tokens = self._slots[slot].tokens
+        if tokens and self._slots[slot].adapters != self._info.adapter_scales():
+            text = "The slot was computed with adapters that its request chose; it can't be saved."
+            raise InvalidJob(text, "id_slot")
         if any(token < 0 for token in tokens):
             raise InvalidJob("A slot with an image can't be saved.", "id_slot")
         size = api.llama_state_seq_get_size(self._context, slot)
@@ -215,7 +229,8 @@ class LlamaSlotKeeper:
         if not read:
             self._cache.forget(slot)
             raise InvalidJob("The file's cells don't match this model as loaded.", "filename")
-        self._slots[slot].tokens = list(tokens)
+        self._slots[slot].tokens, self._slots[slot].owner = list(tokens), None
+        self._slots[slot].adapters = self._info.adapter_scales()
         return len(tokens)
 
     def erase(self, slot: int) -> int:

@@ -16,6 +16,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,13 @@ import msgspec
 import structlog
 
 from backends import devices, ggml, threads
-from backends.catalog import ModelFiles, divided
+from backends.catalog import ModelFiles, divided, loadable_adapters
 from backends.devices import own_name
-from backends.errors import BackendMissing, LoadFailed, OutOfMemory
+from backends.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.llamacpp.files import (
     INSTALLATION,
     MOST_SLOTS,
+    adapter_paths,
     cache_layout,
     changeable,
     context_length,
@@ -43,7 +45,7 @@ from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
-from config.engines import LlamaCppOptions
+from config.engines import LlamaCppOptions, SpeculationOptions
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
@@ -168,8 +170,10 @@ class LlamaModel(msgspec.Struct, frozen=True):
     batch_size: int
     micro_batch_size: int  # of them, rows of one pass over the graph
     snapshot_bytes: int  # that snapshots of sequences may take
+    speculation: SpeculationOptions
     threads: StepThreads
     on_device: bool  # decoding runs on beside the CPU
+    adapters: tuple[api.llama_adapter_lora_p, ...]  # freed with the model
     held: ExitStack  # gives back the newest first
 
     def free(self) -> None:
@@ -191,6 +195,7 @@ def load(
         model = load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
         vocabulary = LlamaVocabulary(model)
+        loras = _load_adapters(model, options)  # before the context, whose graph has them
         context = _make_context(model, files, options, vocabulary.size)
         undone.callback(api.llama_free, context)
         pictures = None
@@ -213,8 +218,10 @@ def load(
             batch_size=options.batch_size,
             micro_batch_size=min(options.micro_batch_size, options.batch_size),
             snapshot_bytes=snapshot_bytes(files, options),
+            speculation=options.speculation,
             threads=step_threads(context, options),
             on_device=on_device(options),
+            adapters=loras,
             held=undone.pop_all(),
         )
 
@@ -272,12 +279,47 @@ def load_model(
     return model
 
 
+def _load_adapters(
+    model: api.llama_model_p, options: LlamaCppOptions
+) -> tuple[api.llama_adapter_lora_p, ...]:
+    """In their order. Raises LoadFailed, which names the adapter."""
+    return tuple(
+        _load_adapter(model, name, path)
+        for name, path in zip(options.adapters, adapter_paths(options), strict=True)
+    )
+
+
+def _load_adapter(model: api.llama_model_p, name: str, path: Path) -> api.llama_adapter_lora_p:
+    adapter = api.llama_adapter_lora_init(model, str(path).encode()) if path.is_file() else None
+    if not adapter:
+        reason = last_errors() if path.is_file() else f"there is no file {path}"
+        raise LoadFailed(f"adapter {name!r} can't be used: {reason}")
+    if api.llama_adapter_get_alora_n_invocation_tokens(adapter):
+        raise LoadFailed(f"adapter {name!r} can't be used: it begins at tokens of its own (aLoRA)")
+    return adapter
+
+
+def use_adapters(loaded: LlamaModel, scales: Sequence[float]) -> None:
+    """Compute with its adapters at these scales from now on."""
+    chosen = [pair for pair in zip(loaded.adapters, scales, strict=True) if pair[1]]
+    pointers = (api.llama_adapter_lora_p_ctypes * len(chosen))()
+    for place, (adapter, _) in enumerate(chosen):
+        pointers[place] = adapter
+    numbers = (ctypes.c_float * len(chosen))(*(scale for _, scale in chosen))
+    if api.llama_set_adapters_lora(loaded.context, pointers, len(chosen), numbers):
+        raise GenerationFailed("llama.cpp can't use the adapters")
+
+
 def load_vocabulary(path: Path) -> LlamaVocabulary:
     """The vocabulary alone, without weights and device. Raises LoadFailed."""
     listen()
     params = api.llama_model_default_params()
     params.vocab_only = True
     params.n_gpu_layers = 0
+    # No device at all: to look for one opens it, and CUDA's context takes hundreds of megabytes of
+    # each card in a process that computes nothing there.
+    none = (ctypes.c_void_p * 1)()
+    params.devices = ctypes.addressof(none)
     model = api.llama_model_load_from_file(str(path).encode(), params)
     if not model:
         raise LoadFailed(f"llama.cpp can't read the vocabulary of {path.name}: {last_errors()}")
@@ -445,6 +487,11 @@ def on_device(options: LlamaCppOptions) -> bool:
     return ggml.offloads() and options.gpu_layers != 0 and bool(ggml.here().handles())
 
 
+def build() -> str:
+    """The bindings' version, and what the library says of how it was compiled."""
+    return f"{version('llama-cpp-python')} {api.llama_print_system_info().decode()}"
+
+
 def _info(
     model: api.llama_model_p,
     vocabulary: LlamaVocabulary,
@@ -474,8 +521,11 @@ def _info(
         reports_progress=True,
         reports_after_samplers=True,
         keeps_slots=True,
+        chooses_adapters=True,
+        adapters=loadable_adapters(options.adapters, options.adapter_scaling),
         generation_defaults=files.generation_defaults,
         layers=layers(),
         memory=memory_taken(files),
         tokenizer_path=str(files.path),
+        build=build(),
     )

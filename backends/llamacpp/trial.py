@@ -14,20 +14,19 @@ moment, as when memory ran out.
 import asyncio
 import hashlib
 import os
-import signal
 import sys
 import threading
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import structlog
 
 from backends.catalog import ModelFiles
-from backends.errors import BackendError, LoadFailed
-from backends.llamacpp.files import fitted, recognise
+from backends.container import EVERY_BYTE, try_vocabulary
+from backends.errors import BackendError, LoadFailed, process_end
+from backends.llamacpp.files import adapter_paths, fitted, recognise
 from backends.llamacpp.library import api
 from backends.protocol import EncoderContainer, Generation, Image, ModelContainer
 from backends.samplers import Sampling
@@ -43,17 +42,6 @@ KEPT = 1000  # files remembered; beyond that those that survived first are forgo
 REFUSED = 3  # the exit status of a child that got an error; Python's own are 1 and 2
 PICTURE = "picture"  # the line a child prints before it loads the projector
 FEW = 9  # tokens of a prompt: more than one pass of one token, and little for a CPU
-# Every byte that UTF-8 has: ASCII, what goes on a character, what begins one of two to four bytes.
-EVERY_BYTE = "".join(
-    map(
-        chr,
-        (
-            *(*range(0xC0), *range(0x80, 0x800, 0x40)),
-            *(0x800, *range(0x1000, 0x10000, 0x1000)),
-            *(0x10000, *range(0x40000, 0x110000, 0x40000)),
-        ),
-    )
-)
 
 
 async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SECONDS) -> None:
@@ -62,7 +50,8 @@ async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SE
     """
     files = fitted(files, options)
     survived = _verdict(files, options)
-    if options.trial == "never" or (options.trial == "auto" and survived.exists()):
+    may_die = options.host == "worker"  # where it is loaded, as well as a child
+    if options.trial == "never" or (options.trial == "auto" and (may_die or survived.exists())):
         return
     if await _survives(files, options, seconds + files.size_bytes / SLOWEST):
         _remember(survived)
@@ -72,6 +61,7 @@ def _verdict(files: ModelFiles, options: LlamaCppOptions) -> Path:
     """The empty file that stands for "it survived", named after all that a trial depends on."""
     library = Path(api._lib._name).resolve()  # noqa: SLF001 - compiled anew, it has the same version
     paths = (library, *files.parts, *([files.projector] if files.projector else ()))
+    paths += tuple(path for path in adapter_paths(options) if path.is_file())
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     facts = (stats, _reduced(options, CELLS))
     digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
@@ -114,7 +104,7 @@ async def _survives(files: ModelFiles, options: LlamaCppOptions, seconds: float)
             await child.wait()
     if status not in (0, REFUSED):
         at_picture = PICTURE.encode() in printed.split()
-        raise LoadFailed(_refusal(files, _end(status, errors), at_picture=at_picture))
+        raise LoadFailed(_refusal(files, process_end(status, errors), at_picture=at_picture))
     return status == 0
 
 
@@ -125,16 +115,6 @@ def _refusal(files: ModelFiles, end: str, *, at_picture: bool = False) -> str:
             "`vision: false` loads the model for text"
         )
     return f"{files.path.name} can't be loaded: a process that tried it {end}"
-
-
-def _end(status: int, errors: bytes) -> str:
-    """How a process ended, with its last words but for the folder of a source file in them."""
-    last = errors.decode(errors="replace").strip().rpartition("\n")[2].rpartition("/")[2][:200]
-    how = f"exited with status {status}"
-    if status < 0:
-        with suppress(ValueError):
-            how = f"was ended by {signal.Signals(-status).name}"
-    return f"{how} ({last})" if last else how
 
 
 # ------------------------------------------------------------------------------------- in the child
@@ -148,6 +128,7 @@ def _reduced(options: LlamaCppOptions, cells: int) -> LlamaCppOptions:
         cache_tokens=None,
         max_concurrent=2,
         ttl=None,
+        host=None,
         gpu_layers=0,
         main_gpu=None,
         tensor_split=(),
@@ -202,8 +183,7 @@ async def _encode(model: EncoderContainer) -> None:
 
 async def _write(model: ModelContainer) -> None:
     """Two requests at once, one greedy and one not; and all of the vocabulary as text."""
-    prompt = model.tokenize(EVERY_BYTE, special=True)[-FEW:] or (0,)
-    model.detokenize(range(model.info.vocab_size))
+    prompt = try_vocabulary(model)[-FEW:] or (0,)
     await asyncio.gather(*(_answer(model, prompt, temperature) for temperature in (0.0, 1.0)))
 
 

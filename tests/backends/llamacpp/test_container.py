@@ -16,7 +16,7 @@ from backends.errors import LoadFailed, OutOfMemory
 from backends.llamacpp import loading
 from backends.protocol import Generation, ModelContainer, Progress
 from backends.samplers import Sampling
-from config.engines import LlamaCppOptions
+from config.engines import LlamaCppOptions, SpeculationOptions
 from tests.backends import gguf_grown
 from tests.backends.batching import BATCHING, GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
@@ -39,7 +39,14 @@ SPLIT = LlamaCppOptions(max_concurrent=4, context_length=512)
 SHARED = LlamaCppOptions(max_concurrent=4, context_length=512, cache_tokens=1024)
 
 
-@pytest.fixture(params=[SPLIT, SHARED], ids=["split", "shared"])
+DRAFTING = msgspec.structs.replace(SPLIT, speculation=SpeculationOptions(mode="ngram"))
+SHARED_DRAFTING = msgspec.structs.replace(SHARED, speculation=SpeculationOptions(mode="ngram"))
+
+
+@pytest.fixture(
+    params=[SPLIT, SHARED, DRAFTING, SHARED_DRAFTING],
+    ids=["split", "shared", "split with drafts", "shared with drafts"],
+)
 async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
     loaded = await load(request.param)
     yield loaded

@@ -13,12 +13,15 @@ import pytest
 
 from backends import catalog
 from backends.errors import InvalidJob
+from backends.kept.beginnings import Beginnings, NothingKept
+from backends.kept.store import KeptStore
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
 from backends.protocol import Generation
-from config.engines import LlamaCppOptions
+from config.engines import LlamaCppOptions, SpeculationOptions
 from tests.backends import gguf_grown
 from tests.backends.cache_fuzz import Fuzz, check
+from tests.backends.kept.dear import DearBeginnings
 from tests.backends.llamacpp import cache_kinds, random_projector
 
 LENGTH = 160  # of the context
@@ -37,6 +40,12 @@ LAYOUTS = {
     "few snapshots": msgspec.structs.replace(
         COLD, max_concurrent=4, cache_tokens=256, snapshot_memory=100_000
     ),
+    "drafts in a small pool": msgspec.structs.replace(
+        COLD, max_concurrent=4, cache_tokens=256, speculation=SpeculationOptions(mode="ngram")
+    ),
+    "drafts, split": msgspec.structs.replace(
+        COLD, max_concurrent=4, speculation=SpeculationOptions(mode="ngram")
+    ),
     "long pool": msgspec.structs.replace(
         COLD, max_concurrent=4, cache_tokens=2048, context_length=LONG, micro_batch_size=16
     ),
@@ -44,6 +53,7 @@ LAYOUTS = {
         COLD, max_concurrent=4, context_length=LONG, micro_batch_size=16
     ),
 }
+QUICK = ("small pool", "long split")  # of the layouts, what is tried with the store each time
 GROWN = ("gpt-oss", "qwen35", "granitehybrid", "nemotron_h")
 CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another order
 
@@ -80,6 +90,28 @@ def test_what_is_found_in_the_cache_is_what_would_be_computed(
     assert tried(model, options, jobs=40) > 50
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS],
+)
+def test_what_is_put_back_from_the_store_is_what_would_be_computed(
+    model: Path, layout: str
+) -> None:
+    store = KeptStore(memory=20_000_000)
+    kept = DearBeginnings(store, "the same engine", "model")
+    tried(model, LAYOUTS[layout], jobs=30, kept=kept)
+    assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_however_long_it_is_put_back(model: Path, options: LlamaCppOptions, seed: int) -> None:
+    store = KeptStore(memory=20_000_000)
+    kept = DearBeginnings(store, "the same engine", "model")
+    tried(model, options, jobs=300, seed=seed, kept=kept)
+    assert store.counts().tokens["memory"] > 300
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_however_long_it_goes_on(model: Path, options: LlamaCppOptions, seed: int) -> None:
@@ -95,6 +127,7 @@ def tried(
     seed: int = 0,
     cold: LlamaCppOptions = COLD,
     close: float = CLOSE,
+    kept: Beginnings | None = None,
 ) -> int:
     """Runs so many jobs in random company; returns how many of their tokens came from the cache.
     `cold`: of what computes them again, whose log probabilities are that `close`.
@@ -102,7 +135,11 @@ def tried(
     alone = msgspec.structs.replace(cold, context_length=options.context_length)
     with engine(model, options) as tested, engine(model, alone) as anew:
         fuzz = LlamaFuzz(tested, random.Random(seed))
+        if kept is not None:
+            tested.kept = kept
         fuzz.run(jobs)
+        if kept is not None:
+            fuzz.take_turns(fuzz.swap)
         for asked in fuzz.answered:
             check(asked, anew, close)
     return fuzz.found
@@ -118,6 +155,8 @@ class LlamaFuzz(Fuzz):
         self._saved: list[bytes] = []
 
     def between(self) -> None:
+        if not isinstance(self.engine.kept, NothingKept) and not self.rng.randrange(3):
+            self.swap()
         keeper = self.engine.keeper
         slots = range(len(keeper.cells()))
         idle = [slot for slot in slots if slot not in keeper.places().values()]
@@ -131,6 +170,13 @@ class LlamaFuzz(Fuzz):
                 assert not keeper.cells()[slot]
         elif all(token >= 0 for token in self.engine.keeper._slots[slot].tokens):  # noqa: SLF001
             self._saved.append(bytes(keeper.save(slot).data))
+
+    def swap(self) -> None:
+        """As when the model is unloaded and loaded again, but for what is being answered."""
+        for slot in self.engine._slots:  # noqa: SLF001
+            if not slot.busy:
+                self.engine._take_out(slot, 0)  # noqa: SLF001
+                self.engine._empty(slot)  # noqa: SLF001
 
     def dressed(self, job: Generation) -> Generation:
         """Pictures: the same place in the same text has the same picture, mostly."""

@@ -11,7 +11,7 @@ pytest.importorskip("llama_cpp")
 from tests.backends import gguf_grown
 from tests.backends.llamacpp import cache_kinds
 from tests.backends.turns import (
-    LENGTHS,
+    TRIED,
     Talker,
     conversation,
     four_conversations_take_turns,
@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", TRIED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_hardly_anything_is_computed_again(server: Served, kind: str, length: int) -> None:
     talk = conversation(length, name=str(length))

@@ -1,0 +1,165 @@
+"""Drafts change no answer: greedy text is equal token for token, what is sampled has the same
+distribution, for every kind of memory llama.cpp has, whatever else a job has.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy
+import pytest
+
+import bundled
+from backends import catalog
+from backends.driver import DrivenContainer
+from backends.llamacpp import loading
+from backends.llamacpp.engine import LlamaCppEngine
+from backends.protocol import Generation
+from backends.samplers import Sampling
+from backends.speculation import Speculation
+from config.engines import LlamaCppOptions
+from tests.backends import gguf_grown
+from tests.backends.contract import GREEDY
+from tests.backends.drafting import ALWAYS, OFF, Oracle, answers, check_greedy_answers, same
+from tests.backends.llamacpp import cache_kinds
+from tests.backends.llamacpp.test_kv_cache import GROWN
+
+pytestmark = pytest.mark.anyio
+EXACT = LlamaCppOptions(
+    max_concurrent=4,
+    context_length=160,
+    threads=1,
+    cache_type_k="f32",
+    cache_type_v="f32",
+    flash_attention="off",
+    speculation=OFF,
+)
+LAYOUTS = {
+    "split": EXACT,
+    "pool": msgspec.structs.replace(EXACT, cache_tokens=640),
+    "small pool": msgspec.structs.replace(EXACT, cache_tokens=256),
+}
+
+
+@asynccontextmanager
+async def container(
+    path: Path, options: LlamaCppOptions, speculation: Speculation | None = None
+) -> AsyncIterator[DrivenContainer]:
+    files = catalog.recognise(path)
+    assert files is not None
+    loaded = loading.load(files, options, lambda _: True)
+    made = DrivenContainer(LlamaCppEngine(loaded, speculation))
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+@pytest.fixture(scope="module", params=[*cache_kinds.KINDS, *GROWN])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param in GROWN:
+        return gguf_grown.write(request.param, folder / "model.gguf")
+    return cache_kinds.write(request.param, folder / "model.gguf")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_greedy_answers_are_the_same(model: Path, layout: str) -> None:
+    options = LAYOUTS[layout]
+    oracle = Oracle(even=layout == "split")
+    async with container(model, options) as plain, container(model, options, oracle) as tested:
+        await check_greedy_answers(plain, tested, oracle)
+
+
+async def test_where_a_sequence_cannot_be_cut_nothing_is_drafted(tmp_path: Path) -> None:
+    path = cache_kinds.write("mamba", tmp_path / "model.gguf")
+    options = msgspec.structs.replace(EXACT, speculation=ALWAYS)
+    async with container(path, options) as recurrent:
+        assert not recurrent.info.drafts
+        job = Generation(prompt=(97, 98, 99) * 9, sampling=GREEDY, max_tokens=30)
+        [answer] = await answers(recurrent, [job])
+        assert answer.ended is not None
+        assert answer.ended.drafted_tokens == 0
+
+
+async def test_drafts_are_counted(tmp_path: Path) -> None:
+    path = cache_kinds.write("llama", tmp_path / "model.gguf")
+    options = msgspec.structs.replace(EXACT, speculation=ALWAYS)
+    async with container(path, options) as drafting:
+        assert drafting.info.drafts
+        # what is forced by a bias alone is sampled: the same token again and again
+        only = msgspec.structs.replace(GREEDY, allowed_tokens=(97,))
+        job = Generation(prompt=(97, 98, 99), sampling=only, max_tokens=40)
+        [answer] = await answers(drafting, [job])
+        ended = answer.ended
+        assert ended is not None
+        assert answer.tokens == [97] * 40
+        assert 20 < ended.accepted_tokens <= ended.drafted_tokens < 40
+        none = msgspec.structs.replace(job, drafts=0)
+        [answer] = await answers(drafting, [none])
+        assert answer.ended is not None
+        assert answer.ended.drafted_tokens == 0
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0])
+async def test_a_seed_gives_the_same_text(temperature: float) -> None:
+    options = msgspec.structs.replace(EXACT, context_length=512)
+    drafting = msgspec.structs.replace(options, speculation=ALWAYS)
+    async with container(bundled.GGUF, options) as plain, container(bundled.GGUF, drafting) as fast:
+        prompt = plain.tokenize("one two three four one two three four one two", special=True)
+        accepted = 0
+        for seed in range(8):
+            sampling = Sampling(temperature=temperature, seed=seed)
+            job = Generation(prompt=prompt, sampling=sampling, max_tokens=60)
+            [expected], [found] = await answers(plain, [job]), await answers(fast, [job])
+            same(found, expected)
+            assert found.ended is not None
+            accepted += found.ended.accepted_tokens
+        assert accepted
+
+
+async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
+    """Pearson's test of the third token of many answers, two of which were drafted and verified in
+    the pass it comes from: as often as the model finds it likely after these two.
+    """
+    path = cache_kinds.write("llama", tmp_path / "model.gguf")
+    options = msgspec.structs.replace(EXACT, speculation=ALWAYS)
+    letters = tuple(range(97, 101))
+    sampling = Sampling(temperature=1.0, allowed_tokens=letters)
+    runs = [[110, 111, one, two, three] for one in letters for two in letters for three in (97, 99)]
+    prompt = (*[token for run in runs for token in run][-140:], 110, 111)
+    job = Generation(prompt=prompt, sampling=sampling, max_tokens=4)
+    seen: dict[tuple[int, ...], Counter[int]] = {}
+    accepted = 0
+    async with container(path, options) as drafting:
+        for _ in range(150):
+            for answer in await answers(drafting, [job] * 8):
+                assert answer.ended is not None
+                first, second, third, _last = answer.tokens
+                accepted += answer.ended.accepted_tokens
+                seen.setdefault((first, second), Counter())[third] += 1
+        assert accepted > 400
+        for before, counts in seen.items():
+            if counts.total() >= 60:
+                expected = await likely(drafting, (*prompt, *before), letters)
+                total = counts.total()
+                apart = sum(
+                    (counts[letter] - total * chance) ** 2 / (total * chance)
+                    for letter, chance in zip(letters, expected, strict=True)
+                )
+                assert apart < 24.0  # three degrees of freedom: once in 40,000
+    assert seen
+
+
+async def likely(
+    asked: DrivenContainer, prompt: tuple[int, ...], letters: Sequence[int]
+) -> Sequence[float]:
+    """The probabilities of `letters` alone after `prompt`."""
+    job = Generation(prompt=prompt, sampling=GREEDY, max_tokens=1, logprobs=257, drafts=0)
+    [answer] = await answers(asked, [job])
+    [logprob] = answer.pieces[0].logprobs
+    found = {candidate.token: candidate.logprob for candidate in logprob.top}
+    powers = numpy.exp([found[letter] for letter in letters])
+    return [float(power) for power in powers / powers.sum()]
