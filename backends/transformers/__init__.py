@@ -10,7 +10,7 @@
     solo.py       jobs that can't share passes, one after another through `generate`, with the
                   model's own processor
     engine.py     the engine the driver steps: batching and solo side by side
-    encoder.py    models that make vectors or rank; encoders.py: recognises their folders
+    encoder.py    models that make vectors or rank
     container.py  entry point: `load`
 
 Batching is our own step loop over the model's plain forward, not transformers'

@@ -16,26 +16,30 @@ job's parameters raise is that job's alone: the others' tokens and random number
 would have been without it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
 import msgspec
 import torch
 
-from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, common, place
+from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
 from backends.constraints import Mask
-from backends.engine import JobFailed, PromptScored, Token
-from backends.huggingface.vocabulary import HfVocabulary
+from backends.engine import JobFailed, PromptScored, PutBack, Token
+from backends.kept.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.snapshots import SnapshotBudget, SnapshotMarks, places
+from backends.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
-from backends.transformers.grid import Grid, GridLimit, Size, fit
+from backends.transformers.grid import Grid, GridLimit, Size, as_bytes, fit
 from backends.transformers.memory import ran_out, while_generating
+from backends.vocabulary import HfVocabulary
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -100,7 +104,7 @@ FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 # `LayerPattern.stepwise`.
 STEP_COST = 8
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
-Result: TypeAlias = Token | PromptScored | JobFailed
+Result: TypeAlias = Token | PromptScored | PutBack | JobFailed
 
 
 class BatchRow:
@@ -116,12 +120,32 @@ class BatchRow:
         # Tokens of the prompt whose log probabilities are reported, or not requested.
         self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
         self.row: int | None = None
+        # Of what was drafted, the tokens whose cells stand behind the fed ones; and the logits
+        # behind all that was verified, (tokens, vocabulary), while some wait to be drawn from.
+        self.drafted: deque[int] = deque()
+        self.logits: torch.Tensor | None = None
         taken_back = bool(job.sampling.banned_strings)
         self.marks = SnapshotMarks(len(job.prompt), taken_back=taken_back)
 
     @property
     def left(self) -> int:
         return len(self.tokens) - self.fed
+
+    @property
+    def useful(self) -> int:
+        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
+        if self.job.max_tokens is None:
+            return len(self.tokens)
+        return self.job.max_tokens - (len(self.tokens) - len(self.job.prompt)) - 1
+
+    def drafts(self, token: int) -> bool:
+        """Whether `token` is what was drafted to come next."""
+        return bool(self.drafted) and self.drafted[0] == token
+
+    def forget_drafts(self) -> None:
+        """What was drafted and isn't fed is garbage behind its end."""
+        self.drafted.clear()
+        self.logits = None
 
     @property
     def until(self) -> int:
@@ -143,7 +167,7 @@ class BatchRow:
 class Batching:
     """The jobs that share passes. Only the engine's thread calls it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a part of one engine
         self,
         forward: Forward,
         grid: Grid,
@@ -152,14 +176,18 @@ class Batching:
         vocabulary: HfVocabulary,
         context: SamplingContext,
         threads: StepThreads,
+        speculation: Speculation | None = None,
     ) -> None:
+        """`speculation`: None where nothing is drafted; not where layers keep states."""
         self._forward = forward
+        self._speculation = speculation
         self._grid = grid
         self._limit = limit
         self._context = context
         self._threads = threads
         self._slots: list[Slot] = []  # one per row
         self._snapshots = SnapshotBudget(self._slots, snapshot_bytes)
+        self.drafts = speculation is not None
         self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
         self._busy: list[BatchRow] = []  # the first rows, in order
         self._jobs: dict[int, BatchRow] = {}
@@ -168,12 +196,17 @@ class Batching:
         self._sampler = Sampler(context, vocabulary.piece)
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
+        self.kept: Beginnings = NothingKept()
+        self._coming = False  # a job waits for what the store reads
+        self._put_back: list[PutBack] = []  # to be reported at the end of the step
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
-        self._jobs[key] = BatchRow(key, job, self._context)
-        self._jobs[key].state.mask = mask
+        running = self._jobs[key] = BatchRow(key, job, self._context)
+        running.state.mask = mask
+        if self._speculation is not None:
+            self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         self._threads.pause()
         return len(job.prompt)
 
@@ -184,9 +217,14 @@ class Batching:
             running.tokens.append(token)
             running.state.accepted()
             self._forced.append(Token(key, token))
+        while running.left and running.drafts(running.tokens[running.fed]):
+            self._advance(running)
+        if running.left:
+            running.forget_drafts()
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         running = self._jobs[key]
+        running.forget_drafts()
         kept = [token for token in self._forced if token.key != key]
         count += len(self._forced) - len(kept)
         self._forced = kept
@@ -200,13 +238,23 @@ class Batching:
 
     def release(self, key: int) -> int:
         running = self._jobs.pop(key)
+        running.forget_drafts()
+        if self._speculation is not None:
+            self._speculation.release(key)
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
         return running.cached
 
+    def take_all_out(self) -> None:
+        """The model goes: into the store with what is worth it."""
+        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
+            self._take_out(slot, 0)
+
     def clear(self) -> None:
         """Forget all jobs and all cells."""
         self._jobs.clear()
+        if self._speculation is not None:
+            self._speculation.clear()
         self._busy.clear()
         self._slots.clear()
         self._forced.clear()
@@ -217,15 +265,23 @@ class Batching:
 
     def step(self) -> list[Result]:
         forced, self._forced = self._forced, []
+        if waiting := [running for running in self._busy if running.logits is not None]:
+            return [*forced, *self._draw_next(waiting)]
+        self._coming = False
         self._start_waiting()
         self._grow()
-        return [*forced, *self._continue_answers(), *self._read_prompts()]
+        if self._coming and not self._busy:
+            self.kept.wait(STEP_SECONDS)
+        put_back, self._put_back = self._put_back, []
+        return [*forced, *put_back, *self._continue_answers(), *self._read_prompts()]
 
     def _continue_answers(self) -> list[Result]:
         """One token for every job that has all but its newest token in the grid."""
         rows = [row for row, one in enumerate(self._busy) if one.left == 1 and not one.scoring]
         if not rows:
             return []
+        if len(rows) == len(self._jobs) and (drafts := self._drafts()):
+            return self._verify(drafts)
         first, last = rows[0], rows[-1] + 1
         # A job still reading its prompt may sit between: what is written for it is garbage, at a
         # cell that its next chunk overwrites before it is read. Its states are put back.
@@ -234,7 +290,9 @@ class Batching:
         states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
         self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
-        self._threads.end()
+        seconds = self._threads.end()
+        if self._speculation is not None and len(rows) == len(self._jobs):
+            self._speculation.stepped(seconds)
         for row, kept in states.items():
             self._grid.put_back(row, kept)
         if len(rows) < len(span):
@@ -243,6 +301,62 @@ class Batching:
         for running in ready:
             self._fed(running, 1)
         return self._draw(ready, logits)
+
+    def _drafts(self) -> Mapping[int, StepDraft]:
+        """What to verify behind the newest tokens of all jobs, by key."""
+        if self._speculation is None:
+            return {}
+        cells = min(self._grid.capacity, self._limit.length)
+        rooms = [cells - len(running.tokens) for running in self._busy]
+        answering = [
+            Answering(running.key, min(running.useful, room), room, running.state.mask)
+            for running, room in zip(self._busy, rooms, strict=True)
+        ]
+        return self._speculation.drafts(answering)
+
+    def _verify(self, drafts: Mapping[int, StepDraft]) -> list[Result]:
+        """One token for every job, and the logits of those behind it."""
+        assert self._speculation is not None
+        tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
+        self._threads.begin("decode", len(tokens) * len(tokens[0]))
+        logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
+        self._speculation.stepped(self._threads.end())
+        for running, row in zip(self._busy, logits, strict=True):
+            running.drafted = deque(drafts[running.key].tokens)
+            running.logits = row
+            self._fed(running, 1)
+        return self._draw_next(tuple(self._busy), drafts)
+
+    def _draw_next(
+        self, waiting: Sequence[BatchRow], drafts: Mapping[int, StepDraft] = {}
+    ) -> list[Result]:
+        """The next tokens, from logits that wait. Where one is what was drafted, the logits behind
+        it are those of the token after it.
+        """
+        rows = [row.logits[-len(row.drafted) - 1] for row in waiting if row.logits is not None]
+        results: list[Result] = []
+        for running, token in zip(waiting, self._draw(waiting, torch.stack(rows)), strict=True):
+            if isinstance(token, Token):
+                accepted = self._verified(running, token.id)
+                drafted = drafts.get(running.key, NO_DRAFT).meant
+                results.append(Token(token.key, token.id, token.logprob, drafted, accepted))
+            else:
+                results.append(token)
+        return results
+
+    def _verified(self, running: BatchRow, token: int) -> bool:
+        """Whether it was drafted; if not, nothing behind it is of use."""
+        assert self._speculation is not None
+        if not running.drafts(token):
+            running.forget_drafts()
+            return False
+        self._advance(running)
+        return self._speculation.drew(running.key)
+
+    def _advance(self, running: BatchRow) -> None:
+        """Its next token has its cells already, for it was drafted."""
+        running.drafted.popleft()
+        self._fed(running, 1)
 
     def _read_prompts(self) -> Sequence[Result]:
         """The next chunk of the oldest prompt, together with its neighbours' where they fit."""
@@ -380,10 +494,19 @@ class Batching:
         if not running.scoring and self._worth_waiting(running, placement.keep):
             return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
-        if slot is not source:
-            self._grid.copy(source.index, slot.index, placement.keep)
-            slot.copy(source)
-        keep = self._cut(slot, placement.keep)
+        found = self._longer(running, placement.keep)
+        if isinstance(found, Coming):
+            self._coming = True
+            return
+        if found is not None or slot is not source or not placement.keep:
+            self._take_out(slot, placement.keep if slot is source else 0)
+        keep = 0 if found is None else self._fill(slot, found, running)
+        if not keep:
+            if slot is not source:
+                self._grid.copy(source.index, slot.index, placement.keep)
+                slot.copy(source)
+            keep = self._cut(slot, placement.keep)
+        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
         slot.busy = True
         self._exchange(slot.index, len(self._busy))
         running.row, running.fed = len(self._busy), keep
@@ -394,7 +517,8 @@ class Batching:
 
     def _place(self, running: BatchRow) -> Placement:
         spare = FEW + self._grid.row_bytes // COPIED
-        found = place(running.known, self._slots, compact=False, spare=spare)
+        owner = running.job.cached_for
+        found = place(running.known, self._slots, compact=False, spare=spare, owner=owner)
         length = len(running.tokens)
         if self._forward.stepwise and (length - found.keep) * STEP_COST > length:
             return Placement(found.slot, found.slot, 0)  # one pass takes less
@@ -409,6 +533,67 @@ class Batching:
         last = length - 1 - length // STEP_COST
         near = [mark for mark in marks if mark >= last] or [last]
         return places(length, running.fed, near, step=length)
+
+    # -- the store of conversations: see `backends.kept` -----------------------------------------
+
+    def _longer(self, running: BatchRow, keep: int) -> Found | Coming | None:
+        """A beginning of which more can be kept than of what the rows have."""
+        found = self.kept.longest(running.job.cached_for, running.known, keep)
+        length = len(running.tokens)
+        if not isinstance(found, Found) or not self._forward.stepwise:
+            return found
+        if (length - found.start) * STEP_COST > length:
+            return None  # one pass takes less
+        return found
+
+    def _take_out(self, slot: Slot, keep: int) -> None:
+        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
+        if they are worth it.
+        """
+        cells = len(slot.tokens)
+        if cells - keep < WORTHWHILE or slot.owner is None:
+            return
+        size = sum(one.size for one in slot.snapshots) + self._grid.state_bytes
+        size += (self._grid.row_bytes - self._grid.state_bytes) * cells // self._grid.capacity
+        lost = (cells - keep) / self._prompt_rate
+        if not self.kept.wants(slot.owner, slot.tokens, size, lost):
+            return
+        began = time.perf_counter()
+        taken = Taken(
+            owner=slot.owner,
+            tokens=tuple(slot.tokens),
+            cuts_from=cells if self._grid.keeps_states else 0,
+            whole=self._grid.whole(slot.index, cells),
+            parts=tuple(Part(one.cells, as_bytes(one.state)) for one in slot.snapshots),
+            conversation=slot.conversation,
+            seconds=cells / self._prompt_rate,
+        )
+        self.kept.keep(taken, time.perf_counter() - began)
+
+    def _fill(self, slot: Slot, found: Found, running: BatchRow) -> int:
+        """Put a beginning back into `slot`, in place of what it holds; how many cells of `running`
+        could really be kept. 0: nothing was changed.
+        """
+        began, taken, first = time.perf_counter(), found.taken, found.start
+        if not self._grid.row_bytes:  # layers learn their shape in their first pass
+            self._forward.run(slot.index, [(running.tokens[0],)], [0])
+        snapshots = [
+            Snapshot(part.cells, state, part.state.nbytes)
+            for part in taken.parts
+            if part.cells <= first and (state := self._grid.state_of(part.state, slot.index))
+        ]
+        goes_back = self._grid.keeps_states and first < len(taken.tokens)
+        if goes_back and (not snapshots or snapshots[-1].cells != first):
+            return 0
+        if not self._grid.fill(slot.index, taken.whole, len(taken.tokens), first):
+            return 0
+        slot.tokens = list(taken.tokens[:first])
+        self._snapshots.adopt(slot, snapshots)
+        if goes_back:
+            self._grid.put_back(slot.index, snapshots[-1].state)
+        self.kept.put_back(found, first, time.perf_counter() - began)
+        self._put_back.append(PutBack(running.key, first, found.tier))
+        return first
 
     def _cut(self, slot: Slot, cells: int) -> int:
         """Leave no more than the first `cells`; returns how many are left."""
@@ -426,7 +611,7 @@ class Batching:
         """
         most, found = len(running.tokens) - 1, False
         for other in self._busy:
-            if other.left <= 1:
+            if other.left <= 1 or other.job.cached_for != running.job.cached_for:
                 continue
             shared = min(common(other.tokens, running.tokens), most)
             if shared >= max(keep, other.fed) + WORTHWHILE:
@@ -445,17 +630,18 @@ class Batching:
         slot = self._slots[running.row]
         slot.busy, slot.used = False, self._releases
         last = len(self._busy) - 1
-        self._exchange(running.row, last)
+        self._exchange(running.row, last, drafted=len(self._busy[last].drafted))
         self._busy[running.row] = self._busy[last]
         self._busy[running.row].row = running.row
         self._busy.pop()
         running.row = None
 
-    def _exchange(self, one: int, other: int) -> None:
+    def _exchange(self, one: int, other: int, drafted: int = 0) -> None:
+        """`drafted`: how many cells stand behind those that the slot of `other` knows."""
         if one == other:
             return
         slots = self._slots
-        self._grid.swap(one, other, max(len(slots[one].tokens), len(slots[other].tokens)))
+        self._grid.swap(one, other, max(len(slots[one].tokens), len(slots[other].tokens) + drafted))
         slots[one], slots[other] = slots[other], slots[one]
         slots[one].index, slots[other].index = one, other
 
@@ -476,6 +662,8 @@ class Batching:
         if size is None:
             return False
         if size is not present:
+            for slot in self._slots[size.rows :]:
+                self._take_out(slot, 0)
             self._grid.reshape(size.rows, size.capacity)
             del self._slots[size.rows :]
             self._slots += [Slot(row) for row in range(len(self._slots), size.rows)]

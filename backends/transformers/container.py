@@ -4,25 +4,23 @@ torch and transformers take seconds to import, so they are imported on the loadi
 the event loop's.
 """
 
-import asyncio
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from backends.catalog import ModelFiles, command
-from backends.driver import DrivenContainer, run_abandonable
+from backends.driver import DrivenContainer, of_weights, run_loading
 from backends.encoder_driver import DrivenEncoder
 from backends.errors import BackendMissing
-from backends.huggingface.vocabulary import tokenizer_of
 from backends.protocol import (
     EncoderContainer,
     ModelContainer,
     ModelInfo,
-    Progress,
     Report,
     Tokenizer,
 )
+from backends.vocabulary import tokenizer_of
 from config.engines import EngineOptions, TransformersOptions
 
 if TYPE_CHECKING:
@@ -33,9 +31,11 @@ if TYPE_CHECKING:
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, transformers stops at its next tensor."""
     assert isinstance(options, TransformersOptions)
-    chosen, reporting = options, _reporting(files, report)
-    made = await run_abandonable(
-        lambda wanted: _engine(files, chosen, reporting(wanted)), lambda engine: engine.close()
+    chosen, size = options, files.size_bytes
+    made = await run_loading(
+        lambda tell: _engine(files, chosen, of_weights(tell, size)),
+        report,
+        lambda engine: engine.close(),
     )
     return DrivenContainer(made)
 
@@ -45,33 +45,24 @@ async def load_encoder(
 ) -> EncoderContainer:
     """As `load`."""
     assert isinstance(options, TransformersOptions)
-    chosen, reporting = options, _reporting(files, report)
-    made = await run_abandonable(
-        lambda wanted: _encoder(files, chosen, reporting(wanted)), lambda engine: engine.close()
+    chosen, size = options, files.size_bytes
+    made = await run_loading(
+        lambda tell: _encoder(files, chosen, of_weights(tell, size)),
+        report,
+        lambda engine: engine.close(),
     )
     return DrivenEncoder(made)
+
+
+def preload() -> None:
+    """See `ContainerModule.preload`."""
+    for name in ("loading", "engine"):
+        _module(name)
 
 
 def tokenizer(info: ModelInfo) -> Tokenizer:
     """See `ContainerModule.tokenizer`."""
     return tokenizer_of(info)
-
-
-def _reporting(
-    files: ModelFiles, report: Report
-) -> Callable[[Callable[[], bool]], Callable[[float], bool]]:
-    """From whether a load is still wanted to the callback that gets its progress."""
-    loop = asyncio.get_running_loop()
-
-    def reporting(wanted: Callable[[], bool]) -> Callable[[float], bool]:
-        def progress(done: float) -> bool:
-            step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
-            loop.call_soon_threadsafe(report, step)
-            return wanted()
-
-        return progress
-
-    return reporting
 
 
 def _engine(

@@ -1,5 +1,5 @@
 """Models that make vectors or rank, through their plain forward: texts of alike lengths in one
-padded pass, then the steps that their folders name (`backends.huggingface.model_folder`).
+padded pass, then the steps that their folders name (`backends.model_folder`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,17 +11,17 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from backends import model_folder
 from backends.catalog import ModelFiles
 from backends.encoder_driver import Pass
 from backends.errors import LoadFailed
-from backends.huggingface import model_folder
-from backends.huggingface.model_folder import Dense, EncoderSteps
-from backends.huggingface.vocabulary import HfVocabulary
+from backends.model_folder import Dense, EncoderSteps
 from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Vectors, room_of_each
 from backends.threads import IdleCores, StepThreads, ThreadController, counts
 from backends.transformers import loading
-from backends.transformers.encoders import MOST_ROWS, EncoderShape, buffers, shape
+from backends.transformers.files import MOST_ROWS, EncoderShape, encoder_buffers, encoder_shape
 from backends.transformers.memory import give_back, in_our_words
+from backends.vocabulary import HfVocabulary
 from config.engines import TransformersOptions
 
 Around = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # before, between, behind texts
@@ -63,7 +63,7 @@ def load(
         kind = transformers.AutoModelForSequenceClassification if ranks else transformers.AutoModel
         model = loading.model_of(kind, files, options, config, device, progress)
         dense = [_layer(one, device) for one in steps.dense]
-        size = shape(files, options, cpu=device.type == "cpu")
+        size = encoder_shape(files, options, cpu=device.type == "cpu")
         vocabulary, tokenizer = loading.vocabulary_of(files, options, _rows(model))
         progress(1.0)
         made = EncoderModel(
@@ -143,7 +143,7 @@ def _memory(made: EncoderModel, files: ModelFiles, size: EncoderShape) -> Memory
     return MemoryNeed(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         cache=0,
-        engine=buffers(files, size, made.model.dtype.itemsize),
+        engine=encoder_buffers(files, size, made.model.dtype.itemsize),
     )
 
 

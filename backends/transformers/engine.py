@@ -6,11 +6,14 @@ import msgspec
 import torch
 
 from backends.constraints import Mask
-from backends.engine import JobFailed, PromptScored, Token
+from backends.engine import JobFailed, Token
+from backends.kept.beginnings import Beginnings, NothingKept
 from backends.protocol import Generation, ModelInfo
 from backends.sampling.state import SamplingContext
+from backends.speculation import Speculation
 from backends.threads import IdleCores, StepThreads, ThreadController
-from backends.transformers.batching import Batching
+from backends.transformers import loading
+from backends.transformers.batching import Batching, Result
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import TransformersModel
@@ -21,11 +24,11 @@ from backends.transformers.solo import ProcessorInputs, Solo
 class TransformersEngine:
     """See `backends.engine.Engine`. Owns the model it was given."""
 
-    def __init__(self, loaded: TransformersModel) -> None:
+    def __init__(self, loaded: TransformersModel, speculation: Speculation | None = None) -> None:
         self._loaded = loaded
         context = SamplingContext(loaded.vocabulary, loaded.device)
         self._device = loaded.device
-        self._batching = _batching(loaded, context)
+        self._batching = _batching(loaded, context, speculation)
         self._solo = Solo(
             loaded.model, loaded.vocabulary, context, loaded.info.context_length, loaded.threads
         )
@@ -40,6 +43,8 @@ class TransformersEngine:
             loaded.info,
             scores_prompts=self._batching is not None,
             heeds_marks=self._batching is not None and self._batching.takes_snapshots,
+            build=loading.build() if self._batching is not None else "",
+            drafts=self._batching is not None and self._batching.drafts,
         )
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
@@ -65,7 +70,17 @@ class TransformersEngine:
         self._alone.add(key)
         return count
 
-    def step(self) -> Sequence[Token | PromptScored | JobFailed]:
+    @property
+    def kept(self) -> Beginnings:
+        """See `backends.kept`: of the jobs that share passes."""
+        return NothingKept() if self._batching is None else self._batching.kept
+
+    @kept.setter
+    def kept(self, beginnings: Beginnings) -> None:
+        if self._batching is not None:
+            self._batching.kept = beginnings
+
+    def step(self) -> Sequence[Result]:
         with in_our_words(), torch.inference_mode():
             together = self._batching.step() if self._batching is not None else []
             return [*together, *self._step_alone()]
@@ -111,13 +126,18 @@ class TransformersEngine:
             self._batching.clear()
 
     def close(self) -> None:
+        if self._batching is not None:
+            with torch.inference_mode():
+                self._batching.take_all_out()
         self._forget()
         self._batching = None
         del self._solo, self._pictures
         self._loaded.free()
 
 
-def _batching(loaded: TransformersModel, context: SamplingContext) -> Batching | None:
+def _batching(
+    loaded: TransformersModel, context: SamplingContext, speculation: Speculation | None
+) -> Batching | None:
     if loaded.pattern is None:
         return None
     grid = Grid(loaded.pattern.layers)
@@ -125,4 +145,8 @@ def _batching(loaded: TransformersModel, context: SamplingContext) -> Batching |
     controller = ThreadController(loaded.threads, loaded.threads)
     threads = StepThreads(controller, torch.set_num_threads, IdleCores())
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
-    return Batching(forward, grid, loaded.limit, room, vocabulary, context, threads)
+    if speculation is None and loaded.speculation.mode != "off":
+        speculation = Speculation(loaded.speculation, even=True)
+    if grid.keeps_states:
+        speculation = None  # they can't be taken back
+    return Batching(forward, grid, loaded.limit, room, vocabulary, context, threads, speculation)

@@ -1,5 +1,5 @@
-"""Hugging Face folders on disk: recognising them, what their JSON files say, the memory they will
-need, and what the options are called elsewhere.
+"""Hugging Face folders on disk, models that generate, embed or rank: recognising them, what their
+JSON files say, the memory they will need, and what the options are called elsewhere.
 
 Imports no engine, reads no weights: `config.json`, the templates' files and the sizes of the weight
 files.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends import devices, snapshots
+from backends import devices, model_folder, snapshots
 from backends.catalog import (
     CPU,
     IN_WSL,
@@ -22,13 +22,81 @@ from backends.catalog import (
     Placement,
     Translation,
     Way,
+    adapters,
     renamed,
     smallest_first,
 )
-from backends.huggingface import model_folder, torch_devices
 from backends.protocol import MemoryNeed
-from backends.transformers import encoders
 from config.engines import EngineOptions, TransformersOptions
+
+LONGEST_TEXT = 8_192  # tokens of one text: a pass takes it as a whole
+MOST_ROWS = 256  # texts of one pass
+PASS_TOKENS = 16_384  # of one pass, padding included, if a single text doesn't take more
+CPU_PASS_TOKENS = 4_096
+
+
+class EncoderShape(msgspec.Struct, frozen=True):
+    """Tokens of one text, and of one pass."""
+
+    length: int
+    tokens: int
+
+
+def recognise_encoder(path: Path) -> ModelFiles | None:
+    """A folder with safetensors whose files describe such a model. Raises LoadFailed for a broken
+    one, UnsupportedModel for one that can't be run.
+    """
+    if not (path / "config.json").is_file():
+        return None
+    config = model_folder.read_json(path / "config.json")
+    steps = model_folder.steps(path, config)
+    if steps is None or not (files := model_folder.weights(path)):
+        return None
+    kind = str(config.get("model_type") or "")
+    found = model_folder.described(
+        path, config, files, backend="transformers", format_="safetensors", kind=kind
+    )
+    trained = model_folder.positions(config, found.context_length)
+    further = (file for file in path.rglob("*") if file.suffix in (".json", ".safetensors"))
+    return msgspec.structs.replace(
+        found,
+        task=steps.task,
+        context_length=min(steps.length or trained, trained),
+        cache_bytes_per_token=0,
+        chat_template=None,
+        parts=tuple(sorted({*found.parts, *further})),
+    )
+
+
+def encoder_shape(files: ModelFiles, options: TransformersOptions, *, cpu: bool) -> EncoderShape:
+    """A text may be as long as the folder says, or the options, but has no more tokens than the
+    model has positions.
+    """
+    config = model_folder.read_json(files.path / "config.json")
+    trained = model_folder.positions(config, model_folder.context_length(config))
+    length = min(files.context_length, LONGEST_TEXT)
+    if options.context_length is not None:
+        length = min(options.context_length, trained)
+    return EncoderShape(length, max(length, CPU_PASS_TOKENS if cpu else PASS_TOKENS))
+
+
+def encoder_buffers(files: ModelFiles, size: EncoderShape, number: int) -> int:
+    """Bytes of the largest pass: its activations, and the attention mask (as booleans, and as
+    numbers inside the attention). `number`: bytes of one value.
+    """
+    mask = size.tokens * size.length * (1 + number)
+    return size.tokens * files.activation_bytes * number // 4 + mask
+
+
+def encoder_memory(files: ModelFiles, weights: int, engine: int) -> MemoryNeed:
+    """It keeps nothing between passes."""
+    dense = sum(
+        file.stat().st_size
+        for file in files.parts
+        if file.suffix == ".safetensors" and file.parent != files.path
+    )
+    return MemoryNeed(weights=weights + dense, cache=0, engine=engine)
+
 
 AUTOMATIC = ("auto", "cuda")  # devices of the options that name no card
 
@@ -63,7 +131,7 @@ def recognise(path: Path) -> ModelFiles | None:
 
     Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
     """
-    return encoders.recognise(path) or model_folder.recognise(path, "transformers", _format, _sees)
+    return recognise_encoder(path) or model_folder.recognise(path, "transformers", _format, _sees)
 
 
 def _format(quantization: str | None) -> str | None:
@@ -98,14 +166,14 @@ def placements(
 ) -> Sequence[Placement]:
     """In main memory where this build of torch knows no cards; else see `singly`."""
     assert isinstance(options, TransformersOptions)
-    return singly(options, cards if torch_devices.built_for_cards() else {})
+    return singly(options, cards if devices.torch_is_for_cards() else {})
 
 
 def singly(options: TransformersOptions, cards: Cards) -> Sequence[Placement]:
     """All on one device: the one that is named, or any card, or main memory where there is none."""
     if options.device not in AUTOMATIC:
-        return ({torch_devices.card_of(options.device, cards): 1.0},)
-    singles = (one for one in smallest_first(torch_devices.cards(cards)) if len(one) == 1)
+        return ({devices.torch_card(options.device, cards): 1.0},)
+    singles = (one for one in smallest_first(devices.torch_cards(cards)) if len(one) == 1)
     return tuple(singles) or ({CPU: 1.0},)
 
 
@@ -115,7 +183,7 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
     (card,) = placement
     if options.device not in AUTOMATIC or card not in cards:
         return options
-    return msgspec.structs.replace(options, device=torch_devices.torch_name(card))
+    return msgspec.structs.replace(options, device=devices.torch_name(card))
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
@@ -124,9 +192,9 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     number = number_bytes(files, options)
     weights = files.size_bytes * _share_left(options) * number / _stored_bytes(files)
     if files.task != "generate":
-        size = encoders.shape(files, options, cpu=on_cpu(options.device))
-        engine = FIXED + encoders.buffers(files, size, number)
-        return encoders.estimate(files, int(weights), engine)
+        size = encoder_shape(files, options, cpu=on_cpu(options.device))
+        engine = FIXED + encoder_buffers(files, size, number)
+        return encoder_memory(files, int(weights), engine)
     cache = cache_bytes(files, options, number)
     return MemoryNeed(
         weights=int(weights),
@@ -223,4 +291,4 @@ LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")
 def facts(options: EngineOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
     assert isinstance(options, TransformersOptions)
-    return LoadFacts(cache_tokens=options.cache_tokens, adapters=tuple(options.adapters))
+    return LoadFacts(cache_tokens=options.cache_tokens, adapters=adapters(options.adapters))

@@ -185,6 +185,14 @@ class Forward:
             return list(self._steps(first, tokens, starts))[-1]
         return self._last(self._pass(first, tokens, starts, _ends(counts)), counts)
 
+    def verify(
+        self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> torch.Tensor:
+        """As `run`, of equally many tokens in each row; the logits after each of them: (rows,
+        tokens, vocabulary), float32. Not where layers keep states.
+        """
+        return self._pass(first, tokens, starts, range(len(tokens[0]))).float()
+
     def score(self, row: int, tokens: Sequence[int], start: int) -> torch.Tensor:
         """Feed one row; the logits after each of its `tokens`: (tokens, vocabulary), float32."""
         if self._pattern.stepwise and start:

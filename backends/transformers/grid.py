@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
 
@@ -300,6 +302,30 @@ class Grid:
         for states, before in zip(self._states, kept, strict=True):
             states[row] = before.to(states.device)
 
+    # -- as bytes --------------------------------------------------------------------------------
+
+    def whole(self, row: int, count: int) -> npt.NDArray[np.uint8]:
+        """The first `count` cells of a row, and its states; none before the first pass."""
+        tensors = [cells[row, :, :count] for cells in self.cells]
+        return as_bytes([*tensors, *self.states(row)])
+
+    def fill(self, row: int, whole: npt.NDArray[np.uint8], count: int, first: int) -> bool:
+        """Put the `first` cells of what was a `whole` of `count` cells into a row, and its states.
+        False: it is none of this grid's.
+        """
+        shapes = [cells[row, :, :count] for cells in self.cells]
+        parts = from_bytes(whole, [*shapes, *self.states(row)])
+        if parts is None:
+            return False
+        for cells, part in zip(self.cells, parts, strict=False):
+            cells[row, :, :first] = part[:, :first].to(cells.device)
+        self.put_back(row, parts[len(shapes) :])
+        return True
+
+    def state_of(self, data: npt.NDArray[np.uint8], row: int) -> list[torch.Tensor] | None:
+        """What was `taken` once, from its bytes. None: it is none of this grid's."""
+        return from_bytes(data, self.states(row))
+
     @property
     def row_bytes(self) -> int:
         """All of a row; 0 before the first pass."""
@@ -328,6 +354,30 @@ class Grid:
     @property
     def _stateful(self) -> Iterator[StateLayer]:
         return (layer for layer in self._layers if isinstance(layer, StateLayer))
+
+
+def as_bytes(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.uint8]:
+    """One after the other."""
+    if not tensors:
+        return np.empty(0, np.uint8)
+    flat = [one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() for one in tensors]
+    return np.concatenate(flat)
+
+
+def from_bytes(
+    data: npt.NDArray[np.uint8], like: Sequence[torch.Tensor]
+) -> list[torch.Tensor] | None:
+    """Tensors of those shapes and types, in main memory; None where there are more bytes, or
+    fewer.
+    """
+    if len(data) != sum(one.nbytes for one in like):
+        return None
+    found, start = [], 0
+    for one in like:
+        raw = torch.from_numpy(data[start : start + one.nbytes].copy())
+        found.append(raw.view(one.dtype).view(one.shape))
+        start += one.nbytes
+    return found
 
 
 def _layer(grid: Grid, kept: KeptByLayer) -> GridLayer | StateLayer:

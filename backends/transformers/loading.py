@@ -23,10 +23,9 @@ from tokenizers import Tokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
+from backends import model_folder
 from backends.catalog import ModelFiles, command
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
-from backends.huggingface import model_folder
-from backends.huggingface.vocabulary import HfVocabulary, whole_tokenizer
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.truncation import SUPPORTED
 from backends.threads import counts
@@ -42,7 +41,8 @@ from backends.transformers.forward import LayerPattern, batching_pattern
 from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
 from backends.transformers.traced import TracedPasses, traced
-from config.engines import TransformersOptions
+from backends.vocabulary import HfVocabulary, whole_tokenizer
+from config.engines import SpeculationOptions, TransformersOptions
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")  # pickled ones could run code
 
@@ -126,6 +126,7 @@ class TransformersModel(msgspec.Struct):
     layers: int
     limit: GridLimit
     snapshot_bytes: int  # that snapshots of sequences may take
+    speculation: SpeculationOptions
     threads: tuple[int, ...]  # the counts to choose from
 
     def free(self) -> None:
@@ -197,6 +198,7 @@ def _load(
         layers=layers,
         limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
         snapshot_bytes=snapshot_bytes(files, options),
+        speculation=options.speculation,
         threads=counts(options.threads if device.type == "cpu" else "all"),
     )
 
@@ -392,6 +394,11 @@ def vocabulary_of(
 
 def _in_folder(folder: Path, size: int) -> tuple[HfVocabulary, Tokenizer]:
     return HfVocabulary(folder, size), whole_tokenizer(folder / OWN_TOKENIZER)
+
+
+def build() -> str:
+    """The versions of what computes."""
+    return f"transformers {transformers.__version__} torch {torch.__version__}"
 
 
 def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:

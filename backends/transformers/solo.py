@@ -30,13 +30,13 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from backends.constraints import Mask
 from backends.engine import JobFailed, Token
 from backends.errors import BackendMissing, InvalidJob, LoadFailed
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Image
 from backends.sampling.batch import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.threads import IdleCores, StepThreads, ThreadController
 from backends.transformers.batching import Sampler
 from backends.transformers.memory import while_generating
+from backends.vocabulary import HfVocabulary
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 

@@ -13,8 +13,8 @@ import torch
 import transformers
 
 import bundled
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelContainer
+from backends.vocabulary import HfVocabulary
 from tests.backends.batching import ENDLESS
 from tests.backends.contract import run
 from tests.backends.transformers.test_container import load

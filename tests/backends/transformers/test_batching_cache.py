@@ -12,10 +12,16 @@ import pytest
 import torch
 
 from backends import catalog
+from backends.engine import Token
+from backends.kept.beginnings import Beginnings
+from backends.kept.store import KeptStore
+from backends.protocol import Generation
 from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check
+from tests.backends.contract import GREEDY
+from tests.backends.kept.dear import DearBeginnings
 from tests.backends.transformers.test_batching_architectures import BATCHED, STATEFUL, write
 
 LENGTH = 160  # of the context
@@ -28,6 +34,8 @@ LAYOUTS = {
     "few snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=100_000),
     "no snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=0),
 }
+QUICK = "few snapshots"  # room for little, so that more is taken back, copied and computed again
+TRIED = [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in LAYOUTS]
 # Of log probabilities: rows of other passes are summed in another order, scanned in other chunks.
 CLOSE = 0.1
 
@@ -60,7 +68,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", TRIED)
 def test_what_is_found_in_the_cache_is_what_would_be_computed(model: Path, layout: str) -> None:
     found = tried(model, LAYOUTS[layout], jobs=40)
     assert found > 50 or (model.name in STATEFUL and layout != "roomy")
@@ -96,11 +104,69 @@ def test_however_long_it_goes_on(model: Path, layout: str, seed: int) -> None:
     tried(model, LAYOUTS[layout], jobs=300, seed=seed)
 
 
-def tried(model: Path, options: TransformersOptions, *, jobs: int, seed: int = 0) -> int:
+@pytest.mark.slow
+def test_what_is_put_back_from_the_store_is_what_would_be_computed(model: Path) -> None:
+    store = KeptStore(memory=20_000_000)
+    kept = DearBeginnings(store, "the same engine", "model")
+    tried(model, ROOMY, jobs=40, kept=kept)
+    assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+def test_a_model_that_was_loaded_again_puts_back_what_it_had(model: Path) -> None:
+    store = KeptStore(memory=20_000_000)
+    job = Generation(prompt=tuple(range(97, 123)) * 4, sampling=GREEDY)
+    answers = []
+    for _ in range(3):
+        with engine(model, ROOMY) as tested:
+            tested.kept = DearBeginnings(store, "the same engine", "model")
+            tested.admit(0, job)
+            tokens: list[int] = []
+            while len(tokens) < 20:
+                tokens += [one.id for one in tested.step() if isinstance(one, Token)]
+            answers.append(tokens)
+    assert answers[1:] == answers[:1] * 2
+    assert store.counts().hits["memory"] == 2
+
+
+class SwappedFuzz(Fuzz):
+    """Idle rows lose their cells at times, as when the model is unloaded and loaded again."""
+
+    engine: TransformersEngine
+
+    def __init__(self, tested: TransformersEngine, rng: random.Random, *, swaps: bool) -> None:
+        super().__init__(tested, rng)
+        self._swaps = swaps
+
+    def between(self) -> None:
+        if self._swaps and not self.rng.randrange(6):
+            self.swap()
+
+    def swap(self) -> None:
+        """As when the model is unloaded and loaded again, but for what is being answered."""
+        batching = self.engine._batching  # noqa: SLF001
+        assert batching is not None
+        for slot in batching._slots:  # noqa: SLF001
+            if not slot.busy:
+                batching._take_out(slot, 0)  # noqa: SLF001
+                slot.shorten(0)
+
+
+def tried(
+    model: Path,
+    options: TransformersOptions,
+    *,
+    jobs: int,
+    seed: int = 0,
+    kept: Beginnings | None = None,
+) -> int:
     """Runs so many jobs in random company; returns how many of their tokens came from the cache."""
     with engine(model, options) as tested, engine(model, COLD) as anew:
-        fuzz = Fuzz(tested, random.Random(seed))
+        fuzz = SwappedFuzz(tested, random.Random(seed), swaps=kept is not None)
+        if kept is not None:
+            tested.kept = kept
         fuzz.run(jobs)
+        if kept is not None:
+            fuzz.take_turns(fuzz.swap)
         for asked in fuzz.answered:
             check(asked, anew, CLOSE)
     return fuzz.found

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from tests.backends.transformers.test_batching_architectures import BATCHED, write
 from tests.backends.turns import (
-    LENGTHS,
+    TRIED,
     Talker,
     conversation,
     four_conversations_take_turns,
@@ -21,6 +21,9 @@ from tests.served import Served, served
 
 WORDS = (57, 64, 66, 50, 51, 62)  # letters that are not merged with each other: Q X Z J K V
 LONGEST = 8_192
+# Each way to keep a conversation, once; the other architectures are tried where slow tests are.
+QUICK = ("gpt_oss", "deepseek_v3", "qwen3_5_text", "mamba")
+KINDS = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in BATCHED]
 # ChatML, where an answer stands in the next turn's prompt as it was written.
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -46,13 +49,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("kind", BATCHED)
+@pytest.mark.parametrize("length", TRIED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_hardly_anything_is_computed_again(server: Served, kind: str, length: int) -> None:
     talk = conversation(2 * length, name=str(length))  # a token is of two letters about
     hardly_anything_is_computed_again(Talker(server, WORDS), kind, talk)
 
 
-@pytest.mark.parametrize("kind", BATCHED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_four_conversations_take_turns(server: Served, kind: str) -> None:
     four_conversations_take_turns(Talker(server, WORDS), kind)
