@@ -1,35 +1,150 @@
 """HTTP/1.1 for httpx, over httptools' parser in C: the hot path of a relay of streams.
 
 httpx's own transport parses in Python and hands every chunk of a stream through several generators,
-some 12 µs each; here all that arrived together is one piece, and connections are kept. Proxies and
-HTTP/2 are httpx's own transport's.
+some 12 µs each; here all that arrived together is one piece, and connections are kept. httpx builds
+and parses URLs, headers and cookies anew for each request, a fifth of a short answer's way; here
+the heads of POST requests are written once per URL. Proxies and HTTP/2 are httpx's own transport's.
 
-POST requests whose heads are written once per URL. httpx builds and parses URLs, headers and
-cookies anew for each, a fifth of a short answer's way; what doesn't change between two requests is
-written once here. Proxies and HTTP/2 are httpx's own.
+Names are resolved on a thread of each name's own. The event loop's resolver has four threads for
+all, and a name whose name server doesn't answer holds one for up to half a minute: names that can
+be resolved would wait behind those that can't. A client has as many threads as it has names.
 """
 
 import asyncio
+import select
+import socket
 import ssl
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Protocol, TypeAlias, cast
 
 import httptools
 import httpx
 import msgspec
 
-from backends.upstream.resolving import Resolver, resolved
+FRESH = 30.0  # seconds that addresses are used
+FAILED = 1.0  # seconds until a name that has none is looked up again
+
+LookUp: TypeAlias = Callable[[str], tuple[str, ...]]
+
+
+def look_up(host: str) -> tuple[str, ...]:
+    """The addresses of `host`, by the system's order. Blocks. Raises OSError."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """The end of a look-up, and until when it counts."""
+
+    addresses: tuple[str, ...]
+    error: OSError | None
+    until: float
+
+    def usable(self) -> tuple[str, ...]:
+        if self.error is not None:
+            raise socket.gaierror(*self.error.args)
+        return self.addresses
+
+
+class Resolver:
+    """One per client, on its event loop. `look_up` runs on threads."""
+
+    def __init__(
+        self, look_up: LookUp = look_up, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._look_up = look_up
+        self._clock = clock
+        self._found: dict[str, _Found] = {}
+        self._pending: dict[str, asyncio.Future[_Found]] = {}
+
+    async def addresses(self, host: str) -> tuple[str, ...]:
+        """At least one. Raises OSError; without limit in time."""
+        if _is_address(host):
+            return (host,)
+        found = self._found.get(host)
+        if found is None or found.until <= self._clock():
+            pending = self._pending.get(host) or self._begin(host)
+            found = await asyncio.shield(pending)  # others wait for it, too
+        return found.usable()
+
+    def _begin(self, host: str) -> asyncio.Future[_Found]:
+        loop = asyncio.get_running_loop()
+        pending = self._pending[host] = loop.create_future()
+
+        def run() -> None:
+            found = self._looked_up(host)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(self._end, host, found)
+
+        # No executor's thread: at its end the process would wait for a name server.
+        threading.Thread(target=run, name=f"resolve {host}", daemon=True).start()
+        return pending
+
+    def _looked_up(self, host: str) -> _Found:
+        try:
+            return _Found(self._look_up(host), None, self._clock() + FRESH)
+        except (OSError, UnicodeError) as error:
+            refused = error if isinstance(error, OSError) else OSError(0, str(error))
+            return _Found((), refused, self._clock() + FAILED)
+
+    def _end(self, host: str, found: _Found) -> None:
+        self._found[host] = found
+        self._pending.pop(host).set_result(found)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class ResolvedFirst(httpx.AsyncBaseTransport):
+    """httpx's own transport, which is asked only for names that are known to have addresses: it
+    looks names up on the event loop's four threads. `proxy`: connections go there.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, proxy: str | None = None) -> None:
+        self._transport = transport
+        self._proxy = httpx.URL(proxy).host if proxy else None
+        self._resolver = Resolver()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        limit = request.extensions["timeout"]["connect"]
+        await resolved(self._resolver, self._proxy or request.url.host, limit)
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+
+async def resolved(resolver: Resolver, host: str, limit: float | None) -> tuple[str, ...]:
+    """The addresses of `host` within `limit` seconds. Raises httpx.ConnectError."""
+    try:
+        async with asyncio.timeout(limit):
+            return await resolver.addresses(host)
+    except TimeoutError:
+        late = socket.gaierror(socket.EAI_AGAIN, "the name servers don't respond")
+        raise httpx.ConnectError(str(late)) from late
+    except OSError as error:
+        raise httpx.ConnectError(str(error)) from error
+
 
 MAX_HEAD = 64 << 10  # bytes of a response's head
 AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
 
-# Of the event loop, after which it has read what lay in a socket: a task that yields once may go on
-# before the readers that the same pass found.
-PASSES = 2
-
 Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
+
+# Some of a body, on the event loop's thread. What it returns goes to the reader, b"" only wakes it;
+# None: the reader need not wake.
+Take: TypeAlias = Callable[[bytes], bytes | None]
 
 
 class Http1Connection(asyncio.Protocol):
@@ -54,11 +169,13 @@ class Http1Connection(asyncio.Protocol):
         self._held = 0
         self._paused = self._complete = self._headed = self.responded = self._stays = False
         self._asked = False
+        self._take: Take | None = None
 
     # ------------------------------------------------------------------------------- the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._has_news = _news(transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
         """Bytes that no request asked for close the connection: they would answer the next one."""
@@ -74,6 +191,8 @@ class Http1Connection(asyncio.Protocol):
             self._fail(httpx.RemoteProtocolError(f"no HTTP: {error}"))
         if not self._headed and self._head_size > MAX_HEAD:
             self._fail(httpx.RemoteProtocolError("a head without end"))
+        if self._taken():
+            return
         if self._held > AHEAD and not self._paused and self.is_open:
             self._paused = True
             self._open.pause_reading()
@@ -131,20 +250,31 @@ class Http1Connection(asyncio.Protocol):
         while not self._headed:
             await self._wait()
 
-    async def read(self) -> bytes:
-        """Some more of the body, all that is there; b"" at its end. Raises httpx.HTTPError."""
+    async def read(self) -> bytes | None:
+        """Some more of the body, all that is there; None at its end. Raises httpx.HTTPError, and
+        what `offer`'s callback raised.
+        """
         while not self._parts:
             if self._complete:
-                return b""
+                return None
             await self._wait()
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self._held = 0
+        data = self._joined()
         if self._paused:
             self._paused = False
             if self.is_open:
                 self._open.resume_reading()
         return data
+
+    def offer(self, take: Take) -> None:
+        """From now on `take` has what comes of this response while `read` is awaited, and the
+        reader what that leaves to it: it is not woken for the rest.
+        """
+        self._take = take
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing lies in its socket that the event loop has not read yet."""
+        return not self._has_news()
 
     @property
     def is_reusable(self) -> bool:
@@ -169,6 +299,32 @@ class Http1Connection(asyncio.Protocol):
         names = {name.lower() for name, _ in self.headers}
         return names.isdisjoint((b"content-length", b"transfer-encoding"))
 
+    def _taken(self) -> bool:
+        """What came is dealt with. The end and errors are the reader's."""
+        reader = self._waiter
+        if self._take is None or not self._parts or reader is None or reader.done():
+            return False
+        if self._complete or self._error is not None:
+            return False
+        try:
+            rest = self._take(self._parts.pop() if len(self._parts) == 1 else self._joined())
+        except Exception as error:  # noqa: BLE001 - the reader raises it
+            self._error = error
+            return False
+        self._held = 0
+        if rest is None:
+            return True
+        self._parts.append(rest)
+        self._held = len(rest)
+        return False
+
+    def _joined(self) -> bytes:
+        """All parts."""
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._held = 0
+        return data
+
     async def _wait(self) -> None:
         if self._error is not None:
             raise self._error
@@ -185,6 +341,15 @@ class Http1Connection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self.abort()
+
+
+def _news(socket: int) -> Callable[[], bool]:
+    """Whether there is something to be read of a socket, or its end."""
+    if sys.platform == "win32":  # which has no `poll`, and a `select` for any socket
+        return lambda: bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return lambda: bool(poll.poll(0))
 
 
 class Http1Transport(httpx.AsyncBaseTransport):
@@ -223,7 +388,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """A connection with the head of the response to a request. `limit`: seconds that it may
         take to connect. Raises httpx.HTTPError.
         """
-        connection = await self._kept_open(origin)
+        connection = self._kept_open(origin)
         if connection is not None:
             try:
                 await self._asked(connection, head, body)
@@ -259,17 +424,12 @@ class Http1Transport(httpx.AsyncBaseTransport):
             connection.abort()
             raise
 
-    async def _kept_open(self, origin: Origin) -> Http1Connection | None:
-        """One that is still open once the event loop has read what came on it meanwhile."""
+    def _kept_open(self, origin: Origin) -> Http1Connection | None:
+        """One on which nothing came meanwhile: neither its end nor bytes that nobody asked for."""
         while (connection := self._pop(origin)) is not None:
-            try:
-                for _ in range(PASSES):
-                    await asyncio.sleep(0)
-            except BaseException:
-                connection.abort()
-                raise
-            if connection.is_open:
+            if connection.is_silent:
                 return connection
+            connection.abort()
         return None
 
     def _pop(self, origin: Origin) -> Http1Connection | None:
@@ -316,8 +476,13 @@ class Http1Body(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         assert self._connection is not None, "it isn't closed"
-        while data := await self._connection.read():
+        while (data := await self._connection.read()) is not None:
             yield data
+
+    def offer(self, take: Take) -> None:
+        """See `Http1Connection.offer`."""
+        if self._connection is not None:
+            self._connection.offer(take)
 
     async def aclose(self) -> None:
         """Without an await, so that no cancellation can lose the connection."""

@@ -374,7 +374,8 @@ class Lists:
         return body
 
     async def _asked(self, replica: Replica) -> bytes:
-        request = self._client.build_request("GET", replica.url + _PATHS[self._config.protocol])
+        url = replica.url + _PATHS[self._config.protocol]
+        request = self._client.build_request("GET", url, headers=replica.headers)
         with httpx_errors(self._config):
             with anyio.move_on_after(PROBE_TIMEOUT):
                 response = await self._client.send(request, stream=True)

@@ -131,7 +131,7 @@ async def _posted(
     """The response to a call beside `/v1`, begun `within` seconds. Raises UpstreamError."""
     config, client = upstream.config, upstream.client
     url = replica.url.removesuffix("/v1") + path
-    request = client.build_request("POST", url, json=body)
+    request = client.build_request("POST", url, json=body, headers=replica.headers)
     with httpx_errors(config):
         try:
             async with asyncio.timeout(within):

@@ -428,6 +428,7 @@ class MessagesReader:
         self._usage = _UsageWire()
         self._finished = False
         self.is_done = False  # the other server ended the answer
+        self.template = None  # it keeps what it reads of reasoning
 
     @property
     def is_whole(self) -> bool:

@@ -27,12 +27,14 @@ from backends.errors import UpstreamError
 from backends.remote import (
     HOPS,
     Caller,
+    EventWriter,
     RemoteDelta,
     RemoteEvent,
     RemoteEvents,
     RemoteRequest,
     RemoteUsage,
 )
+from backends.upstream.chunk_template import ChunkTemplate, text_between
 from backends.upstream.faults import (
     Fault,
     Unhealthy,
@@ -43,7 +45,7 @@ from backends.upstream.faults import (
     too_large,
     unreached,
 )
-from backends.upstream.http1 import Posted, post
+from backends.upstream.http1 import Http1Body, Posted, Take, post
 from backends.upstream.reading import AnswerReader, EventReader
 from backends.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
 from backends.upstream.replicas import Balance, Replica
@@ -62,6 +64,11 @@ class RemoteReader(Protocol):
     """Parses one answer's payloads to events."""
 
     is_done: bool  # the other server ended the answer
+
+    @property
+    def template(self) -> ChunkTemplate | None:
+        """Of what it read lately; None: each chunk is to be read whole."""
+        ...
 
     @property
     def is_whole(self) -> bool:
@@ -111,7 +118,8 @@ class Relay:
         async with self._first(question, begun) as (replica, answer):
             patience = _Patience(self._config.stall_timeout, self._config.total_timeout)
             try:
-                yield self._read(replica, answer, question, patience)
+                batches = self._read(replica, answer, question, patience)
+                yield RelayedEvents(batches, answer, patience)
             finally:
                 patience.end()
 
@@ -148,6 +156,7 @@ class Relay:
                     if failure.status not in ELSEWHERE:
                         raise self._cleaner.cleaned(failure) from None
                     continue
+                question.caller.served_by(self._config.name, replica.url)
                 yield replica, answer
                 return
         raise self._cleaner.cleaned(error) if error else self._nobody()
@@ -225,7 +234,8 @@ class Relay:
         """What `begin` makes of a response that is no refusal."""
         config = self._config
         base = replica.url.removesuffix("/v1") if question.at_root else replica.url
-        url, headers = base + question.path, self._headers(question.caller)
+        url = base + question.path
+        headers = {**replica.headers, **self._headers(question.caller)}
         with httpx_errors(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):
@@ -243,6 +253,7 @@ class Relay:
             headers["x-request-id"] = caller.request_id
         if caller.hops:
             headers[HOPS] = caller.hops
+        headers |= caller.trace
         if self._config.pass_key and caller.key and caller.key.isascii():
             headers |= key_headers(self._config, caller.key)
         return headers
@@ -263,6 +274,30 @@ class Relay:
         self._balance.succeeded(replica, question.caller.key)
 
 
+class RelayedEvents:
+    """The events of one answer, see `RemoteEvents`."""
+
+    def __init__(
+        self,
+        batches: AsyncIterator[Sequence[RemoteEvent]],
+        answer: "RelayedAnswer",
+        patience: "_Patience",
+    ) -> None:
+        self._batches = batches
+        self._answer = answer
+        self._patience = patience
+
+    def __aiter__(self) -> AsyncIterator[Sequence[RemoteEvent]]:
+        return self._batches
+
+    def __anext__(self) -> Awaitable[Sequence[RemoteEvent]]:
+        return anext(self._batches)
+
+    def offer(self, writer: EventWriter) -> None:
+        """See `RemoteEvents.offer`."""
+        self._answer.offer(writer, self._patience)
+
+
 async def _next(answer: "RelayedAnswer", patience: "_Patience") -> Sequence[RemoteEvent] | None:
     """The events of the next bytes, which may be none; None at the end."""
     if (events := answer.ready()) is not None:
@@ -278,20 +313,20 @@ class _Patience:
     def __init__(self, stall: float, total: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._stall, self._total = stall, total
-        self._began = self._since = self._loop.time()
+        self._began = self.since = self._loop.time()
         self._task: asyncio.Task[Any] | None = None  # that waits, since then
         self._error: UpstreamError | None = None
         self._timer = self._loop.call_at(self._due, self._look)
 
     @property
     def _due(self) -> float:
-        return min(self._since + self._stall, self._began + self._total)
+        return min(self.since + self._stall, self._began + self._total)
 
     async def wait(self, bytes_to_come: Coroutine[Any, Any, T]) -> T:
         """What they give. Raises UpstreamError when they come too late."""
         task = asyncio.current_task()
         assert task is not None, "it runs in one"
-        self._task, self._since, cancelled = task, self._loop.time(), task.cancelling()
+        self._task, self.since, cancelled = task, self._loop.time(), task.cancelling()
         try:
             return await bytes_to_come
         except asyncio.CancelledError:
@@ -300,6 +335,10 @@ class _Patience:
             raise
         finally:
             self._task = None
+
+    def renew(self) -> None:
+        """Bytes came, and who waits goes on waiting."""
+        self.since = self._loop.time()
 
     def _look(self) -> None:
         now = self._loop.time()
@@ -336,12 +375,17 @@ class RelayedAnswer(Protocol):
         """The next ones, all that arrived together, of which there may be none; None at the end."""
         ...
 
+    def offer(self, writer: EventWriter, patience: _Patience) -> None:
+        """See `RemoteEvents.offer`. `patience` is renewed when bytes have come."""
+        ...
+
 
 class StreamedAnswer:
     """Server-sent events."""
 
     def __init__(self, response: Posted, reader: RemoteReader, sse: EventReader) -> None:
-        self._parts = response.stream.__aiter__()
+        self._stream = response.stream
+        self._parts = self._stream.__aiter__()
         self._reader = reader
         self._sse = sse
         self._first: Sequence[RemoteEvent] | None = None
@@ -367,10 +411,71 @@ class StreamedAnswer:
             raise cut()
         return None
 
+    def offer(self, writer: EventWriter, patience: _Patience) -> None:
+        stream = self._stream
+        if not isinstance(stream, Http1Body):
+            return  # httpx's own transports have no direct path
+
+        def take(data: bytes) -> bytes | None:
+            patience.renew()
+            if self._is_over() or not writer.free():
+                return data
+            try:
+                events = self._read(self._sse.feed(data))
+            except UpstreamError as error:
+                self._error = error
+                return b""
+            if events:
+                writer.write(events)
+                if (short := self._short(data, events, writer, patience, take)) is not None:
+                    stream.offer(short)
+            return b"" if self._is_over() else None
+
+        stream.offer(take)
+
+    def _short(
+        self,
+        event: bytes,
+        events: Sequence[RemoteEvent],
+        writer: EventWriter,
+        patience: _Patience,
+        take: Take,
+    ) -> Take | None:
+        """A short way for more like `event`, as long as nothing else comes: that is `take`'s. This
+        is what happens to nearly every chunk, when the processor's caches hold other streams: each
+        function less on the way counts.
+        """
+        template, sse, stream = self._reader.template, self._sse, self._stream
+        if template is None or len(events) != 1 or not sse.is_between:
+            return None
+        if not isinstance(events[0], RemoteDelta) or (around := template.around(event)) is None:
+            return None
+        if (write := writer.texts_like(events[0])) is None:
+            return None
+        text_of, now = text_between(*around), asyncio.get_running_loop().time
+
+        def short(data: bytes) -> bytes | None:
+            size = len(data)
+            text = text_of(data)
+            if not text or size > sse.max_line or size > sse.left or not write(text):
+                stream.offer(take)
+                return take(data)
+            sse.left -= size
+            patience.since = now()
+            return None
+
+        return short
+
+    def _is_over(self) -> bool:
+        """What is left to do is the reader's."""
+        return self._reader.is_done or self._error is not None
+
     def _read(self, payloads: Sequence[bytes]) -> Sequence[RemoteEvent]:
-        """What came before an error is handed on first."""
+        """What came before an error is handed on first; what comes behind the end never is."""
         events: list[RemoteEvent] = []
         for payload in payloads:
+            if self._reader.is_done:
+                break
             try:
                 events += self._reader.read(payload)
             except UpstreamError as error:
@@ -423,6 +528,9 @@ class WholeAnswer:
 
     async def next(self) -> Sequence[RemoteEvent] | None:
         return None
+
+    def offer(self, writer: EventWriter, patience: _Patience) -> None:
+        """All of it is there."""
 
 
 def answer_of(response: Posted, reader: RemoteReader, config: UpstreamConfig) -> RelayedAnswer:
@@ -497,24 +605,46 @@ async def with_missing(events: RemoteEvents, count: int, ask: Ask) -> AsyncItera
     index; its answer is choice 0 of another request. Leaving closes that request.
     """
     async with AsyncExitStack() as held:
-        yield _all(events, count, ask, held)
+        yield CompletedEvents(events, count, ask, held)
 
 
-async def _all(
-    events: RemoteEvents, count: int, ask: Ask, held: AsyncExitStack
-) -> AsyncIterator[Sequence[RemoteEvent]]:
-    seen: set[int] = set()
-    usage = RemoteUsage()
-    async for batch in events:
-        seen.update(event.choice for event in batch if isinstance(event, RemoteDelta))
-        usage = next((event for event in batch if isinstance(event, RemoteUsage)), usage)
-        yield batch
-    for index in sorted(set(range(count)) - seen):
-        request = await held.enter_async_context(AsyncExitStack())
-        async for batch in await request.enter_async_context(ask(index)):
-            usage = _sum(usage, batch)
-            yield [_as_choice(event, index, usage) for event in batch]
-        await request.aclose()
+class CompletedEvents:
+    """See `with_missing` and `RemoteEvents`. `held` holds the further requests."""
+
+    def __init__(self, events: RemoteEvents, count: int, ask: Ask, held: AsyncExitStack) -> None:
+        self._events = events
+        self._count = count
+        self._ask = ask
+        self._held = held
+        self._writer: EventWriter | None = None  # until it is known that no choice is missing
+        self._batches = self._all()
+
+    def __aiter__(self) -> AsyncIterator[Sequence[RemoteEvent]]:
+        return self._batches
+
+    def __anext__(self) -> Awaitable[Sequence[RemoteEvent]]:
+        return anext(self._batches)
+
+    def offer(self, writer: EventWriter) -> None:
+        """See `RemoteEvents.offer`."""
+        self._writer = writer
+
+    async def _all(self) -> AsyncIterator[Sequence[RemoteEvent]]:
+        seen: set[int] = set()
+        usage = RemoteUsage()
+        async for batch in self._events:
+            seen.update(event.choice for event in batch if isinstance(event, RemoteDelta))
+            usage = next((event for event in batch if isinstance(event, RemoteUsage)), usage)
+            if self._writer is not None and len(seen) == self._count:
+                self._events.offer(self._writer)
+                self._writer = None
+            yield batch
+        for index in sorted(set(range(self._count)) - seen):
+            request = await self._held.enter_async_context(AsyncExitStack())
+            async for batch in await request.enter_async_context(self._ask(index)):
+                usage = _sum(usage, batch)
+                yield [_as_choice(event, index, usage) for event in batch]
+            await request.aclose()
 
 
 def _sum(usage: RemoteUsage, batch: Sequence[RemoteEvent]) -> RemoteUsage:

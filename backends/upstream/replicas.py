@@ -4,9 +4,11 @@ from the clock that it is given.
 Where the replicas are Roundhouses, the one that has the model in memory goes first, then the one
 that loads it, then the one whose load would take the least from other models. Among equals the
 least busy one is asked, by its weight; where they are equally busy, the one that was asked least of
-late. Failures of late count as requests under way, so that a server that fails at once isn't the
-least busy. A conversation returns to the server that answered it last, where its cache is, unless
-that one has `OVERLOAD` requests more than the least busy.
+late, or for a conversation the one that its hash prefers (rendezvous hashing, by places in the
+list), so that gateways with the same list send it to the same server. Failures of late count as
+requests under way, so that a server that fails at once isn't the least busy. A conversation returns
+to the server that answered it last, where its cache is, unless that one has `OVERLOAD` requests
+more than the least busy.
 
 A server whose failures are too many of its last outcomes gets no requests (an open circuit) until a
 probe succeeds; then one request tries it (half open), and the beginning of an answer brings it
@@ -16,6 +18,7 @@ says when it wants to be asked again (`Retry-After`) is asked last until then, a
 model is asked for it last for a while.
 """
 
+import hashlib
 import math
 import time
 from collections import deque
@@ -63,6 +66,7 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
 
     url: str
     weight: float = 1.0
+    headers: Mapping[str, str] = {}  # with its key, where each replica has one
     state: State = "up"
     silence: Fault | None = None  # why it did not answer when it was last asked for its list
     draining: bool = False  # it gets no new requests, by an administrator's order
@@ -120,6 +124,15 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
         self.standings[model] = replace(standing, state="loading", percent=None, why_failed=None)
 
 
+def stable_hash(*parts: str) -> int:
+    """64 bits, the same in every process."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part.encode(errors="surrogatepass"))
+        digest.update(b"\0")
+    return int.from_bytes(digest.digest(), "big")
+
+
 class Balance:
     """Chooses among `replicas`. `patience`: failures of late before a replica's circuit opens;
     `clock`: seconds that only go up.
@@ -150,7 +163,7 @@ class Balance:
             return None
         nearest = min(one.distance(model) for one in able)
         able = [one for one in able if one.distance(model) == nearest]
-        least = min(able, key=lambda one: (self._load(one), self._rate(one)))
+        least = min(able, key=lambda one: (self._load(one), self._order(one, conversation)))
         home = self._homes.get(conversation) if conversation is not None else None
         if home is None or home not in able or self._load(home) > self._load(least) + OVERLOAD:
             return least
@@ -160,6 +173,14 @@ class Balance:
         """With its failures of late as if they were still under way."""
         failures = sum(one.kind != "good" for one in self._recent(replica))
         return replica.load + failures / replica.weight
+
+    def _order(self, replica: Replica, conversation: int | None) -> float:
+        """Among the equally busy, the least goes first."""
+        if conversation is None:
+            return self._rate(replica)
+        place = self.replicas.index(replica)  # an address may be another one from elsewhere
+        share = (stable_hash(str(conversation), str(place)) + 1) / (2**64 + 1)
+        return -math.log(share) / replica.weight
 
     def _rate(self, replica: Replica) -> float:
         """At which it was asked of late, over the weight."""

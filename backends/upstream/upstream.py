@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from backends.remote import (
     RemoteVectors,
 )
 from backends.samplers import SAMPLERS
-from backends.upstream.http1 import DirectClient, Http1Transport
+from backends.upstream.http1 import DirectClient, Http1Transport, ResolvedFirst
 from backends.upstream.lists import NOTHING_KEPT, KeptLists, Lists, Offer
 from backends.upstream.messages import (
     MessagesReader,
@@ -43,26 +44,25 @@ from backends.upstream.messages import (
 from backends.upstream.reading import read_scores, read_vectors
 from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay, key_headers, single, with_missing
-from backends.upstream.replicas import Balance, Replica
-from backends.upstream.resolving import ResolvedFirst
-from backends.upstream.tokenizing import (
+from backends.upstream.replicas import Balance, Replica, stable_hash
+from backends.upstream.wire import (
+    OWNERS,
     TokenCall,
+    chat_body,
+    chat_changes,
     decode_call,
+    embedding_body,
     encode_call,
     encode_chat_call,
     lacking,
     read_count,
+    read_spelled,
     read_text,
     read_tokens,
     render_call,
     renders,
-)
-from backends.upstream.wire import (
-    OWNERS,
-    chat_body,
-    chat_changes,
-    embedding_body,
     rerank_body,
+    spell_call,
     text_body,
 )
 from config.upstreams import ServerKind, UpstreamConfig
@@ -89,7 +89,13 @@ class Upstream:
         self.config = config
         self.client = client
         weights = config.weights or (1.0,) * len(config.urls)
-        replicas = [Replica(url=url, weight=w) for url, w in zip(config.urls, weights, strict=True)]
+        headers = [key_headers(config, key) if key else {} for key in config.keys]
+        replicas = [
+            Replica(url=url, weight=weight, headers=own)
+            for url, weight, own in zip(
+                config.urls, weights, headers or [{}] * len(weights), strict=True
+            )
+        ]
         self.balance = Balance(replicas, config.failures)
         self.cleaner = Cleaner(config.urls, _secrets(config))
         self.lists = Lists(config, client, self.balance, self.cleaner, kept)
@@ -204,6 +210,7 @@ def _trusted(config: UpstreamConfig) -> ssl.SSLContext | None:
 def _secrets(config: UpstreamConfig) -> Iterator[str]:
     """Secrets that no client may read: the key, and headers that are likely to hold one."""
     yield config.key or ""
+    yield from config.keys
     for name, value in config.headers.items():
         if any(word in name.lower() for word in ("key", "token", "auth", "secret", "cookie")):
             yield from (value, value.rpartition(" ")[2])
@@ -299,6 +306,12 @@ class UpstreamModel(RemoteContainer):
         upstream = self._openai("prompt", "it has no call for tokens")
         call = encode_call(request, self._target.model, self._kind(upstream))
         return await self._called(call, request.caller, read_tokens)
+
+    async def spell(self, request: RemoteEncoding) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        upstream = self._openai("text", "it has no call for tokens")
+        call = spell_call(request, self._target.model, self._kind(upstream))
+        read = partial(read_spelled, text=request.text)
+        return await self._called(call, request.caller, read)
 
     async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
         upstream = self._openai("messages", "it has no call for tokens")
@@ -406,7 +419,7 @@ class UpstreamModel(RemoteContainer):
         """What all turns of a conversation begin with; None where there is but one server."""
         if len(upstream.balance.replicas) == 1:
             return None
-        return hash((self._target.model, *parts))
+        return stable_hash(self._target.model, *map(str, parts))
 
     async def aclose(self) -> None:
         """The connections are the upstream's, which has other models."""

@@ -1,18 +1,25 @@
-"""Request bodies for an upstream in OpenAI's format, with the configured changes.
+"""Request bodies for an upstream in OpenAI's format, with the configured changes; and the calls of
+its tokenizer and its template, with what is read of their answers. Pure.
 
 Answers are always asked for as streams, also where a client wants one body: so a long answer and a
 server that hangs are two things, and the other server stops when the client leaves.
 
-Structured output requests in the fields of each kind of server. Pure.
+Structured output is requested in the fields of each kind of server. Where a server has no field for
+a shape, nothing is sent, and the caller checks the answer.
 
-Where a server has no field for a shape, nothing is sent, and the caller checks the answer.
+vLLM's and llama-server's tokenizer calls have the same paths, and neither minds the other's fields:
+a server of an unknown kind is sent both.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from backends.errors import UpstreamError
 from backends.protocol import (
     Choices,
     Grammar,
@@ -34,10 +41,12 @@ from backends.remote import (
     RemoteChanges,
     RemoteChat,
     RemoteEmbedding,
+    RemoteEncoding,
     RemoteRequest,
     RemoteRerank,
     RemoteText,
 )
+from backends.upstream.faults import broken
 from config.upstreams import ServerKind, UpstreamConfig
 
 Spelled: TypeAlias = dict[str, Any]  # fields of a body
@@ -371,3 +380,210 @@ def _choice(choice: ToolChoice) -> str | Body:
             return {"type": "function", "function": {"name": name}}
         case str():
             return choice
+
+
+T = TypeVar("T")
+
+# What servers of a kind lack. Ollama, OpenAI and their like have none of it.
+_NO_TOKENS = frozenset({"ollama", "openai", "tgi"})
+_NO_PIECES = _NO_TOKENS | {"koboldcpp", "llama-cpp-python", "sglang", "tabbyapi"}
+_NO_TEMPLATE = _NO_TOKENS | {"koboldcpp", "llama-cpp-python"}
+_DETOKENIZES = frozenset({"vllm", "sglang"})  # renders by tokens there and back
+
+
+class TokenCall(msgspec.Struct, frozen=True):
+    """`path`: beside the API's own paths where it is `at_root`."""
+
+    path: str
+    body: Body
+    at_root: bool = True
+
+
+class _Id(msgspec.Struct, frozen=True):
+    """`piece`: llama-server's; a list of bytes where they are no text."""
+
+    id: int
+    piece: str | list[int] | None = None
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    """`ids`: KoboldCpp's; `token_strs`: vLLM's, in the vocabulary's own spelling."""
+
+    tokens: list[int | _Id] | None = None
+    ids: list[int] | None = None
+    token_strs: list[str] | None = None
+
+
+class _Text(msgspec.Struct, frozen=True):
+    """By the names of vLLM, llama-server, TabbyAPI and KoboldCpp."""
+
+    prompt: str | None = None
+    content: str | None = None
+    text: str | None = None
+    result: str | None = None
+
+
+class _Count(msgspec.Struct, frozen=True):
+    input_tokens: int
+
+
+def encode_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
+    """For the tokens of a text. Raises UpstreamError where the server has no such call."""
+    _refuse(server, _NO_TOKENS)
+    text, special, bos = request.text, request.special, request.add_bos
+    match server:
+        case "tabbyapi":
+            named = {"text": text, "add_bos_token": bos, "encode_special_tokens": special}
+            return TokenCall("/token/encode", named, at_root=False)
+        case "koboldcpp":
+            return TokenCall("/api/extra/tokencount", {"prompt": text, "special": special})
+        case "llama-cpp-python":
+            return TokenCall("/extras/tokenize", {"model": model, "input": text})
+    llamas = {"content": text, "add_special": bos, "parse_special": special}
+    return TokenCall(
+        "/tokenize", {"model": model, "prompt": text, "add_special_tokens": bos, **llamas}
+    )
+
+
+def spell_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
+    """For the tokens of a text and the bytes of each. As `encode_call`."""
+    _refuse(server, _NO_PIECES)
+    call = encode_call(request, model, server)
+    return replace(call, body={**call.body, "with_pieces": True, "return_token_strs": True})
+
+
+def encode_chat_call(request: RemoteChat, model: str, server: ServerKind | None) -> TokenCall:
+    """For the tokens of a conversation. As `encode_call`."""
+    _refuse(server, _NO_TEMPLATE)
+    body = {"model": model, **conversation(request), **request.parameters}
+    if server == "tabbyapi":
+        return TokenCall("/token/encode", {**body, "text": body["messages"]}, at_root=False)
+    return TokenCall("/tokenize", body)
+
+
+def renders(server: ServerKind | None) -> bool:
+    """The server returns a conversation's prompt as text. Raises UpstreamError where it has no
+    template; False: its tokens are to be read back.
+    """
+    _refuse(server, _NO_TEMPLATE)
+    return server not in _DETOKENIZES and server != "tabbyapi"
+
+
+def render_call(request: RemoteChat, model: str) -> TokenCall:
+    """For a conversation's prompt as text."""
+    return TokenCall(
+        "/apply-template", {"model": model, **conversation(request), **request.parameters}
+    )
+
+
+def decode_call(tokens: tuple[int, ...], model: str, server: ServerKind | None) -> TokenCall:
+    """For the text of tokens. As `encode_call`."""
+    _refuse(server, _NO_TOKENS)
+    match server:
+        case "tabbyapi":
+            return TokenCall("/token/decode", {"tokens": tokens}, at_root=False)
+        case "koboldcpp":
+            return TokenCall("/api/extra/detokenize", {"ids": tokens})
+        case "llama-cpp-python":
+            return TokenCall("/extras/detokenize", {"model": model, "tokens": tokens})
+    return TokenCall("/detokenize", {"model": model, "tokens": tokens})
+
+
+def read_tokens(body: bytes) -> tuple[int, ...]:
+    """Raises Unhealthy."""
+    found = _read(body, _Encoded)
+    tokens = found.ids if found.tokens is None else found.tokens
+    if tokens is None:
+        raise broken("no tokens")
+    return tuple(one.id if isinstance(one, _Id) else one for one in tokens)
+
+
+def read_spelled(body: bytes, text: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+    """The tokens of `text`, and the bytes of each. Raises Unhealthy, and UpstreamError where the
+    server gives no pieces.
+    """
+    found, tokens = _read(body, _Encoded), read_tokens(body)
+    pieces = [one.piece for one in found.tokens or () if isinstance(one, _Id)]
+    if len(pieces) == len(tokens) and None not in pieces:
+        return tokens, tuple(_piece(one) for one in pieces if one is not None)
+    if found.token_strs is None or len(found.token_strs) != len(tokens):
+        raise lacking("call for the texts of tokens")
+    return tokens, _unspelled(found.token_strs, text.encode("utf-8", "replace"))
+
+
+def _piece(piece: str | list[int]) -> bytes:
+    if isinstance(piece, str):
+        return piece.encode("utf-8", "replace")
+    try:
+        return bytes(piece)
+    except ValueError:
+        raise broken("a token of bytes beyond 255") from None
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters by which byte-level vocabularies (GPT-2's) spell bytes: those that print stand
+    for themselves, others for what is left, in order.
+    """
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printed]
+    letters = {chr(byte): byte for byte in printed}
+    return letters | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()
+_ESCAPED = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _unspelled(spelled: Sequence[str], text: bytes) -> tuple[bytes, ...]:
+    """Bytes of a vocabulary's tokens. Which spelling it has is known by the text that they make."""
+    for read in (_by_letters, _by_pieces):
+        with suppress(KeyError):
+            found = tuple(map(read, spelled))
+            if b"".join(found).strip() == text.strip():
+                return found
+    return tuple(one.encode("utf-8", "replace") for one in spelled)
+
+
+def _by_letters(spelled: str) -> bytes:
+    return bytes(_BYTES[letter] for letter in spelled)
+
+
+def _by_pieces(spelled: str) -> bytes:
+    """SentencePiece's."""
+    if (escaped := _ESCAPED.fullmatch(spelled)) is not None:
+        return bytes.fromhex(escaped[1])
+    return spelled.replace("\u2581", " ").encode("utf-8", "replace")
+
+
+def read_text(body: bytes) -> str:
+    """Raises Unhealthy."""
+    found = _read(body, _Text)
+    texts = (found.prompt, found.content, found.text, found.result)
+    text = next((one for one in texts if one is not None), None)
+    if text is None:
+        raise broken("no text")
+    return text
+
+
+def read_count(body: bytes) -> int:
+    """Raises Unhealthy."""
+    return max(0, _read(body, _Count).input_tokens)
+
+
+def lacking(what: str) -> UpstreamError:
+    """The error where a server has no such call."""
+    text = f"The model runs on another server, which has no {what}."
+    kind = "invalid_request_error"
+    return UpstreamError(text, status=400, type=kind, code=None, param="model")
+
+
+def _refuse(server: ServerKind | None, unable: frozenset[str]) -> None:
+    if server in unable:
+        raise lacking("tokenizing route" if server in _NO_TOKENS else "route for chat tokens")
+
+
+def _read(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise broken("a body without tokens or text") from None

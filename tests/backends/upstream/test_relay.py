@@ -6,10 +6,14 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Message, TextPart
@@ -22,6 +26,7 @@ from backends.remote import (
     RemoteTarget,
     RemoteText,
     RemoteUsage,
+    WriteText,
 )
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of
 from tests.backends.upstream import far as other
@@ -578,15 +583,26 @@ async def test_an_answer_that_has_begun_is_never_begun_again() -> None:
 
 
 async def test_where_nobody_answers_the_last_word_is_reported() -> None:
+    said: list[tuple[int, float | None]] = []
+
+    def noted(status: int, retry_after: float | None, says: Says) -> Says:
+        async def says_so(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            said.append((status, retry_after))
+            await says(asked, writer)
+
+        return says_so
+
+    busy = with_status(429, b"{}", "retry-after: 3")
     async with (
-        far(with_status(503, b"{}")) as one,
-        far(with_status(429, b"{}", "retry-after: 3")) as two,
+        far(noted(503, None, with_status(503, b"{}"))) as one,
+        far(noted(429, 3.0, busy)) as two,
     ):
         async with asking(one, two) as model:
             with pytest.raises(UpstreamError) as caught:
                 await answer(model)
 
-    assert (caught.value.status, caught.value.retry_after) == (429, 3.0)
+    assert len(said) == 2
+    assert (caught.value.status, caught.value.retry_after) == said[-1]
 
 
 async def test_a_server_that_fails_again_and_again_rests_until_a_probe() -> None:
@@ -623,3 +639,197 @@ async def test_the_second_turn_returns_to_the_replica_of_the_first_without_a_sys
             second = [content(await answer(model, turns(3, k))) for k in reversed(range(4))]
     assert second[::-1] == first
     assert {*first} == {"a", "b"}
+
+
+# ---------------------------------------------------------------------------------- the direct path
+
+
+class Writer:
+    """Takes the events that come while it is free, in turn with those that are read; it is what
+    `frees` says, and then always.
+    """
+
+    def __init__(self, frees: Sequence[bool] = ()) -> None:
+        self.said: list[RemoteEvent] = []
+        self.taken = self.shortly = 0
+        self.came = asyncio.Event()
+        self._frees = list(frees)
+
+    def free(self) -> bool:
+        return self._frees.pop(0) if self._frees else True
+
+    def write(self, events: Sequence[RemoteEvent]) -> None:
+        self.said += events
+        self.taken += len(events)
+        self.came.set()
+
+    def texts_like(self, delta: RemoteDelta) -> WriteText:
+        def write(text: str) -> bool:
+            if not self.free():
+                return False
+            self.shortly += 1
+            self.write([replace(delta, **{"content" if delta.content else "reasoning": text})])
+            return True
+
+        return write
+
+
+async def written(model: UpstreamModel, writer: Writer, request: RemoteChat = HELLO) -> None:
+    """An answer, offered to `writer`."""
+    async with asyncio.timeout(HANG), model.chat(request) as batches:
+        batches.offer(writer)
+        async for batch in batches:
+            writer.said += batch
+
+
+def in_segments(
+    pieces: Sequence[bytes], cuts: Sequence[int] = (), *, apart: bool = True, ends: bool = True
+) -> Says:
+    """The pieces of a stream's body, and what is cut of them, each of which is read before the next
+    one is sent. `apart`: each piece is cut from the next.
+    """
+
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        parts = [head(200, other.STREAM, "transfer-encoding: chunked"), *pieces]
+        parts += [b"0\r\n\r\n"] if ends else []
+        whole = b"".join(parts)
+        places = {0, len(whole), *(cut % len(whole) for cut in cuts)}
+        if apart:
+            places |= set(accumulate(map(len, parts)))
+        for begin, end in pairwise(sorted(places)):
+            writer.write(whole[begin:end])
+            for _ in range(3):
+                await asyncio.sleep(0)
+        if not ends:
+            writer.close()
+
+    return says
+
+
+SAID = st.lists(
+    st.sampled_from(
+        [
+            *map(event, text("One", " é😀", "</think>")),
+            event(chunk({"content": "a"})),
+            event(chunk({"content": "b"})).replace(b"\n", b"\r\n"),
+            event(chunk({"reasoning_content": "Hm."})),
+            event(
+                chunk({"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]})
+            ),
+            event({"choices": [], "usage": {"prompt_tokens": 3}}),
+            event({"error": {"message": "no"}}),
+            b"event: error\ndata: no\n\n",
+            b": a comment\n\n",
+            b"data: nonsense\n\n",
+            b'data: {"choices":\ndata: []}\n\n',
+            b"data:\n\nid: 1\n",
+            other.DONE,
+        ]
+    ),
+    max_size=12,
+)
+
+
+@given(
+    said=SAID,
+    cuts=st.lists(st.integers(0, 4_000), max_size=8),
+    apart=st.booleans(),
+    frees=st.lists(st.booleans(), max_size=4),
+    ends=st.booleans(),
+)
+async def test_what_is_written_directly_is_what_is_read_otherwise(
+    said: list[bytes], cuts: list[int], apart: bool, frees: list[bool], ends: bool
+) -> None:
+    pieces = [piece(one) for one in (event(chunk({"content": "begins"})), *said)]
+    ways: list[tuple[list[RemoteEvent], str | None]] = []
+    for says in (
+        in_segments(pieces, apart=False, ends=ends),
+        in_segments(pieces, cuts, apart=apart, ends=ends),
+    ):
+        async with far(says) as one, asking(one) as model:
+            writer, error = Writer(frees), None
+            try:
+                await written(model, writer)
+            except UpstreamError as failure:
+                error = str(failure)
+            ways.append((writer.said, error))
+
+    assert ways[0] == ways[1]
+
+
+async def test_all_but_the_beginning_and_the_end_wake_nobody() -> None:
+    pieces = [piece(event(one)) for one in text(*"abcdefgh")]
+    writer = Writer()
+    async with far(in_segments([*pieces, piece(other.DONE)])) as one, asking(one) as model:
+        await written(model, writer)
+
+    assert content(writer.said) == "abcdefgh"
+    assert writer.taken >= 6
+    assert writer.shortly >= 4
+
+
+async def test_silence_behind_what_was_written_directly_is_an_error() -> None:
+    more = asyncio.Event()
+
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        writer.write(piece(event(chunk({"content": "read"}))))
+        await more.wait()
+        writer.write(piece(event(chunk({"content": "taken"}))))
+        await asyncio.Event().wait()
+
+    writer = Writer()
+    async with far(says) as one, asking(one, stall_timeout=0.5) as model:
+        async with asyncio.timeout(HANG), model.chat(HELLO) as batches:
+            batches.offer(writer)
+            await anext(batches)
+            more.set()
+            with pytest.raises(UpstreamError, match="didn't go on"):
+                await anext(batches)
+
+    assert writer.said == [RemoteDelta(content="taken")]
+
+
+async def test_what_is_written_directly_is_no_silence() -> None:
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        for one in text(*"abcdefgh"):
+            writer.write(piece(event(one)))
+            await asyncio.sleep(0.25)
+        writer.write(piece(other.DONE) + b"0\r\n\r\n")
+
+    writer = Writer()
+    async with far(says) as one, asking(one, stall_timeout=1.5) as model:
+        await written(model, writer)
+
+    assert content(writer.said) == "abcdefgh"
+
+
+async def test_who_leaves_while_it_is_written_directly_closes_the_connection() -> None:
+    writer = Writer()
+
+    async def goes_on(asked: Asked, stream: asyncio.StreamWriter) -> None:
+        stream.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        while True:
+            stream.write(piece(event(chunk({"content": "x"}))))
+            await asyncio.sleep(0.01)
+
+    async with far(goes_on) as one, asking(one) as model, asyncio.timeout(HANG):
+        task = asyncio.ensure_future(written(model, writer))
+        await writer.came.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await one.left.wait()
+
+
+async def test_a_writer_that_fails_ends_the_answer_that_it_writes() -> None:
+    class Failing(Writer):
+        def write(self, events: Sequence[RemoteEvent]) -> None:
+            raise ZeroDivisionError
+
+    pieces = [piece(event(one)) for one in text(*"abcdefgh")]
+    async with far(in_segments(pieces)) as one, asking(one) as model:
+        with pytest.raises(ZeroDivisionError):
+            await written(model, Failing())
+        await answer(model)

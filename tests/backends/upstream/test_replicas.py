@@ -4,7 +4,14 @@ from collections import Counter
 
 from backends.remote import RemoteStanding, RemoteState
 from backends.upstream.faults import Fault
-from backends.upstream.replicas import KEPT, OUTCOMES_AGE, OVERLOAD, Balance, Replica
+from backends.upstream.replicas import (
+    KEPT,
+    OUTCOMES_AGE,
+    OVERLOAD,
+    Balance,
+    Replica,
+    stable_hash,
+)
 
 
 class Clock:
@@ -276,3 +283,24 @@ def test_a_server_that_is_no_roundhouse_expects_nothing() -> None:
     Balance([replica], 3).began(replica, "m")
 
     assert replica.standings is None
+
+
+def test_two_gateways_send_a_conversation_to_the_same_idle_server() -> None:
+    urls = [f"http://box{number}/v1" for number in range(3)]
+    one = Balance([Replica(url=url) for url in urls], 3)
+    other = Balance([Replica(url=url) for url in urls], 3)
+    homes = Counter[str]()
+    for number in range(300):
+        conversation = stable_hash("model", f"user:Hello {number}")
+        chosen = [balance.choose(conversation) for balance in (one, other)]
+        assert chosen[0] is not None
+        assert chosen[1] is not None
+        assert chosen[0].url == chosen[1].url
+        homes[chosen[0].url] += 1
+    assert min(homes.values()) > 60, "each gets its share"
+
+
+def test_weights_are_shares_of_conversations_too() -> None:
+    balance = Balance([Replica(url="http://a", weight=3.0), Replica(url="http://b")], 3)
+    chosen = [balance.choose(stable_hash(str(number))) for number in range(400)]
+    assert 250 < sum(one is not None and one.url == "http://a" for one in chosen) < 350

@@ -49,6 +49,9 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "of a response": ("/v1/responses/input_tokens", {"input": "Hello there!"}),
     "TabbyAPI's text": ("/v1/token/encode", {"text": TEXT, "encode_special_tokens": False}),
     "TabbyAPI's chat": ("/v1/token/encode", {"text": MESSAGES}),
+    "Cohere's text": ("/v1/tokenize", {"text": "Héllo, <|im_end|> 😀."}),
+    "with pieces": ("/tokenize", {"content": "Héllo 😀.", "with_pieces": True}),
+    "with strings": ("/tokenize", {"prompt": "Hello you.", "return_token_strs": True}),
     "tokens": ("/detokenize", {"tokens": [50, 51, 52]}),
     "TabbyAPI's tokens": ("/v1/token/decode", {"tokens": [50, 51, 52]}),
 }
@@ -143,3 +146,42 @@ async def test_a_server_that_sends_nonsense_is_at_fault(tmp_path: Path) -> None:
         async with far(answering(tokenize=said)) as one:
             got = await posted(tmp_path, one, "/tokenize")
         assert got.status_code == 502, got.text
+
+
+SPELLED: dict[str, tuple[str, Any]] = {
+    "pieces": ("llama-server", {"tokens": [{"id": 1, "piece": "Hé"}, {"id": 2, "piece": [195]}]}),
+    "byte-level": ("vllm", {"tokens": [1, 2], "token_strs": ["H\u00c3\u00a9llo", "\u0120you"]}),
+    "SentencePiece": ("vllm", {"tokens": [1, 2], "token_strs": ["\u2581Héllo", "\u2581you"]}),
+}
+TEXTS = {
+    "pieces": ["Hé", "\ufffd"],
+    "byte-level": ["Héllo", " you"],
+    "SentencePiece": [" Héllo", " you"],
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", SPELLED)
+async def test_the_texts_of_tokens_come_from_servers_in_their_own_spelling(
+    kind: str, tmp_path: Path
+) -> None:
+    server, said = SPELLED[kind]
+    async with far(answering(tokenize=said)) as one:
+        async with relaying(tmp_path, one, server=server) as running:
+            body = {"model": "far", "text": "Héllo you"}
+            got = (await running.client.post("/v1/tokenize", json=body)).json()
+
+    assert got == {"tokens": [1, 2], "token_strings": TEXTS[kind]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("server", ["sglang", "tabbyapi", None])
+async def test_a_server_without_the_texts_of_tokens_is_named_as_the_reason(
+    server: str | None, tmp_path: Path
+) -> None:
+    async with far(answering(tokenize={"tokens": [1, 2]})) as one:
+        async with relaying(tmp_path, one, server=server) as running:
+            got = await running.client.post("/v1/tokenize", json={"model": "far", "text": "Hi"})
+
+    assert got.status_code == 400
+    assert "runs on another server, which has no" in got.text

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -771,3 +772,127 @@ async def test_times_are_the_clients_and_counts_that_nobody_gave_are_left_out(
     assert "usage" not in uncounted
     assert "timings" not in uncounted
     assert '"usage"' not in streamed.text
+
+
+# ---------------------------------------------------------------------------------- the direct path
+
+ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
+    "openai": ("/v1/chat/completions", {}),
+    "usage": ("/v1/chat/completions", {"stream_options": {"include_usage": True}}),
+    "tools": (
+        "/v1/chat/completions",
+        {"tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]},
+    ),
+    "hidden": ("/v1/chat/completions", {"include_reasoning": False}),
+    "two": ("/v1/chat/completions", {"n": 2}),
+    "logprobs": ("/v1/chat/completions", {"logprobs": True}),
+    "anthropic": ("/v1/messages", {"max_tokens": 99}),
+    "responses": ("/v1/responses", {"input": "Hello!"}),
+    "ollama": ("/api/chat", {}),
+}
+_TIMES = r"created_at|created|completed_at|\w+_ms|\w+_per_second|\w+_duration"
+VARYING = re.compile(rf'"(?:{_TIMES}|\w*id)":("[^"]*"|[\d.e-]+)')
+
+
+def unhurried(*said: Any) -> Says:
+    """A stream whose chunks are read one by one."""
+
+    async def says(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
+        for one in said:
+            writer.write(other.piece(one if isinstance(one, bytes) else other.event(one)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        writer.write(other.piece(other.DONE) + b"0\r\n\r\n")
+
+    return says
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_stream_is_the_same_whichever_way_it_takes(tmp_path: Path, route: str) -> None:
+    """httpx's own transport, which `http2` chooses, has no direct path."""
+    call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": '{"at":'}}
+    rest = {"index": 0, "function": {"arguments": '"it"}'}}
+    said = (
+        *(chunk({"reasoning": word}) for word in ("Let", " me", " see.")),
+        *(chunk({"content": word}) for word in ("Yes", " é", "\n", "<tool", " 😀", "\\")),
+        chunk({"content": "x"}, index=1),
+        *(chunk({"tool_calls": [one]}) for one in (call, rest)),
+        chunk({}, finish="tool_calls"),
+        chunk({}, index=1, finish="stop"),
+        USAGE,
+    )
+    said = said if route == "two" else tuple(one for one in said if not _is_second(one))
+    path, more = ROUTES[route]
+    texts = []
+    for http2 in (False, True):
+        async with far(unhurried(*said)) as one:
+            async with relaying(tmp_path, one, http2=http2) as running:
+                got = await running.client.post(
+                    path, json=chat(stream=True, **more), headers={"x-request-id": "same"}
+                )
+        assert got.status_code == 200, got.text
+        texts.append(VARYING.sub("", got.text))
+
+    assert texts[0] == texts[1]
+    assert "Yes" in texts[0]
+
+
+def _is_second(said: dict[str, Any]) -> bool:
+    return any(choice["index"] == 1 for choice in said["choices"])
+
+
+async def test_a_client_that_does_not_read_stops_the_other_server(tmp_path: Path) -> None:
+    sent = 0
+
+    async def says(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.transport.set_write_buffer_limits(high=0)
+        writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
+        while True:
+            writer.write(other.piece(other.event(chunk({"content": "x" * 10_000}))))
+            await writer.drain()
+            sent += 1
+
+    async with far(says) as one, relaying(tmp_path, one) as running, asyncio.timeout(HANG):
+        async with await send_chat(running, msgspec.json.encode(chat(stream=True))) as client:
+            await client.receive()
+            before = -1
+            while sent != before:  # until it stands still
+                before = sent
+                await asyncio.sleep(0.2)
+            assert sent * 10_000 < 32 << 20
+            for _ in range(sent):
+                await client.receive()
+            while sent == before:
+                await client.receive()
+        await one.left.wait()
+
+
+async def test_reasoning_that_a_template_opens_is_split_off_streams_from_the_second_on(
+    tmp_path: Path,
+) -> None:
+    keys = (KeyConfig(key="k"), KeyConfig(key="other"))
+    said = text("Hm", ".", "\n</", "think", ">\n\n", "Yes", " & no", ".")
+    found = []
+    async with far(unhurried(*said)) as one, relaying(tmp_path, one, keys=keys) as running:
+        for key in ("k", "k", "other"):
+            running.client.headers["authorization"] = f"Bearer {key}"
+            got = await ask(running, stream=True)
+            deltas = [
+                choice["delta"]
+                for each in events(got.text.replace("data: [DONE]", ""))
+                for choice in each["choices"]
+            ]
+            found.append(
+                [
+                    "".join(delta.get(name, "") for delta in deltas)
+                    for name in ("reasoning_content", "content")
+                ]
+            )
+
+    assert found == [
+        ["", "Hm.\n</think>\n\nYes & no."],
+        ["Hm.", "Yes & no."],
+        ["", "Hm.\n</think>\n\nYes & no."],
+    ]

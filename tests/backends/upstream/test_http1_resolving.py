@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from backends.upstream.http1 import Http1Transport
-from backends.upstream.resolving import Resolver
+from backends.upstream.http1 import Http1Transport, Resolver
 from tests.backends.upstream.far import far, with_status
 from tests.hang import HANG
 
