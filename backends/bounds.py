@@ -19,6 +19,7 @@ import msgspec
 
 from backends.errors import InputTooLong, InvalidJob, PromptTooLong
 from backends.protocol import (
+    AdapterScale,
     Constraint,
     EncoderInput,
     Generation,
@@ -140,7 +141,7 @@ class Budget(Kind, frozen=True):
 
     def fitted(self, value: object, info: ModelInfo) -> object:
         assert value is None or isinstance(value, ThinkingBudget)
-        return value if value is None else _fitted(BUDGET, value, info)
+        return value if value is None else _fitted(value, _named(BUDGET, value), info)
 
 
 class SlotNumber(Kind, frozen=True):
@@ -153,6 +154,45 @@ class SlotNumber(Kind, frozen=True):
         if not info.keeps_slots:
             return f"{info.backend} chooses the slot itself."
         return f"The model has the slots 0 to {info.max_concurrent - 1}, not {value}."
+
+
+class Adapters(Kind, frozen=True):
+    """Adapters of the model, each once, whose scales are at most `most` either way."""
+
+    count: int
+    most: float
+
+    def fault(self, value: object) -> str | None:
+        if value is None:
+            return None
+        assert isinstance(value, tuple)
+        if len(value) > self.count:
+            return f"Expected at most {self.count} adapters, got {len(value)}."
+        if any(not abs(each.scale) <= self.most for each in value):
+            return f"Expected scales from -{self.most:g} to {self.most:g}."
+        return None
+
+    def fault_for(self, value: object, info: ModelInfo) -> str | None:
+        if value is None:
+            return None
+        assert isinstance(value, tuple)
+        if value and not info.chooses_adapters:
+            return f"{info.backend} can't choose adapters for a request."
+        return _unknown_adapter(value, info) or _twice(value, info)
+
+
+def _unknown_adapter(chosen: Sequence[AdapterScale], info: ModelInfo) -> str | None:
+    for each in chosen:
+        if info.adapter_number(each.adapter) is None:
+            known = ", ".join(f"{n} ({one.name})" for n, one in enumerate(info.adapters))
+            return f"The model has no adapter {each.adapter!r:.80}; it has {known or 'none'}."
+    return None
+
+
+def _twice(chosen: Sequence[AdapterScale], info: ModelInfo) -> str | None:
+    numbers = [info.adapter_number(each.adapter) for each in chosen]
+    again = next((number for number in numbers if numbers.count(number) > 1), None)
+    return None if again is None else f"Adapter {again} is named twice."
 
 
 SAMPLING: Mapping[str, Bound] = {name: row.bound for name, row in ROWS.items()}
@@ -170,10 +210,15 @@ GENERATION: Mapping[str, Bound] = {
     "constraint": GrammarText(256 << 10),  # the compiler recurses, and costs time by its size
     "images": Images(1_024, 1 << 30),
     "request": Label(),
+    "owner": Label(),
     "slot": SlotNumber(),
     "marks": Places(8),
     "reports_progress": Flag(),
     "after_samplers": Flag(),
+    "cached_for": Label(),
+    "conversation": Label(),
+    "drafts": Number(low=0, high=2**31 - 1),
+    "adapters": Adapters(64, 1_000),
 }
 BUDGET: Mapping[str, Bound] = {
     "tokens": OF_CONTEXT,
@@ -199,6 +244,7 @@ PARAMS = {
     "images": "messages",
     "constraint": "response_format",
     "slot": "id_slot",
+    "adapters": "lora",
 }
 
 
@@ -220,17 +266,17 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
     How long a prompt with pictures is the engine alone knows.
     """
     sampling = job.sampling
-    fields = [*_named(GENERATION, job), *_named(SAMPLING, sampling)]
-    for name, fault in _faults(fields):
+    given, sampled = _named(GENERATION, job), _named(SAMPLING, sampling)
+    for name, fault in _faults((*given, *sampled)):
         raise InvalidJob(fault, PARAMS.get(name, name))
     if not job.images and len(job.prompt) >= info.context_length:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
         raise InvalidJob("this model doesn't support images", "messages")
-    for name, fault in _faults_for(fields, info):
+    for name, fault in _faults_for((*given, *sampled), info):
         raise InvalidJob(fault, PARAMS.get(name, name))
-    sampling = _cold(_fitted(SAMPLING, sampling, info))
-    return msgspec.structs.replace(_fitted(GENERATION, job, info), sampling=sampling)
+    sampling = _cold(_fitted(sampling, sampled, info))
+    return msgspec.structs.replace(_fitted(job, given, info), sampling=sampling)
 
 
 def check_choice(job: Generation, info: ModelInfo, ends: Callable[[int], bool]) -> None:
@@ -314,10 +360,11 @@ def _faults_for(fields: Iterable[Field], info: ModelInfo) -> Iterator[tuple[str,
             yield name, fault
 
 
-def _fitted(table: Mapping[str, Bound], struct: S, info: ModelInfo) -> S:
+def _fitted(struct: S, fields: Iterable[Field], info: ModelInfo) -> S:
+    """With the values of `fields`, some of its own, as they fit."""
     changed = {
         name: fitted
-        for name, bound, value in _named(table, struct)
+        for name, bound, value in fields
         if (fitted := bound.fitted(value, info)) is not value
     }
     return msgspec.structs.replace(struct, **changed) if changed else struct

@@ -23,6 +23,7 @@ import msgspec
 
 from backends.errors import BackendError, LoadFailed, UnsupportedModel
 from backends.protocol import (
+    Adapter,
     EncoderContainer,
     MemoryNeed,
     Modality,
@@ -34,6 +35,7 @@ from backends.protocol import (
 )
 from backends.remote import RemoteTarget
 from backends.samplers import Sampling
+from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
 
@@ -132,8 +134,17 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0  # tokens that layers with a sliding window see
     sliding_bytes_per_token: int = 0  # of `cache_bytes_per_token`, what those layers have
     positions: int = 0  # rows of its table of positions, beyond which it can't read; 0: it has none
-    remote: RemoteTarget | None = None  # it isn't on disk at all: another server has it
-    task: Task = "generate"  # of another server's model: it isn't known
+    # bytes of main memory that its process holds while it is parked; 0: unknown; None: it can't be
+    parked_bytes: int | None = None
+    remote: RemoteTarget | None = None  # a server answers for it: another one, or one started here
+    task: Task = "generate"  # where a server answers for it: it isn't known
+
+    @property
+    def elsewhere(self) -> RemoteTarget | None:
+        """Where another server has it; it takes no memory here then, and is loaded and configured
+        there. None: it runs on this machine, in this process or one that it started.
+        """
+        return None if self.remote is None or self.remote.runs_here else self.remote
 
 
 class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +158,7 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     rope_alpha: float | None = None
     chunk_size: int | None = None  # prompt tokens in one pass
     draft_model: str | None = None  # its path
-    adapters: tuple[str, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,8 +234,18 @@ class FilesModule(Protocol):
     def facts(self, options: EngineOptions) -> LoadFacts: ...
 
 
+class CommandFilesModule(FilesModule, Protocol):
+    """What the engine of models that are commands offers besides: they need no files."""
+
+    def named(self, name: str, path: Path | None) -> ModelFiles:
+        """See `Catalog.named`."""
+        ...
+
+
 class ContainerModule(Protocol):
-    """What `backends/<name>/container.py` offers."""
+    """What `backends/<name>/container.py` offers. That of commands loads a `RemoteContainer`, since
+    a server answers for them (`ModelFiles.remote`).
+    """
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
@@ -236,6 +257,12 @@ class ContainerModule(Protocol):
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> EncoderContainer:
         """As `load`, what makes vectors or ranks. Only where `files` recognises such models."""
+        ...
+
+    def preload(self) -> None:
+        """Import what `load` imports, in a process that is forked for each load from then on (see
+        `backends.worker.process`). Nothing where the import itself uses a device.
+        """
         ...
 
     def tokenizer(self, info: ModelInfo) -> Tokenizer:
@@ -253,6 +280,11 @@ class Backend(msgspec.Struct, frozen=True):
     package: str | None = None
 
     @property
+    def folder(self) -> str:
+        """Its package's name."""
+        return self.package or f"backends.{self.name}"
+
+    @property
     def files(self) -> FilesModule:
         return cast(FilesModule, self._module("files"))
 
@@ -262,12 +294,35 @@ class Backend(msgspec.Struct, frozen=True):
         return cast(ContainerModule, self._module("container"))
 
     def _module(self, name: str) -> ModuleType:
-        return import_module(f"{self.package or f'backends.{self.name}'}.{name}")
+        """In its folder; a backend without an engine to import is one module, which is both."""
+        backend = import_module(self.folder)
+        return (
+            import_module(f"{backend.__name__}.{name}") if hasattr(backend, "__path__") else backend
+        )
 
 
 def renamed(option: str) -> Translation:
     """The same value as our `option`."""
     return lambda value: {option: value}
+
+
+def adapters(
+    paths: Mapping[str, str], scaling: Mapping[str, float] | None = None
+) -> tuple[Adapter, ...]:
+    """LoRA adapters by their options: where they lie, and their scales where these aren't 1."""
+    return tuple(
+        Adapter(name=name, scale=(scaling or {}).get(name, 1.0), file=Path(path).name)
+        for name, path in paths.items()
+    )
+
+
+def loadable_adapters(
+    paths: Mapping[str, str], scaling: Mapping[str, float]
+) -> tuple[Adapter, ...]:
+    """As `adapters`. Raises LoadFailed for a scale of one that isn't there."""
+    if unknown := scaling.keys() - paths.keys():
+        raise LoadFailed(f"adapter_scaling: unknown adapter {min(unknown)!r}")
+    return adapters(paths, scaling)
 
 
 def divided(parts: Sequence[float], cards: Iterable[str]) -> Placement:
@@ -314,6 +369,12 @@ class Catalog(Mapping[str, Backend]):
             if (suffix := backend.files.SUFFIX) is not None:
                 file = suffix.sub("", file)
         return file
+
+    def named(self, name: str, path: Path | None) -> ModelFiles:
+        """The model called `name`, which a command serves. `path`: what it reads, if anything.
+        Raises LoadFailed where that isn't there.
+        """
+        return cast(CommandFilesModule, self[COMMAND].files).named(name, path)
 
     def recognise(self, path: Path, backend: str | None = None) -> ModelFiles:
         """The model at `path`, by the first backend that knows it, or by `backend` alone.

@@ -35,6 +35,10 @@ class Slot:
     def __init__(self, index: int) -> None:
         self.index = index
         self.tokens: list[int] = []
+        # Whose tokens they are; no prompt of another finds them. None: they came out of a file.
+        self.owner: str | None = ""
+        self.conversation = ""  # what its client calls it
+        self.adapters: tuple[float, ...] = ()  # how strongly each counts in these cells
         self.snapshots: list[Snapshot] = []  # ascending
         self.cuts_from = 0  # from here on it can be cut without a snapshot
         self.busy = False
@@ -60,6 +64,8 @@ class Slot:
     def copy(self, source: "Slot") -> None:
         """It holds what `source` holds."""
         self.tokens, self.snapshots = list(source.tokens), list(source.snapshots)
+        self.owner, self.conversation = source.owner, source.conversation
+        self.adapters = source.adapters
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -90,7 +96,13 @@ def common(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def place(
-    prompt: list[int], slots: Sequence[Slot], *, compact: bool, spare: int | None = None
+    prompt: list[int],
+    slots: Sequence[Slot],
+    *,
+    compact: bool,
+    spare: int | None = None,
+    owner: str = "",
+    adapters: tuple[float, ...] = (),
 ) -> Placement:
     """The start that leaves the least to compute wins; else the least recently used slot. At least
     one slot is idle.
@@ -98,10 +110,17 @@ def place(
     One token is always left to compute: its logits are wanted. `compact`: prefer slots next to busy
     ones, where the engine (llama.cpp, with a split cache) computes neighbouring sequences together.
     `spare`: rather than more than so many cells behind the start are given up, a slot that holds
-    nothing is taken: an answer that was swiped away, or an edited message, may come again.
+    nothing is taken: an answer that was swiped away, or an edited message, may come again. `owner`:
+    whose prompt it is, which finds its own cells alone. `adapters`: what it is computed with, which
+    finds what was computed with the same.
     """
     most = len(prompt) - 1
-    shared = {slot.index: min(common(slot.tokens, prompt), most) for slot in slots}
+    shared = {
+        slot.index: min(common(slot.tokens, prompt), most)
+        if slot.owner in (None, owner) and slot.adapters == adapters
+        else 0
+        for slot in slots
+    }
     starts = {slot.index: slot.start(shared[slot.index]) for slot in slots}
     source = max(
         slots, key=lambda slot: (starts[slot.index], shared[slot.index], not slot.busy, slot.used)

@@ -67,6 +67,10 @@ class Mask(Protocol):
         """
         ...
 
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, the first ones, the grammar allows in this order."""
+        ...
+
     def taken_back(self, count: int) -> None:
         """The last `count` tokens that were drawn so are not handed over, but drawn anew."""
         ...
@@ -200,6 +204,11 @@ class Matcher:
         assert self._allowed is not None
         return self._allowed
 
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """See `Mask.fitting`."""
+        self._settle()
+        return 0 if self.complete else int(self._place.validate_tokens(list(tokens)))
+
     def drawn(self, token: int) -> None:
         """See `Mask.drawn`."""
         self._consume(token)
@@ -307,7 +316,7 @@ def parser_limits() -> LLParserLimits:
 _MARK = "\x02"
 
 
-class Vocabulary(Protocol):
+class EngineTokenizer(Protocol):
     """The part of `engine.Engine` that describes tokens; any thread may call it."""
 
     @property
@@ -326,7 +335,7 @@ class _Spelled:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: EngineTokenizer) -> None:
         size = vocabulary.info.vocab_size
         self.ends = [token for token in range(size) if vocabulary.ends(token)]
         self.eos_token_id = next(iter(self.ends), size - 1)
@@ -363,7 +372,7 @@ def _is_marker(text: str) -> bool:
     return len(text) > 2 and (text[0], text[-1]) in {("<", ">"), ("[", "]")}
 
 
-def _context_free(vocabulary: Vocabulary) -> Callable[[str], Sequence[int]]:
+def _context_free(vocabulary: EngineTokenizer) -> Callable[[str], Sequence[int]]:
     """Tokenizes a text as one that stands after others."""
     mark = vocabulary.tokenize(_MARK, special=False)
 
@@ -379,7 +388,7 @@ def _context_free(vocabulary: Vocabulary) -> Callable[[str], Sequence[int]]:
 class GrammarTokenizer:
     """Of one model. Made on a worker thread: llguidance keeps the GIL for 2 to 3 us a token."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: EngineTokenizer) -> None:
         spelled = _Spelled(vocabulary)
         self.size = vocabulary.info.vocab_size
         self.ends = spelled.ends
@@ -408,7 +417,7 @@ class Compiling:
 class Grammars:
     """Those of one model. Only the event loop's thread calls it."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: EngineTokenizer) -> None:
         self._vocabulary = vocabulary
         self._tokenizer: GrammarTokenizer | None = None
         self._making = threading.Lock()

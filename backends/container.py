@@ -16,6 +16,7 @@ import anyio
 
 from backends.bounds import bounded, check_choice, check_tokens
 from backends.errors import InvalidJob, NotAble
+from backends.kept.beginnings import Beginnings
 from backends.messages import (
     Answered,
     Began,
@@ -29,6 +30,7 @@ from backends.messages import (
     Finish,
     Leave,
     Left,
+    Lost,
     Outcomes,
     Port,
     ReadSlots,
@@ -43,6 +45,7 @@ from backends.messages import (
 from backends.protocol import (
     Ended,
     Generation,
+    ModelContainer,
     ModelInfo,
     Output,
     Piece,
@@ -52,6 +55,8 @@ from backends.protocol import (
     SlotState,
     Tokenizer,
 )
+
+CLOSED = "the model has been closed"
 
 
 class Mailbox:
@@ -197,6 +202,10 @@ class Mailboxes:
         """A job's; None where its reader is gone, so that nobody waits for what comes."""
         return self._open.get(key)
 
+    def lose(self, failure: Failure) -> None:
+        """Nothing more comes of any job."""
+        self.deliver([(key, failure) for key, mailbox in self._open.items() if not mailbox.over])
+
     def deliver(self, outputs: Sequence[tuple[int, Output | Failure]]) -> None:
         """Put each into its mailbox, on the event loop's thread. What goes straight to connections
         is sent when all are there: Python and the kernel in turns would take each other's place in
@@ -253,16 +262,19 @@ class VocabularyTokenizer:
         self.ends = vocabulary.ends.__contains__
 
 
-class Orders:
+class PendingOrders:
     """Orders to the other end, of which each is answered by its number."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[SlotAnswer]] = {}
+        self._lost: Failure | None = None
 
     async def give(self, order: Callable[[int], SlotOrder]) -> SlotAnswer:
         """The answer to the order that has the number it gets. Raises BackendError."""
+        if self._lost is not None:
+            raise self._lost.error()
         number = next(self._numbers)
         answer: asyncio.Future[SlotAnswer] = asyncio.get_running_loop().create_future()
         self._open[number] = answer
@@ -284,11 +296,17 @@ class Orders:
         else:
             future.set_result(answered.answer)
 
+    def lose(self, failure: Failure) -> None:
+        """No order will be answered any more."""
+        self._lost = failure
+        for number in tuple(self._open):
+            self.answer(Answered(number, failure))
+
 
 class PortSlots:
     """See `protocol.Slots`."""
 
-    def __init__(self, info: ModelInfo, orders: Orders) -> None:
+    def __init__(self, info: ModelInfo, orders: PendingOrders) -> None:
         self._info = info
         self._orders = orders
 
@@ -327,6 +345,27 @@ class PortSlots:
             raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
 
 
+# What UTF-8 has: ASCII, what goes on a character, what begins one of two to four bytes.
+EVERY_BYTE = "".join(
+    map(
+        chr,
+        (
+            *(*range(0xC0), *range(0x80, 0x800, 0x40)),
+            *(0x800, *range(0x1000, 0x10000, 0x1000)),
+            *(0x10000, *range(0x40000, 0x110000, 0x40000)),
+        ),
+    )
+)
+
+
+def try_vocabulary(container: ModelContainer) -> tuple[int, ...]:
+    """Every token to text, and every byte to tokens, which are returned: in a process that may
+    die of what native code makes of a broken vocabulary.
+    """
+    container.detokenize(range(container.info.vocab_size))
+    return container.tokenize(EVERY_BYTE, special=True)
+
+
 class PortContainer:
     """A `ModelContainer` whose engine is behind a port. Create it on the event loop."""
 
@@ -337,10 +376,12 @@ class PortContainer:
         self._tokenizer = tokenizer
         self._keys = itertools.count(1)
         self._mailboxes = Mailboxes()
-        self._orders = Orders(port)
+        self._orders = PendingOrders(port)
         self._slots = PortSlots(port.info, self._orders)
         self._close_sent = False
         self._closed = anyio.Event()
+        self._lost: Failure | None = None
+        self._on_failure: Callable[[], None] = lambda: None
         port.connect(self._receive)
 
     @property
@@ -366,6 +407,8 @@ class PortContainer:
     async def generate(self, job: Generation) -> AsyncIterator[JobOutputs]:
         """See `ModelContainer.generate`."""
         job = self._checked(job)
+        if self._lost is not None:
+            raise self._lost.error()
         key = next(self._keys)
         with self._mailboxes.opened(key) as mailbox:
             self.port.send(Begin(key, job))
@@ -379,11 +422,21 @@ class PortContainer:
                     with anyio.CancelScope(shield=True):
                         await mailbox.left()
 
+    def keep_in(self, beginnings: Beginnings) -> None:
+        """From now on its conversations outlive their slots there. An engine that can't take them
+        out, or that runs elsewhere, ignores it.
+        """
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `ModelContainer.on_failure`."""
+        self._on_failure = tell
+
     async def aclose(self) -> None:
         """See `ModelContainer.aclose`."""
         if not self._close_sent:
             self._close_sent = True
-            self.port.send(Close())
+            if self._lost is None:
+                self.port.send(Close())
             await self._closed.wait()
 
     def _checked(self, job: Generation) -> Generation:
@@ -408,6 +461,21 @@ class PortContainer:
             case Answered():
                 self._orders.answer(event)
             case Broke(reason):
-                self.failure = reason
+                self._fail(reason)
+            case Lost(reason):
+                self._fail(reason)
+                self._end(reason)
             case Closed():
-                self._closed.set()
+                self._end(CLOSED)
+
+    def _fail(self, reason: str) -> None:
+        """Reported before the errors of the jobs that it ends."""
+        self.failure = reason
+        self._on_failure()
+
+    def _end(self, reason: str) -> None:
+        """There is nobody at the other end any more, and the device is free."""
+        self._lost = Failure("GenerationFailed", reason)
+        self._orders.lose(self._lost)
+        self._mailboxes.lose(self._lost)
+        self._closed.set()

@@ -12,13 +12,24 @@ Asked through NVIDIA's management library (nvidia-ml-py), so that no engine has 
 counts all cards of the machine by PCI bus; CUDA counts those that `CUDA_VISIBLE_DEVICES` names, and
 by speed unless `CUDA_DEVICE_ORDER` says otherwise (CUDA C++ Programming Guide, "CUDA Environment
 Variables"). `number_by_bus` makes the two agree.
+
+torch's builds for AMD's cards call them as CUDA's: `cuda:0` there is `rocm:0` everywhere else.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
@@ -120,6 +131,25 @@ def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> d
         return {name: one for name, one in found.items() if one is not None}
 
 
+def held_by(
+    pids: Collection[int],
+    environment: Mapping[str, str] = os.environ,
+    nvml: Any = pynvml,
+) -> dict[str, int]:
+    """Bytes of each card that these processes hold together, by CUDA's name for it in this process;
+    a card of which they hold nothing, or whose driver doesn't say, is left out. May block.
+    """
+    with _driver(nvml) as there:
+        if not there or not pids:
+            return {}
+        handles, cards = _handles(nvml)
+        uuids = visible(environment.get(VISIBLE), cards)
+        sizes = {
+            f"cuda:{number}": _held(nvml, handles[uuid], pids) for number, uuid in enumerate(uuids)
+        }
+        return {name: size for name, size in sizes.items() if size}
+
+
 @contextmanager
 def _driver(nvml: Any) -> Iterator[bool]:
     try:
@@ -198,14 +228,21 @@ def _text(ask: Callable[[Any], str | bytes], handle: Any) -> str:
 
 
 def _own_memory(nvml: Any, handle: Any) -> int | None:
-    """Bytes of a card that this process has; None where the driver doesn't say. A container may
+    """Bytes of a card that this process has; None where the driver doesn't say."""
+    return _held(nvml, handle, {os.getpid()})
+
+
+def _held(nvml: Any, handle: Any, pids: Collection[int]) -> int | None:
+    """Bytes of a card that these processes have; None where the driver doesn't say. A container may
     have other process numbers than the driver sees.
     """
+    if handle is None:
+        return None
     try:
         processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError:
         return None
-    own = [one.usedGpuMemory for one in processes if one.pid == os.getpid()]
+    own = [one.usedGpuMemory for one in processes if one.pid in pids]
     return sum(own) if own and None not in own else None
 
 
@@ -303,3 +340,33 @@ def merged(
             ),
         )
     return known
+
+
+AMD, CUDA = "rocm", "cuda"
+
+
+@cache
+def torch_is_for_cards() -> bool:
+    """Whether the installed torch is; its builds say so in their versions: 2.13.0+cpu."""
+    try:
+        return not version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return True
+
+
+def torch_cards(known: Mapping[str, int]) -> Mapping[str, int]:
+    """Those of `known` that torch can use, with their bytes, in its order."""
+    return {name: size for name, size in known.items() if name.partition(":")[0] in (CUDA, AMD)}
+
+
+def torch_card(device: str, known: Mapping[str, int]) -> str:
+    """The name that the card has which torch calls `device`."""
+    kind, _, number = device.partition(":")
+    named = f"{AMD}:{number or 0}"
+    return named if kind == CUDA and named in known and device not in known else device
+
+
+def torch_name(card: str) -> str:
+    """What torch calls `card`."""
+    kind, colon, number = card.partition(":")
+    return f"{CUDA}{colon}{number}" if kind == AMD else card

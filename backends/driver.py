@@ -32,8 +32,8 @@ import anyio
 import msgspec
 
 from backends.constraints import Grammars, MaskThreads, Matcher, unbanned
-from backends.container import PortContainer
-from backends.engine import Engine, JobFailed, Token
+from backends.container import CLOSED, PortContainer
+from backends.engine import Engine, JobFailed, PromptRead, PromptScored, PutBack, Token
 from backends.errors import (
     BackendError,
     GenerationFailed,
@@ -45,11 +45,12 @@ from backends.jobs import (
     DriverJob,
     SlotKeeper,
     SlotOrders,
-    WaitingLine,
+    Turns,
     output_of,
     tokens_left,
     write,
 )
+from backends.kept.beginnings import Beginnings, Keeping
 from backends.messages import (
     Answered,
     Began,
@@ -67,7 +68,7 @@ from backends.messages import (
     SlotOrder,
     Withdraw,
 )
-from backends.protocol import Ended, Generation, ModelInfo, Output
+from backends.protocol import Ended, Generation, ModelInfo, Output, Progress, Report
 from backends.transcript import BannedStrings, Transcript, Written
 
 
@@ -146,6 +147,9 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
                 reason = translated(error)
                 self._break(reason)  # the engine's state is unknown
                 self._give_up(reason)
+        if self.failure is not None:
+            with suppress(Exception):
+                self._engine.recover()  # what it has may be wrong: nothing of it is to be kept
         with suppress(Exception):  # the model is gone, one way or the other
             self._let_go()
             self._engine.close()
@@ -197,7 +201,7 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
 
 def closed() -> BackendError:
     """The error for callers after the model is closed."""
-    return GenerationFailed("the model has been closed")
+    return GenerationFailed(CLOSED)
 
 
 def translated(error: Exception) -> BackendError:
@@ -227,6 +231,29 @@ async def run_abandonable(
         raise
 
 
+async def run_loading(
+    load: Callable[[Callable[[Progress], bool]], Loaded],
+    report: Report,
+    discard: Callable[[Loaded], None],
+) -> Loaded:
+    """As `run_abandonable`: `load` tells its steps, and hears whether it is still wanted."""
+    loop = asyncio.get_running_loop()
+
+    def work(wanted: Callable[[], bool]) -> Loaded:
+        def tell(step: Progress) -> bool:
+            loop.call_soon_threadsafe(report, step)
+            return wanted()
+
+        return load(tell)
+
+    return await run_abandonable(work, discard)
+
+
+def of_weights(tell: Callable[[Progress], bool], size: int) -> Callable[[float], bool]:
+    """For an engine that says how much of the `size` bytes is loaded, from 0 to 1."""
+    return lambda done: tell(Progress("weights", int(size * done), size))
+
+
 # What the engine's thread is told besides of jobs that come.
 JobCommand: TypeAlias = Finish | Leave | SlotOrder | Withdraw
 
@@ -237,10 +264,11 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
     def __init__(
         self, engine: Engine, keeper: SlotKeeper | None, hand_on: Callable[[Event], None]
     ) -> None:
-        """`hand_on` gets each event, on the event loop's thread."""
+        """`hand_on` gets each event, on the event loop's thread or, `directly`, on this one."""
         super().__init__(engine, f"engine-{engine.info.architecture}")
         self._hand_on = hand_on
-        self._waiting: WaitingLine[DriverJob] = WaitingLine()
+        self.directly = False
+        self._waiting: Turns[DriverJob] = Turns()  # by their adapters
         self._active: dict[int, DriverJob] = {}
         self._jobs: dict[int, DriverJob] = {}  # both
         self._orders = SlotOrders(engine.info, self._by_age, keeper, self._tell)
@@ -252,7 +280,10 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         self._put(command)
 
     def _tell(self, event: Event) -> None:
-        self._call(self._hand_on, event)
+        if self.directly:
+            self._hand_on(event)
+        else:
+            self._call(self._hand_on, event)
 
     def _by_age(self) -> Sequence[DriverJob]:
         """The jobs that the engine has, oldest first."""
@@ -297,7 +328,9 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             match self._commands.get():
                 case Submit(running):
                     self._jobs[running.key] = running
-                    self._waiting.join(running.request, running)
+                    self._waiting.join(
+                        running.adapters, running.job.owner, running.request, running
+                    )
                 case Finish(key):
                     self._finish(key)
                 case Leave(key):
@@ -320,7 +353,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             return 0
         if self._active.pop(key, None):
             return self._release(running) or 0
-        self._waiting.leave(running.request, running)
+        self._waiting.leave(running.adapters, running.job.owner, running.request, running)
         return 0
 
     def _finish(self, key: int) -> None:
@@ -341,7 +374,10 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
 
     def _admit_waiting(self) -> None:
         while self._waiting and len(self._active) < self._engine.info.max_concurrent:
-            running = self._waiting.next()
+            owners = [active.job.owner for active in self._active.values()]
+            running = self._waiting.next(owners)
+            if running is None:
+                return
             if self.failure is not None:
                 self._fail([running], GenerationFailed(self.failure))
                 continue
@@ -380,9 +416,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             if running is None:  # it ended within this very step
                 continue
             if not isinstance(result, Token):
-                if isinstance(result, JobFailed):
-                    self._drop(result.key)
-                outputs.append((result.key, output_of(result)))
+                self._note(running, result, outputs)
             elif left is None:
                 self._take(running, result, now, outputs, 0)
             elif left[result.key]:  # else it was taken back within this very step
@@ -391,6 +425,19 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
                     left[result.key] = 0
         if outputs:
             self._tell(Outcomes(tuple(outputs)))
+
+    def _note(
+        self,
+        running: DriverJob,
+        result: PromptScored | PromptRead | PutBack | JobFailed,
+        outputs: list[tuple[int, Output | Failure]],
+    ) -> None:
+        if isinstance(result, PutBack):
+            running.put_back = result
+            return
+        if isinstance(result, JobFailed):
+            self._drop(result.key)
+        outputs.append((result.key, output_of(result)))
 
     def _take(
         self,
@@ -417,6 +464,8 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         if not running.begun:
             running.begun, running.first_token = True, now
         running.last_token = now
+        running.drafted += token.drafted
+        running.accepted += token.accepted
         if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
             return Written(cause="max_tokens")
         return write(running, self._engine, token, ahead)
@@ -459,9 +508,12 @@ class EnginePort:
     def info(self) -> ModelInfo:
         return self._engine.info
 
-    def connect(self, receive: Callable[[Event], None]) -> None:
-        """See `Port.connect`."""
+    def connect(self, receive: Callable[[Event], None], *, directly: bool = False) -> None:
+        """See `Port.connect`. `directly`: `receive` is called on the thread where an event comes
+        from, the event loop's or the engine's.
+        """
         self._receive = receive
+        self._driver.directly = directly
 
     def send(self, command: Command) -> None:
         """See `Port.send`."""
@@ -510,3 +562,8 @@ class DrivenContainer(PortContainer):
         """`keeper`: of the engine's slots, where it can save and restore them."""
         super().__init__(EnginePort(engine, keeper), engine)
         self.engine = engine
+
+    def keep_in(self, beginnings: Beginnings) -> None:
+        """See `PortContainer.keep_in`."""
+        if isinstance(self.engine, Keeping):
+            self.engine.kept = beginnings

@@ -123,6 +123,7 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
         super().__init__(engine, f"encoder-{name}")
         self._jobs: deque[EncoderJob] = deque()
         self._rate = FIRST_GUESS
+        self.on_failure: Callable[[], None] = lambda: None
         self._start()
 
     async def stop(self, job: EncoderJob) -> None:
@@ -136,6 +137,10 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
             self._take_commands()
             if self._jobs:
                 self._step()
+
+    def _break(self, reason: BackendError) -> None:
+        super()._break(reason)
+        self._call(lambda: self.on_failure())  # noqa: PLW0108 - whoever is to be told by then
 
     def _give_up(self, reason: BackendError) -> None:
         self._fail(tuple(self._jobs), reason)
@@ -228,6 +233,10 @@ class DrivenEncoder:
     @property
     def failure(self) -> str | None:
         return self._driver.failure
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `ModelContainer.on_failure`."""
+        self._driver.on_failure = tell
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         check_tokens(tokens, self.info, "prompt")

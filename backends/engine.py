@@ -7,6 +7,7 @@ import msgspec
 
 from backends.constraints import Mask
 from backends.errors import BackendError
+from backends.kept.beginnings import Tier
 from backends.protocol import (
     Generation,
     ModelInfo,
@@ -18,11 +19,15 @@ from backends.protocol import (
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
-    """One token a step produced for job `key`."""
+    """One token a step produced for job `key`. `drafted`: how many tokens were drafted to come here
+    and behind, on the first of them that is drawn; `accepted`: it is one that was drafted.
+    """
 
     key: int
     id: int
     logprob: TokenLogprob | None = None
+    drafted: int = 0
+    accepted: bool = False
 
 
 class PromptScored(msgspec.Struct, frozen=True):
@@ -39,6 +44,16 @@ class PromptRead(msgspec.Struct, frozen=True):
     progress: PromptProgress
 
 
+class PutBack(msgspec.Struct, frozen=True):
+    """Of job `key`'s prompt, so many tokens were put back from the store (`backends.kept`) and not
+    computed. `tier`: where they lay.
+    """
+
+    key: int
+    tokens: int
+    tier: Tier
+
+
 class JobFailed(msgspec.Struct, frozen=True):
     """Job `key` can't go on, which only the engine knows. The driver releases it."""
 
@@ -46,7 +61,7 @@ class JobFailed(msgspec.Struct, frozen=True):
     error: BackendError
 
 
-StepResult: TypeAlias = Token | PromptScored | PromptRead | JobFailed
+StepResult: TypeAlias = Token | PromptScored | PromptRead | PutBack | JobFailed
 
 
 class Engine(Tokenizer, Protocol):
@@ -56,7 +71,8 @@ class Engine(Tokenizer, Protocol):
     def info(self) -> ModelInfo: ...
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
-        """Take a job; never more than `info.max_concurrent` at once. Returns the tokens of its
+        """Take a job; never more than `info.max_concurrent` at once, and none together with others
+        whose `info.adapter_scales` are different. Returns the tokens of its
         prompt, pictures included; if they are too many the job is released at once. `mask`: what
         each of its tokens may be; only where `info.constrains`.
 
@@ -66,6 +82,10 @@ class Engine(Tokenizer, Protocol):
 
     def step(self) -> Sequence[StepResult]:
         """One forward pass for all jobs. May be empty while prompts are being computed.
+
+        Where tokens were drafted (`backends.speculation`) a pass has the logits of several tokens
+        of a job. It hands over the first; the steps that follow hand over the next of these jobs,
+        without a pass.
 
         Raises OutOfMemory or GenerationFailed; then all jobs have failed and `recover` is called.
         """

@@ -13,6 +13,9 @@ BackendError
 └── UpstreamError             another server refused, failed or can't be reached
 """
 
+import signal
+from contextlib import suppress
+
 
 class BackendError(Exception):
     """Anything a container or a loader raises on purpose."""
@@ -95,6 +98,18 @@ class UpstreamError(BackendError):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+
+
+def process_end(status: int, printed: bytes) -> str:
+    """How a process ended, with its last words but for the folder of a source file in them.
+    `status`: as `subprocess` counts; `printed`: to its stderr.
+    """
+    last = printed.decode(errors="replace").strip().rpartition("\n")[2].rpartition("/")[2][:200]
+    how = f"exited with status {status}"
+    if status < 0:
+        with suppress(ValueError):
+            how = f"was ended by {signal.Signals(-status).name}"
+    return f"{how} ({last})" if last else how
 
 
 def while_generating(error: Exception, who: str, *, full: bool = False) -> BackendError:

@@ -68,7 +68,7 @@ class _ContextParameters(ctypes.Structure):
     )
 
 
-class Registry:
+class GgmlRegistry:
     """That of the library in `folder`, which is loaded into this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -144,11 +144,11 @@ class Registry:
         return found
 
 
-def here() -> Registry:
+def here() -> GgmlRegistry:
     """That of the library which llama_cpp has loaded into this process."""
     folder = libraries()
     assert folder is not None, "llama_cpp is loaded from nowhere"
-    return Registry(folder)
+    return GgmlRegistry(folder)
 
 
 def devices() -> tuple[GgmlDevice, ...]:
@@ -216,5 +216,5 @@ def listed(folder: Path) -> tuple[GgmlDevice, ...]:
 
 
 if __name__ == "__main__":
-    found_here = tuple(Registry(Path(sys.argv[1])).devices())
+    found_here = tuple(GgmlRegistry(Path(sys.argv[1])).devices())
     sys.stdout.buffer.write(b"\n" + msgspec.json.encode(found_here))

@@ -8,13 +8,21 @@ slots; an engine that can also save and restore a slot's cells has a `SlotKeeper
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from backends.constraints import Matcher
-from backends.engine import Engine, JobFailed, PromptRead, PromptScored, StepResult, Token
+from backends.engine import (
+    Engine,
+    JobFailed,
+    PromptRead,
+    PromptScored,
+    PutBack,
+    StepResult,
+    Token,
+)
 from backends.errors import BackendError, while_generating
 from backends.messages import (
     Answered,
@@ -43,39 +51,114 @@ Job = TypeVar("Job")
 
 
 class WaitingLine(Generic[Job]):
-    """Round robin over requests: no job waits behind the hundred choices of another request."""
+    """Round robin over owners, and over the requests of each: no job waits behind the hundred
+    choices of another request, or the hundred requests of another key.
+    """
 
     def __init__(self) -> None:
-        self._jobs: dict[Hashable, deque[Job]] = {}  # of each request; whose turn is next, first
+        # The jobs of each request of each owner; whose turn is next, first.
+        self._owners: dict[str, dict[Hashable, deque[Job]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._jobs)
+        return bool(self._owners)
 
-    def join(self, request: Hashable, job: Job) -> None:
+    def __contains__(self, job: Job) -> bool:
+        requests = (jobs for requests in self._owners.values() for jobs in requests.values())
+        return any(job in jobs for jobs in requests)
+
+    def join(self, owner: str, request: Hashable, job: Job) -> None:
         """`job` waits, behind those of its own `request`."""
-        self._jobs.setdefault(request, deque()).append(job)
+        self._owners.setdefault(owner, {}).setdefault(request, deque()).append(job)
 
-    def leave(self, request: Hashable, job: Job) -> None:
+    def leave(self, owner: str, request: Hashable, job: Job) -> None:
         """`job` waits no more. Raises ValueError or KeyError where it doesn't wait."""
-        jobs = self._jobs[request]
-        jobs.remove(job)
-        if not jobs:
-            del self._jobs[request]
+        requests = self._owners[owner]
+        requests[request].remove(job)
+        if not requests[request]:
+            del requests[request]
+        if not requests:
+            del self._owners[owner]
 
     def leave_all(self) -> list[Job]:
         """Empty the line; returns the jobs that waited."""
-        left = [job for jobs in self._jobs.values() for job in jobs]
-        self._jobs.clear()
-        return left
+        lines = [jobs for requests in self._owners.values() for jobs in requests.values()]
+        self._owners.clear()
+        return [job for jobs in lines for job in jobs]
 
-    def next(self) -> Job:
-        """The job whose turn it is; it leaves. The next turn is another request's."""
-        request = next(iter(self._jobs))
-        jobs = self._jobs.pop(request)
+    def next(self, computed: Iterable[str] = ()) -> Job:
+        """The job whose turn it is; it leaves. `computed`: the owner of each job that has a slot.
+        Whoever has the fewest is next; of equals the turns go round.
+        """
+        slots = Counter(computed)
+        owner = min(self._owners, key=slots.__getitem__)
+        requests = self._owners.pop(owner)
+        request = next(iter(requests))
+        jobs = requests.pop(request)
         job = jobs.popleft()
         if jobs:
-            self._jobs[request] = jobs
+            requests[request] = jobs
+        if requests:
+            self._owners[owner] = requests
         return job
+
+
+class Turn(Generic[Job]):
+    """The jobs of one kind that wait, and are computed together."""
+
+    def __init__(self, kind: Hashable) -> None:
+        self.kind = kind
+        self.begun = False
+        self.line: WaitingLine[Job] = WaitingLine()
+
+
+class Turns(Generic[Job]):
+    """Jobs of several kinds, of which only those of one kind are computed together.
+
+    Kinds take turns: first come, first served. While another kind waits, a turn that has begun
+    takes no newcomers: they wait for the next of their kind, so every turn comes to an end.
+    """
+
+    def __init__(self) -> None:
+        self._turns: deque[Turn[Job]] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return any(turn.line for turn in self._turns)
+
+    def join(self, kind: Hashable, owner: str, request: Hashable, job: Job) -> None:
+        """`job` waits."""
+        first = self._turns[0] if self._turns else None
+        closed = first is not None and first.begun and len(self._turns) > 1
+        open_turns = [turn for turn in self._turns if not (closed and turn is first)]
+        turn = next((turn for turn in open_turns if turn.kind == kind), None)
+        if turn is None:
+            turn = Turn(kind)
+            self._turns.append(turn)
+        turn.line.join(owner, request, job)
+
+    def leave(self, kind: Hashable, owner: str, request: Hashable, job: Job) -> None:
+        """`job`, which waits, waits no more."""
+        turn = next(turn for turn in self._turns if turn.kind == kind and job in turn.line)
+        turn.line.leave(owner, request, job)
+        if not turn.begun and not turn.line:
+            self._turns.remove(turn)
+
+    def leave_all(self) -> list[Job]:
+        """Nobody waits any more; returns the jobs that waited."""
+        left = [job for turn in self._turns for job in turn.line.leave_all()]
+        self._turns.clear()
+        return left
+
+    def next(self, computed: Collection[str] = ()) -> Job | None:
+        """The job that may begin now; it leaves. None: there is none. `computed`: see
+        `WaitingLine.next`; all of these are of one kind.
+        """
+        while not computed and self._turns and not self._turns[0].line:
+            self._turns.popleft()  # its last job is over
+        if not self._turns or not self._turns[0].line:
+            return None
+        self._turns[0].begun = True
+        return self._turns[0].line.next(computed)
 
 
 class DriverJob:
@@ -91,11 +174,14 @@ class DriverJob:
         self.key = key
         self.matcher = matcher  # of its constraint
         self.request = -key if job.request is None else job.request  # it shares turns in line
+        self.adapters = info.adapter_scales(job.adapters)  # the kind of its turns
         self.job = job
         self.prompt_tokens = len(job.prompt)
         self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
         self.begun = False  # its first token has come
+        self.put_back: PutBack | None = None
         self.banned: BannedStrings | None = None  # where the engine takes tokens back for us
+        self.drafted = self.accepted = 0  # tokens, see `Token`
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
 
@@ -112,7 +198,11 @@ class DriverJob:
             logprob=written.logprob,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=cached_tokens,
+            kept_tokens=min(self.put_back.tokens, cached_tokens) if self.put_back else 0,
+            kept_in=self.put_back.tier if self.put_back else "",
             completion_tokens=self.completion_tokens,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
             queued=self.admitted - self.submitted,
             prefill=self.first_token - self.admitted,
             decode=self.last_token - self.first_token,

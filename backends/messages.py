@@ -14,6 +14,7 @@ live in another process.
          ◀── Broke(reason) ────────────────────────   before the errors that it causes
     Close ────────────────────────────────────────▶
          ◀── Closed ───────────────────────────────
+         ◀── Lost(reason) ─────────────────────────   in place of all that is to come
 
 A job's key and an order's number are chosen by the gateway's end, and used once. After a job's
 `Ended` or `Failure` nothing more comes of it but `Left`, where it is to leave all the same.
@@ -26,20 +27,41 @@ import msgspec
 
 from backends.errors import (
     BackendError,
+    BackendMissing,
     GenerationFailed,
     InvalidJob,
+    LoadFailed,
     NotAble,
     OutOfMemory,
     PromptTooLong,
+    UnsupportedModel,
 )
 from backends.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
 
 Kind: TypeAlias = Literal[
-    "BackendError", "GenerationFailed", "InvalidJob", "NotAble", "OutOfMemory", "PromptTooLong"
+    "BackendError",
+    "BackendMissing",
+    "GenerationFailed",
+    "InvalidJob",
+    "LoadFailed",
+    "NotAble",
+    "OutOfMemory",
+    "PromptTooLong",
+    "UnsupportedModel",
 ]
 _KINDS: dict[str, type[BackendError]] = {
     kind.__name__: kind
-    for kind in (BackendError, GenerationFailed, InvalidJob, NotAble, OutOfMemory, PromptTooLong)
+    for kind in (
+        BackendError,
+        BackendMissing,
+        GenerationFailed,
+        InvalidJob,
+        LoadFailed,
+        NotAble,
+        OutOfMemory,
+        PromptTooLong,
+        UnsupportedModel,
+    )
 }
 assert set(_KINDS) == set(get_args(Kind))
 
@@ -191,7 +213,15 @@ class Closed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The device is free. The last event."""
 
 
-Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed
+class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The other end is gone, and the device free: no command is carried out any more, and none is
+    answered. The last event; the gateway's own port says so, for who is gone says nothing.
+    """
+
+    reason: str
+
+
+Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed | Lost
 
 
 class Port(Protocol):

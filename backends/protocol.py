@@ -39,7 +39,7 @@ import math
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -89,6 +89,15 @@ class Image(msgspec.Struct, frozen=True):
     rgb: bytes
 
 
+class AdapterScale(msgspec.Struct, frozen=True, array_like=True):
+    """How strongly an adapter counts; 1: as it was trained. `adapter` is its name, or its number in
+    `ModelInfo.adapters`.
+    """
+
+    adapter: int | str
+    scale: float
+
+
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One job. `prompt` is the tokenized prompt; where the model has an image encoder, image k
     stands at its k-th placeholder: `ModelInfo.image_marker`, or what the chat template writes.
@@ -105,12 +114,20 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     images: tuple[Image, ...] = ()
     request: int | None = None  # jobs of one request share its turns in line; None: it is alone
+    # Of the key that it came with: owners take turns in line, and nothing is drafted from another's
+    # answers. "": nobody is known.
+    owner: str = ""
     slot: int | None = None  # the one to compute it in, with what is cached there; None: any
     # Of its prompt, how many tokens come before the places where later prompts may part from it:
     # before the last user's message, before the answer. Hints alone.
     marks: tuple[int, ...] = ()
     reports_progress: bool = False  # of reading its prompt, see `PromptProgress`
     after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
+    cached_for: str = ""  # whose jobs find what is cached of it; "": that of all alike
+    conversation: str = ""  # what its client calls the conversation it belongs to
+    drafts: int | None = None  # tokens drafted at a time, at most; None: as the model's options say
+    # The LoRA adapters that count for it, and no others; None: as the model is loaded.
+    adapters: tuple[AdapterScale, ...] | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True):
@@ -179,6 +196,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True
     prompt_tokens: int
     cached_tokens: int  # of prompt_tokens, found in the KV cache and not computed again
     completion_tokens: int
+    # Of cached_tokens, those that were put back from the store of kept conversations, and from
+    # where: "memory", "disk".
+    kept_tokens: int = 0
+    kept_in: str = ""
+    drafted_tokens: int = 0  # that were guessed to come next, see `backends.speculation`
+    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
     queued: float = 0.0  # waiting for a slot
     prefill: float = 0.0  # from the slot to the first token
     decode: float = 0.0  # from the first token to the last
@@ -261,6 +284,16 @@ class Vectors(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str = ""
 
 
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter of a model. `scale`: how strongly it counts where a job doesn't say. `file`:
+    the name of its file or folder, without those above.
+    """
+
+    name: str
+    scale: float = 1.0
+    file: str = ""
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a loaded model is and can do; fixed for its life."""
 
@@ -289,15 +322,38 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     reports_after_samplers: bool = False  # whether a job may ask for it
     keeps_slots: bool = False  # whether a job may name its `slot`, and slots be saved
     heeds_marks: bool = False  # whether a job's `marks` are of use
+    chooses_adapters: bool = False  # whether a job may choose of `adapters`
+    adapters: tuple[Adapter, ...] = ()
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
+    drafts: bool = False  # whether a job's `drafts` are of use
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
     task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"
     layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported
+    # Bytes on each device, as measured when it was loaded, where it has a process of its own; None:
+    # it shares one.
+    held: Mapping[str, int] | None = None
     # The file or folder from which its tokenizer can be made in another process
     # (`catalog.ContainerModule.tokenizer`); None: from no file, or it can't be.
     tokenizer_path: str | None = None
+    # What computes its cells: the library's version and how it was built. Cells of one build are
+    # not put back into another. "": they can't be taken out at all.
+    build: str = ""
+
+    def adapter_scales(self, chosen: tuple[AdapterScale, ...] | None = None) -> tuple[float, ...]:
+        """How strongly each of `adapters` counts for a job that chose so, within its bounds."""
+        if chosen is None:
+            return tuple(adapter.scale for adapter in self.adapters)
+        scales = {self.adapter_number(each.adapter): each.scale for each in chosen}
+        return tuple(scales.get(number, 0.0) for number in range(len(self.adapters)))
+
+    def adapter_number(self, adapter: int | str) -> int | None:
+        """The place in `adapters` of a name or a number; None: there is none."""
+        if isinstance(adapter, int):
+            return adapter if 0 <= adapter < len(self.adapters) else None
+        names = [each.name for each in self.adapters]
+        return names.index(adapter) if adapter in names else None
 
 
 class Tokenizer(Protocol):
@@ -373,6 +429,12 @@ class ModelContainer(Protocol):
         """
         ...
 
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """`tell` is called on the event loop's thread when there is a `failure`, whether the model
+        is used then or not.
+        """
+        ...
+
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: control-token texts become their tokens. Adds no bos of its own."""
         ...
@@ -402,6 +464,23 @@ class ModelContainer(Protocol):
 
     async def aclose(self) -> None:
         """Free the device. Called only when no generation is open; harmless a second time."""
+        ...
+
+
+@runtime_checkable
+class Parkable(Protocol):
+    """A container that can give back its device's memory and keep its process, so that it is there
+    sooner than by a load.
+    """
+
+    async def park(self) -> Mapping[str, int]:
+        """Returns the bytes that it still holds, per device. Called as `aclose`. Raises LoadFailed,
+        and is to be closed then.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """It can be used again. Raises LoadFailed, and is to be closed then."""
         ...
 
 
@@ -449,6 +528,10 @@ class EncoderContainer(EncoderTokenizer, Protocol):
     @property
     def failure(self) -> str | None:
         """Why it can't encode any more; None while it can."""
+        ...
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `ModelContainer.on_failure`."""
         ...
 
     def read(self, text: str, most: int | None = None) -> EncoderInput:

@@ -12,9 +12,9 @@ A text that is to be split here goes over `complete`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -32,6 +32,7 @@ from backends.protocol import (
 # Ids of the Roundhouses that a request came through, separated by commas.
 HOPS = "x-roundhouse-hops"
 MOST_HOPS = 8
+TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     key: str = ""
     hops: str = ""  # the header of that name, this server last; "": the client is no Roundhouse
+    trace: Mapping[str, str] = {}  # `TRACE_HEADERS` that the other server gets
+    # Called with the upstream's name and the URL of its server that has begun to answer.
+    served_by: Callable[[str, str], None] = lambda _upstream, _url: None
 
     def __repr__(self) -> str:
         """All but the key, since representations end in logs."""
@@ -70,6 +74,7 @@ class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
     roundhouse: bool = False
     origin: RemoteOrigin | None = None  # of a Roundhouse's
     fetches_images: bool = True  # pictures may be handed on as URLs
+    runs_here: bool = False  # by a process of this server, in this machine's memory
 
 
 RemoteState: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]
@@ -209,7 +214,39 @@ class RemoteUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RemoteEvent: TypeAlias = RemoteDelta | RemoteUsage
-RemoteEvents: TypeAlias = AsyncIterator[Sequence[RemoteEvent]]
+
+
+WriteText: TypeAlias = Callable[[str], bool]
+
+
+class EventWriter(Protocol):
+    """Where events go at once, without a task's wake-up, as long as it is `free`."""
+
+    def free(self) -> bool: ...
+
+    def write(self, events: Sequence[RemoteEvent]) -> None: ...
+
+    def texts_like(self, delta: RemoteDelta) -> WriteText | None:
+        """A short way for what comes behind `delta`, which was written last, and differs from it in
+        its text alone: a function of that text, to be used until anything else is written. Where it
+        returns False it has done nothing. None: there is none.
+        """
+        ...
+
+
+class RemoteEvents(Protocol):
+    """The events of an answer, those together that arrived together."""
+
+    def __aiter__(self) -> AsyncIterator[Sequence[RemoteEvent]]: ...
+
+    def __anext__(self) -> Awaitable[Sequence[RemoteEvent]]: ...
+
+    def offer(self, writer: EventWriter) -> None:
+        """From now on `writer`, while it is free, has the events that come while a reader awaits
+        the next ones: in the callback that brings their bytes. The reader has what it does not
+        take, the end and errors. Where there is no direct path this changes nothing.
+        """
+        ...
 
 
 class RemoteChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +260,15 @@ class RemoteChanges(msgspec.Struct, frozen=True, kw_only=True):
 class RemoteContainer(ABC):
     """A model that another server, or one of several, runs."""
 
-    failure: str | None = None  # it has none of its own: servers come back by themselves
+    @property
+    def failure(self) -> str | None:
+        """See `ModelContainer.failure`; servers elsewhere come back by themselves."""
+        return None
+
+    def on_failure(self, tell: Callable[[], None]) -> None:  # noqa: B027 - elsewhere there is none
+        """`tell` is called on the event loop's thread when there is a `failure`, whether the model
+        is used then or not.
+        """
 
     @property
     @abstractmethod
@@ -259,6 +304,10 @@ class RemoteContainer(ABC):
     @abstractmethod
     async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
         """The tokens of a text. Raises UpstreamError, also where the other server doesn't tell."""
+
+    @abstractmethod
+    async def spell(self, request: RemoteEncoding) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """The tokens of a text, and the bytes of each. As `encode`."""
 
     @abstractmethod
     async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:

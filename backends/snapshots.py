@@ -108,6 +108,13 @@ class SnapshotBudget:
         if self.room_for(slot, cells, size):
             slot.snapshots.append(Snapshot(cells, state(), size))
 
+    def adopt(self, slot: Slot, snapshots: Sequence[Snapshot]) -> None:
+        """`slot` was put back with these, ascending; its prompt goes on from the last of them."""
+        slot.snapshots = []
+        for snapshot in snapshots:
+            if self.room_for(slot, snapshot.cells, snapshot.size) or snapshot is snapshots[-1]:
+                slot.snapshots.append(snapshot)
+
     def room_for(self, slot: Slot, cells: int, size: int) -> bool:
         """Whether a snapshot of `slot` behind so many `cells`, the farthest of it, is worth its
         `size`. The least useful others are dropped for it.

@@ -140,6 +140,9 @@ M_ARENA_MAX, ARENAS = -8, 2  # mallopt(3), malloc.h
 EPOCH = 0.05  # seconds of steps that make one figure of the count in use
 TRIAL = 0.025  # seconds of a trial; one that seems to win goes on until one of these is reached
 CONFIRM_STEPS, CONFIRM_SECONDS, LONGEST_TRIAL = 10, 0.075, 0.5
+# A trial is given up after so few steps where each of them costs so many times what it does now: an
+# 18th of the speed, as two threads have it next to a busy second core, is seen in three steps.
+HOPELESS_STEPS, HOPELESS = 3, 2.0
 BETTER = 0.98  # a trial wins when a step costs less than this share of what it costs now
 SLOWER = 1.3  # something has changed when a step costs this much more than it did
 RECENT = 0.3  # weight of the newest figure in the mean
@@ -252,7 +255,8 @@ class CountSearch:
         return self._at
 
     def _begin(self, seconds: float) -> None:
-        self._seconds = self._work = self._longest = 0.0
+        self._seconds = self._work = self._longest = 0.0  # since `_begin`
+        self._least = math.inf
         self._steps = 0
         self._until = seconds
 
@@ -263,11 +267,17 @@ class CountSearch:
         self._steps += 1
         self._longest = max(self._longest, seconds)
         self._shortest = min(self._shortest, seconds)
-        if self._seconds >= self._until:
-            if self._trying is None:
+        self._least = min(self._least, seconds / work)
+        if self._trying is None:
+            if self._seconds >= self._until:
                 self._judge_current()
-            else:
-                self._judge_trial(self._trying)
+        elif self._seconds >= self._until or self._is_hopeless():
+            self._judge_trial(self._trying)
+
+    def _is_hopeless(self) -> bool:
+        """Whether the trial has lost already: not one of its steps was near what they cost now."""
+        assert self._cost is not None
+        return self._steps >= HOPELESS_STEPS and self._least > HOPELESS * self._cost
 
     def _judge_current(self) -> None:
         cost = self._seconds / self._work

@@ -13,8 +13,7 @@ import torch
 from backends.constraints import Mask
 from backends.protocol import Candidate, TokenLogprob
 from backends.sampling.draw import Draw, DrawWay, way
-from backends.sampling.penalties import FadingPenalty, Penalties
-from backends.sampling.state import SamplerState, SamplingContext
+from backends.sampling.state import FadingPenalty, Penalties, SamplerState, SamplingContext
 
 _NEVER = float("-inf")
 Piece: TypeAlias = Callable[[int], bytes]

@@ -18,7 +18,7 @@ import torch
 
 from backends.samplers import NEUTRAL, SAMPLERS, TRUNCATIONS, Sampling, order_of
 from backends.sampling.formulas import above_top_a, smoothed, within_tail_free
-from backends.sampling.penalties import column
+from backends.sampling.state import column
 
 # How many of the best candidates are taken, until nothing that stays may lie beyond. Sorting is
 # what costs (16 rows of 768: all of them 520 µs, 256 of them 80, 64 of them 38; of 150,000: 186 ms,

@@ -4,13 +4,13 @@ in random company; each against a cold cache. A tool of tests.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy
 from numpy.typing import NDArray
 
-from backends.engine import Engine, Token
+from backends.engine import Engine, PutBack, Token
 from backends.protocol import Generation
 from tests.backends.contract import GREEDY
 
@@ -71,6 +71,24 @@ class Fuzz:
     def between(self) -> None:
         """What else an engine can do."""
 
+    def take_turns(self, away: Callable[[], None]) -> None:
+        """Three conversations of three turns, one after the other; `away` is called between two
+        turns.
+        """
+        known = [self.rng.choices(range(97, 123), k=60) for _ in range(3)]
+        for turn in range(3):
+            for number, text in enumerate(known):
+                job = Generation(
+                    prompt=tuple(text), sampling=GREEDY, logprobs=self.engine.info.vocab_size
+                )
+                self.engine.admit(1_000 + 10 * turn + number, job)
+                self.running[1_000 + 10 * turn + number] = asked = Asked(job, text, 4)
+                while not asked.drawn or len(asked.drawn) < asked.wanted:
+                    self._pass()
+                drawn = [token.id for token in asked.drawn]
+                known[number] = [*text, *drawn, *self.rng.choices(range(97, 123), k=5)]
+                away()
+
     def dressed(self, job: Generation) -> Generation:
         """What else a job may have."""
         return job
@@ -91,8 +109,10 @@ class Fuzz:
     def _remember(self, text: list[int]) -> None:
         self._known[self.rng.randrange(len(self._known))] = text
 
-    def _step(self) -> None:
+    def _pass(self) -> None:
         for token in self.engine.step():
+            if isinstance(token, PutBack):
+                continue
             assert isinstance(token, Token)
             if token.key not in self.running:
                 continue
@@ -103,6 +123,9 @@ class Fuzz:
                 self.answered.append(asked)
                 self._remember([*asked.text, *(token.id for token in asked.drawn)])
                 self.found += self.engine.release(token.key)
+
+    def _step(self) -> None:
+        self._pass()
         if self.running and not self.rng.randrange(12):  # a client has left
             left = self.rng.choice(list(self.running))
             del self.running[left]

@@ -180,7 +180,13 @@ async def _said(
     generation = job(subject, subject.prompt, constraint=constraint, sampling=sampling)
     pieces, ended = await run(subject.container, generation)
     return text_of(pieces), msgspec.structs.replace(
-        ended, cached_tokens=0, queued=0, prefill=0, decode=0
+        ended,
+        cached_tokens=0,
+        drafted_tokens=0,
+        accepted_tokens=0,
+        queued=0,
+        prefill=0,
+        decode=0,
     )
 
 

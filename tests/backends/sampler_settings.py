@@ -35,7 +35,13 @@ SETTINGS: Mapping[str, Sampling] = {
     ),
     "mirostat 1": Sampling(temperature=HOT, mirostat_mode=1, mirostat_tau=5.0),
     "mirostat 2": Sampling(temperature=HOT, mirostat_mode=2, mirostat_tau=5.0),
+    "mirostat 2, a low target": Sampling(
+        temperature=HOT, mirostat_mode=2, mirostat_tau=3.0, mirostat_eta=0.4
+    ),
     "adaptive-p": Sampling(temperature=HOT, adaptive_target=0.4, min_p=0.01),
+    "`adaptive_decay`": Sampling(
+        temperature=HOT, adaptive_target=0.4, adaptive_decay=0.5, min_p=0.01
+    ),
     "`repetition_penalty`": Sampling(temperature=HOT, repetition_penalty=1.3),
     "`repetition_decay`": Sampling(
         temperature=HOT, repetition_penalty=1.5, penalty_range=4, repetition_decay=6
@@ -46,6 +52,13 @@ SETTINGS: Mapping[str, Sampling] = {
         temperature=HOT, repetition_penalty=1.4, presence_penalty=0.5, penalty_range=5
     ),
     "DRY": Sampling(temperature=HOT, dry_multiplier=0.8, dry_allowed_length=1),
+    "`dry_base`": Sampling(
+        temperature=HOT,
+        dry_multiplier=0.8,
+        dry_allowed_length=1,
+        dry_base=2.5,
+        dry_sequence_breakers=("e", " "),
+    ),
     "`dry_range`": Sampling(temperature=HOT, dry_multiplier=1.5, dry_allowed_length=1, dry_range=6),
     "`samplers`": Sampling(
         temperature=HOT, top_p=0.8, min_p=0.1, samplers=("min_p", "temperature", "top_p")

@@ -18,6 +18,7 @@ from backends.catalog import (
     LoadFacts,
 )
 from backends.errors import LoadFailed
+from backends.protocol import Adapter
 from config.engines import (
     EngineOptions,
     ExLlamaV2Options,
@@ -69,15 +70,25 @@ def test_what_is_asked_of_every_file_imports_no_engine() -> None:
         ),
         (
             TransformersOptions(cache_tokens=512, adapters={"poet": "/lora"}),
-            LoadFacts(cache_tokens=512, adapters=("poet",)),
+            LoadFacts(cache_tokens=512, adapters=(Adapter(name="poet", file="lora"),)),
         ),
         (
             ExLlamaV2Options(cache_type="q6", rope_scale=2.0, rope_alpha=1.5),
             LoadFacts(cache_mode="Q6", rope_scale=2.0, rope_alpha=1.5, chunk_size=2048),
         ),
         (
-            ExLlamaV3Options(cache_type="8,4", draft_model="/small", adapters={"a": "/a"}),
-            LoadFacts(cache_mode="8,4", chunk_size=2048, draft_model="/small", adapters=("a",)),
+            ExLlamaV3Options(
+                cache_type="8,4",
+                draft_model="/small",
+                adapters={"a": "/lora/a", "b": "/b"},
+                adapter_scaling={"b": 0.5},
+            ),
+            LoadFacts(
+                cache_mode="8,4",
+                chunk_size=2048,
+                draft_model="/small",
+                adapters=(Adapter(name="a", file="a"), Adapter(name="b", scale=0.5, file="b")),
+            ),
         ),
     ],
 )

@@ -21,7 +21,7 @@ from backends.samplers import Sampling
 from config.engines import ScriptedOptions
 from tests.backends.constraints import lark, regex, schema
 from tests.backends.contract import GREEDY, Subject, job, run, text_of
-from tests.backends.scripted.test_container import load
+from tests.backends.test_scripted import load
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

@@ -101,7 +101,7 @@ def test_the_registry_of_the_installed_library_is_read() -> None:
     folder = ggml.libraries()
     if folder is None:
         pytest.skip("llama.cpp isn't installed")
-    registry = ggml.Registry(folder)
+    registry = ggml.GgmlRegistry(folder)
     listed = tuple(registry.devices())
     assert [one.name for one in listed] == list(registry.handles())
     assert all(0 < one.free <= one.total for one in listed)

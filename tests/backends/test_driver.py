@@ -367,6 +367,7 @@ async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: 
 
     class Unsaid:
         context_length, vocab_size, modalities = 10, 256, info.modalities
+        adapter_scales = info.adapter_scales
 
         @property
         def max_concurrent(self) -> int:
@@ -631,6 +632,16 @@ async def test_jobs_that_are_stopped_together_leave_together() -> None:
         assert engine.steps == 1
 
 
+def test_a_keys_hundred_requests_delay_another_keys_by_one_turn() -> None:
+    line: WaitingLine[str] = WaitingLine()
+    for number in range(100):
+        line.join("many", number, f"many {number}")
+    line.join("few", 100, "few 0")
+    line.join("few", 101, "few 1")
+    came = [line.next(["many"] * 4), *(line.next() for _ in range(4))]
+    assert came == ["few 0", "many 0", "few 1", "many 1", "many 2"]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40))
 def test_the_line_loses_nobody_and_takes_turns(history: list[tuple[int, bool]]) -> None:
     line: WaitingLine[tuple[int, int]] = WaitingLine()
@@ -638,10 +649,10 @@ def test_the_line_loses_nobody_and_takes_turns(history: list[tuple[int, bool]]) 
     for number, (request, leaves) in enumerate(history):
         if leaves and there:
             job = there.pop(request % len(there))
-            line.leave(job[0], job)
+            line.leave("", job[0], job)
         else:
             there.append((request, number))
-            line.join(request, (request, number))
+            line.join("", request, (request, number))
     came = []
     while line:
         came.append(line.next())

@@ -72,6 +72,7 @@ ENDED = Ended(
         InvalidJob("no", "prompt"),
         InvalidJob("no"),
         NotAble("it can't"),
+        LoadFailed("no"),
         OutOfMemory("too much"),
         PromptTooLong(7, 5),
     ],
@@ -90,7 +91,6 @@ def test_an_error_is_raised_as_it_came(error: BackendError) -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (LoadFailed("no"), BackendError),
         (UpstreamError("away"), BackendError),
         (InputTooLong(7, 5, "input"), InvalidJob),
     ],

@@ -209,6 +209,20 @@ def test_what_takes_a_core_for_a_moment_costs_no_more_than_the_moment(engine: En
     assert kept[1, 2] >= 0.97 * max(kept.values())
 
 
+def test_a_count_that_is_hopeless_costs_a_few_steps_a_trial() -> None:
+    """Where all else runs on the second core, two threads take 18 times as long: measured with 1 M
+    weights. What trials of them lose is bounded by steps, not by the length of a trial.
+    """
+    controller, now, lost = controller_for(2), 0.0, 0.0
+    while now < 30.0:
+        threads = controller.count("decode", 1)
+        seconds = 0.00023 if threads == 1 else 0.0041
+        controller.measured("decode", threads, 1, seconds)
+        now += seconds
+        lost += seconds - 0.00023 if now > SETTLED else 0.0
+    assert lost <= 0.01 * now
+
+
 def test_times_that_scatter_by_half_mislead_it_little() -> None:
     engine = Engine()
     machine = Machine(2, lambda _now: 0, engine, noise=0.5)

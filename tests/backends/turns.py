@@ -5,9 +5,12 @@ edited, the next turn. A tool of tests and benchmarks.
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tests.served import Served
 
 LENGTHS = (528, 4_000)
+TRIED = (528, pytest.param(4_000, marks=pytest.mark.slow))
 ANSWER = 120  # tokens
 FRAME = 303  # letters that stand around nine messages, and the last one
 

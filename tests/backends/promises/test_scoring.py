@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 import bundled
 from backends.errors import InvalidJob
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Ended, Generation, ModelContainer, Scored, TokenLogprob
 from backends.samplers import Sampling
+from backends.vocabulary import HfVocabulary
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.contract import GREEDY
 from tests.backends.parity import load

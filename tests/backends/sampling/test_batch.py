@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import bundled
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation
 from backends.samplers import Sampling
 from backends.sampling.batch import SamplerBatch, logprobs
@@ -25,6 +24,7 @@ from backends.sampling.draw import Draw, way
 from backends.sampling.state import Dry, SamplerState, SamplingContext
 from backends.sampling.truncation import wider, window
 from backends.transformers.batching import Sampler
+from backends.vocabulary import HfVocabulary
 
 CPU = torch.device("cpu")
 PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)

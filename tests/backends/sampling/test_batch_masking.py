@@ -1,16 +1,17 @@
 """Masks on tensors: on the host and as on a card."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 import bundled
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation
 from backends.sampling.batch import masked
 from backends.sampling.state import SamplerState, SamplingContext
+from backends.vocabulary import HfVocabulary
 
 SIZE = 771  # fills no byte
 
@@ -23,6 +24,9 @@ class Allowing:
 
     def allowed(self) -> bytes:
         return self._bits.to_bytes(-(-SIZE // 8), "little")
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        raise NotImplementedError
 
     def drawn(self, token: int) -> None:
         raise NotImplementedError

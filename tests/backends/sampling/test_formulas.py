@@ -12,7 +12,6 @@ import torch
 
 pytest.importorskip("llama_cpp")
 
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.llamacpp.library import api
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
@@ -21,6 +20,7 @@ from backends.samplers import Sampling
 from backends.sampling.batch import SamplerBatch
 from backends.sampling.draw import Draw, way
 from backends.sampling.state import SamplerState, SamplingContext
+from backends.vocabulary import HfVocabulary
 
 SIZE = 60
 PROMPT = (5, 9, 9, 11, 30, 31, 30, 31)

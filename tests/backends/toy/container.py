@@ -15,5 +15,9 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
     return DrivenContainer(TableEngine(files, table, options))
 
 
+def preload() -> None:
+    pass
+
+
 def tokenizer(info: ModelInfo) -> Tokenizer:
     return ByteTokenizer()

@@ -1,21 +1,20 @@
-"""Hugging Face folders on disk: a model's description by their JSON files. For every backend that
+"""Hugging Face folders on disk: a model's description by their JSON files, for every backend that
 reads such folders.
 
 Imports no engine and reads no weights: `config.json`, the templates' files and the sizes of the
 weight files. It does not know which backend can run what it finds.
 
-Hugging Face folders of embedding models and rerankers: the steps from tokens to a vector, read
-from their files.
+Embedding models and rerankers: sentence-transformers' `modules.json` lists the steps from tokens to
+a vector: a transformer, a pooling (`1_Pooling`), dense layers, a normalization;
+`config_sentence_transformers.json` has the prompts. A cross-encoder is a folder whose class has one
+label.
 
-sentence-transformers' `modules.json` lists the steps: a transformer, a pooling (`1_Pooling`), dense
-layers, a normalization; `config_sentence_transformers.json` has the prompts. A cross-encoder is a
-folder whose class has one label. Imports no engine and reads no weights.
+Sampling defaults: a model's own `generation_config.json`, or what a client sends as one. The names
+are those of transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is
+not read.
 
-A model's own `generation_config.json` as sampling defaults: written once, for every backend that
-finds one.
-
-The same reading serves a `generation_config` that a client sends. The names are those of
-transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is not read.
+Recurrent layers: which they are, and the state that one keeps. Families name alike things
+differently; the configuration classes of transformers are the source.
 """
 
 import json
@@ -28,9 +27,121 @@ import msgspec
 from backends import bounds
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.huggingface import recurrent
 from backends.protocol import Modality, Task
 from backends.samplers import Sampling
+
+Fields = Mapping[str, Any]
+
+KINDS = ("layer_types", "layers_block_type")
+PATTERN = "hybrid_override_pattern"  # Nemotron-H: M is a Mamba's, * attention, - and E neither
+MAMBA_INNER = (
+    "mamba_d_ssm",
+    "intermediate_size",
+)  # how wide a Mamba is, where it isn't by its heads
+HEAD_COUNTS = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
+HEAD_WIDTHS = ("mamba_head_dim", "mamba_d_head", "mamba_headdim")
+EXPANDS = ("mamba_expand", "expand")
+STATES = ("mamba_d_state", "ssm_state_size", "state_size")
+GROUPS = ("mamba_n_groups", "mamba_ngroups", "n_groups")
+KERNELS = ("mamba_d_conv", "linear_conv_kernel_dim", "conv_kernel", "conv_L_cache")
+
+
+def counts(text: Fields, layers: int, *, heads: bool) -> tuple[int, int]:
+    """How many of the layers keep keys and values, and how many a state; one may keep both.
+    `heads`: whether the configuration names any of attention.
+    """
+    if kinds := next((text[name] for name in KINDS if text.get(name)), None):
+        return _of_kinds(kinds)
+    if pattern := text.get(PATTERN):
+        return str(pattern).count("*"), str(pattern).count("M")
+    attending = _interspersed(text, layers)
+    if attending is not None:
+        return attending, layers - attending
+    if _state(text) and heads:  # Falcon-H1's layers keep both
+        return layers, layers
+    return (layers, 0) if heads else (0, layers)
+
+
+def _of_kinds(kinds: Sequence[str]) -> tuple[int, int]:
+    both = sum(kind.startswith("hybrid") for kind in kinds)
+    recurring = sum(kind in ("linear_attention", "mamba", "conv", "recurrent") for kind in kinds)
+    attending = sum("attention" in kind and "linear" not in kind for kind in kinds)
+    return attending + both, recurring + both
+
+
+def _interspersed(text: Fields, layers: int) -> int | None:
+    """How many attend, where they are numbered or stand at regular distances; None: neither."""
+    for name in ("attn_layer_indices", "full_attn_idxs"):
+        if isinstance(numbered := text.get(name), list):
+            return len(numbered)
+    if period := first_number(text, ("full_attention_interval",), 0):
+        return layers // period
+    if period := first_number(text, ("attn_layer_period",), 0):
+        return len(range(first_number(text, ("attn_layer_offset",), 0), layers, period))
+    if first_number(text, ("linear_num_value_heads",), 0):
+        return layers // 4  # as Qwen3-Next and Qwen3.5 have them where nothing is said
+    return None
+
+
+def state_bytes(text: Fields) -> int:
+    """What one sequence keeps in one recurrent layer, at 32 bits: the state, and the last inputs of
+    the convolution before it.
+    """
+    kernel = first_number(text, KERNELS, 4)
+    if heads := first_number(text, ("linear_num_value_heads",), 0):  # a gated delta rule
+        key, value = (
+            first_number(text, (f"linear_{one}_head_dim",), 0) for one in ("key", "value")
+        )
+        keys = first_number(text, ("linear_num_key_heads",), 0) * key
+        return 4 * (heads * key * value + (2 * keys + heads * value) * kernel)
+    if "conv_L_cache" in text or "block_multiple_of" in text:  # LFM2: a convolution alone
+        return (
+            4 * first_number(text, ("hidden_size",), 0) * first_number(text, ("conv_L_cache",), 3)
+        )
+    inner, state = _inner(text), _state(text)
+    seen = inner + 2 * first_number(text, GROUPS, 0) * state
+    return 4 * (inner * state + seen * kernel) if state else 0
+
+
+def scan_bytes(text: Fields) -> int:
+    """What one token of a pass holds while a state space is scanned without kernels of its own, at
+    32 bits: three numbers for each of the state (`mamba_selective_scan`), and a score for each that
+    goes in (measured).
+    """
+    inner, state = _inner(text), _state(text)
+    return 4 * (3 * inner * state + 20 * inner) if state else 0
+
+
+def _state(text: Fields) -> int:
+    """Values of the state for each of what goes in; 0: the model has no state space."""
+    return first_number(text, STATES, 0)
+
+
+def _inner(text: Fields) -> int:
+    """How wide a state space is."""
+    width = text.get(next((name for name in HEAD_WIDTHS if text.get(name)), ""))
+    if isinstance(width, int):
+        return first_number(text, HEAD_COUNTS, 0) * width
+    expanded = first_number(text, EXPANDS, 2) * first_number(text, ("hidden_size", "d_model"), 0)
+    named = (
+        MAMBA_INNER[:1] if "mamba_d_state" in text else MAMBA_INNER
+    )  # else that of the feed-forward
+    return first_number(text, named, expanded)
+
+
+def first_number(config: Fields, names: Sequence[str], default: int) -> int:
+    """Of the first of the fields that is there and not 0. Raises LoadFailed for what is no
+    number.
+    """
+    for name in names:
+        if value := config.get(name):
+            try:
+                return int(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                reason = f"{name} is {str(value)[:40]}, which is not a number"
+                raise LoadFailed(f"config.json: {reason}") from error
+    return default
+
 
 GENERATION_CONFIG = "generation_config.json"
 
@@ -83,8 +194,6 @@ def generation_defaults(folder: Path) -> Sampling | None:
         return None
     return found if found.requested() else None
 
-
-Fields = Mapping[str, Any]
 
 GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
@@ -148,13 +257,13 @@ def described(
         size_bytes=sum(file.stat().st_size for file in files),
         context_length=context_length(text),
         cache_bytes_per_token=cache_bytes(text),
-        state_bytes=recurrent.state_bytes(text),
+        state_bytes=state_bytes(text),
         recurrent_layers=_kept(text)[1],
-        scan_bytes=recurrent.scan_bytes(text),
+        scan_bytes=scan_bytes(text),
         chat_template=chat_template(path),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
-        vocab_size=recurrent.number(text, ("vocab_size",), 0),
-        heads=recurrent.number(text, HEADS, 0),
+        vocab_size=first_number(text, ("vocab_size",), 0),
+        heads=first_number(text, HEADS, 0),
         activation_bytes=activation_bytes(text),
         generation_defaults=generation_defaults(path),
     )
@@ -260,16 +369,16 @@ def tensor_bytes(file: Path) -> Mapping[str, int]:
 
 def context_length(text: Fields) -> int:
     """Tokens the model was trained for."""
-    return recurrent.number(text, LENGTHS, UNKNOWN_LENGTH)
+    return first_number(text, LENGTHS, UNKNOWN_LENGTH)
 
 
 def cache_bytes(text: Fields) -> int:
     """Keys and values of one token over all layers, at 16 bits each."""
-    heads = recurrent.number(text, HEADS, 1)
-    kv_heads = recurrent.number(text, ("num_key_value_heads", "num_kv_heads"), heads)
-    width = recurrent.number(text, WIDTHS, 0) // heads
-    value = recurrent.number(text, ("v_head_dim", "head_dim"), width)
-    key = recurrent.number(text, ("head_dim",), width)
+    heads = first_number(text, HEADS, 1)
+    kv_heads = first_number(text, ("num_key_value_heads", "num_kv_heads"), heads)
+    width = first_number(text, WIDTHS, 0) // heads
+    value = first_number(text, ("v_head_dim", "head_dim"), width)
+    key = first_number(text, ("head_dim",), width)
     if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention, its keys decompressed
         key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
     return _kept(text)[0] * kv_heads * (key + value) * 2
@@ -279,12 +388,12 @@ def activation_bytes(text: Fields) -> int:
     """What one token of a pass holds at its widest, at 32 bits: the feed-forward (gate, up and
     their product) or the queries, keys and values, besides the residual stream.
     """
-    width, heads = recurrent.number(text, WIDTHS, 0), recurrent.number(text, HEADS, 1)
-    experts = recurrent.number(text, ("moe_intermediate_size",), 0) * recurrent.number(
+    width, heads = first_number(text, WIDTHS, 0), first_number(text, HEADS, 1)
+    experts = first_number(text, ("moe_intermediate_size",), 0) * first_number(
         text, EXPERTS_USED, 1
     )
-    inner = max(recurrent.number(text, INNER, 4 * width), experts)
-    attention = 3 * heads * recurrent.number(text, ("head_dim",), width // heads)
+    inner = max(first_number(text, INNER, 4 * width), experts)
+    attention = 3 * heads * first_number(text, ("head_dim",), width // heads)
     return 4 * (4 * width + max(3 * inner, attention))
 
 
@@ -292,7 +401,7 @@ def _layers(text: Fields) -> int:
     """Raises LoadFailed for more than anyone would wait for: all are made before weights are
     compared.
     """
-    count = recurrent.number(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+    count = first_number(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
     if count > MOST_LAYERS:
         raise LoadFailed(f"config.json: {count:,} layers; the maximum is {MOST_LAYERS:,}")
     return count
@@ -300,13 +409,13 @@ def _layers(text: Fields) -> int:
 
 def number(config: Fields, name: str) -> int:
     """0 where there is none. Raises LoadFailed for what is no number."""
-    return recurrent.number(config, (name,), 0)
+    return first_number(config, (name,), 0)
 
 
 def _kept(text: Fields) -> tuple[int, int]:
     """How many layers keep keys and values, and how many states."""
     heads = any(text.get(name) for name in HEADS)
-    return recurrent.counts(text, _layers(text), heads=heads)
+    return counts(text, _layers(text), heads=heads)
 
 
 def chat_template(folder: Path) -> str | None:

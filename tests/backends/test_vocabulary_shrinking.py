@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers")
 from tokenizers import Tokenizer
 
 import bundled
-from backends.huggingface.vocabulary import BYTES, longest_token_bytes
+from backends.vocabulary import BYTES, longest_token_bytes
 
 BYTE_LEVEL = {
     "type": "ByteLevel",

@@ -25,7 +25,7 @@ from tokenizers import (
 )
 
 import bundled
-from backends.huggingface.vocabulary import HfVocabulary, LongText
+from backends.vocabulary import HfVocabulary, LongText
 from tests.every import for_every
 from tests.hang import HANG
 

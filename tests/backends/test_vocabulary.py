@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 
 import bundled
 from backends.errors import LoadFailed
-from backends.huggingface.vocabulary import HfVocabulary
+from backends.vocabulary import HfVocabulary
 
 TINY = HfVocabulary(bundled.SAFETENSORS, 768)
 

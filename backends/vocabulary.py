@@ -37,7 +37,7 @@ from tokenizers import Tokenizer
 
 from backends.container import VocabularyTokenizer
 from backends.errors import LoadFailed
-from backends.huggingface.model_folder import read_json_if_there, text_config
+from backends.model_folder import read_json_if_there, text_config
 from backends.protocol import ModelInfo, SpecialTokens
 
 SECTION = 1 << 15  # characters

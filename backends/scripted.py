@@ -1,18 +1,122 @@
-"""The scripted engine: tokens are bytes, the answer is the first script line whose `when` is in the
-prompt.
+"""The scripted engine, for tests, and for trying the gateway without a model: tokens are bytes, the
+answer is the first line of its script whose `when` is in the prompt.
+
+A script is a JSON file named `*.script.json` (see `Script`). There is no engine to import, so this
+module is both of those that `backends.catalog` asks for.
 """
 
+import re
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
-from backends.catalog import ModelFiles
+import anyio
+import msgspec
+
+from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation
 from backends.constraints import Mask
+from backends.driver import DrivenContainer
 from backends.engine import JobFailed, PromptScored, Token
 from backends.errors import BackendError, GenerationFailed
-from backends.protocol import Candidate, Generation, Image, ModelInfo, Scored, TokenLogprob
-from backends.scripted.files import Line, Script
-from config.engines import ScriptedOptions
+from backends.protocol import (
+    Candidate,
+    Generation,
+    Image,
+    MemoryNeed,
+    Modality,
+    ModelContainer,
+    ModelInfo,
+    Progress,
+    Report,
+    Scored,
+    Tokenizer,
+    TokenLogprob,
+)
+from config.engines import EngineOptions, ScriptedOptions
+
+SUFFIX = re.compile(r"\.script\.json$")
+COMPANIONS: tuple[str, ...] = ()
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said when the prompt contains `when`. After `fail_after` tokens it breaks. `{images}`
+    describes the pictures.
+    """
+
+    say: str
+    when: str = ""
+    fail_after: int | None = None
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file. The first line whose `when` is in the prompt is said; tokens are single bytes."""
+
+    lines: tuple[Line, ...]
+    context_length: int = 4096
+    chat_template: str | None = None
+    size_bytes: int = 0  # the size it claims
+    modalities: tuple[Modality, ...] = ("text",)
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    """The script at `path`; None for anything else. Raises msgspec.ValidationError for a broken
+    script.
+    """
+    if not SUFFIX.search(path.name) or not path.is_file():
+        return None
+    script = read(path)
+    return ModelFiles(
+        path=path,
+        backend="scripted",
+        format="script",
+        architecture="script",
+        size_bytes=script.size_bytes or path.stat().st_size,
+        context_length=script.context_length,
+        cache_bytes_per_token=0,
+        modalities=script.modalities,
+        chat_template=script.chat_template,
+        parts=(path,),
+    )
+
+
+def read(path: Path) -> Script:
+    """The script in the file."""
+    return msgspec.json.decode(path.read_bytes(), type=Script)
+
+
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """No option changes what the model can do."""
+    return files
+
+
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """See `FilesModule`."""
+    return ({CPU: 1.0},)
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """See `FilesModule`."""
+    return options
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """A script takes the memory that it claims."""
+    return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
+
+
+INSTALLATION = None
+LOAD_OPTIONS: Mapping[str, Translation] = {}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    return LoadFacts()
+
 
 END = 256  # the token after the 256 bytes
 VOCABULARY = 257
@@ -178,3 +282,25 @@ class ScriptedEngine(ByteTokenizer):
 
     def close(self) -> None:
         self._speakers.clear()
+
+
+PARTS = 10
+
+
+async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+    """Takes `load_seconds`, in ten parts."""
+    assert isinstance(options, ScriptedOptions)
+    for part in range(PARTS):
+        report(Progress("weights", files.size_bytes * part // PARTS, files.size_bytes))
+        await anyio.sleep(options.load_seconds / PARTS)
+    report(Progress("weights", files.size_bytes, files.size_bytes))
+    return DrivenContainer(ScriptedEngine(files, read(files.path), options))
+
+
+def preload() -> None:
+    """See `ContainerModule.preload`."""
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:
+    """See `ContainerModule.tokenizer`: the same for all scripts."""
+    return ByteTokenizer()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.huggingface import model_folder
+from backends import model_folder
 from backends.samplers import Sampling
 
 
