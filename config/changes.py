@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import yaml
 
+from config.engines import CommandOptions
 from config.secrets import PLACES
 from config.settings import Config
 from config.shape import Option, leaves, value_of, with_option
@@ -55,6 +56,7 @@ EFFECTS: Mapping[str, Effect] = {
     "swap.min_stay": "live",
     "swap.ttl": "models",
     "swap.backoff": "live",
+    "join": "restart",
     "hub.endpoint": "live",
     "hub.folder": "live",
     "hub.cache": "models",
@@ -64,7 +66,13 @@ EFFECTS: Mapping[str, Effect] = {
     "apis": "restart",
     "llamaserver": "live",
     "store": "restart",
+    "kept.memory": "live",
+    "kept.folder": "restart",
+    "kept.size": "restart",
+    "kept.share": "live",
+    "kept.encrypt": "restart",
     "console": "restart",
+    "tracing": "restart",
     "log.level": "restart",
     "log.format": "restart",
     "log.prompts": "live",
@@ -112,7 +120,12 @@ def _changed(old: Config, new: Config) -> Iterator[Option]:
 
 
 MASK = "••••"
-_SECRET = re.compile(r"\$\.keys\[\]\.key|\$\.upstreams\[\]\.(?:key|headers\..*|set\..*)")
+_GIVEN = ("env", "set")  # a command's options whose values may be secrets
+_SECRET = re.compile(
+    r"\$\.keys\[\]\.key|\$\.kept\.encrypt|\$\.join\.key|\$\.tracing\.headers\..*"
+    r"|\$\.upstreams\[\]\.(?:key|keys\[\]|headers\..*|set\..*)"
+    r"|\$\.(?:models\[\]\.options|engines\.command)\.(?:env|set)\..*"
+)
 _USER = re.compile(r"(?<=://)[^/@\s]*@")  # of a URL: it may hold a password
 _IN_COMMENT = re.compile(
     r"(?i)((?:key|token|secret|password|authorization)[\w-]*['\"]?\s*[:=]\s*)\S.*"
@@ -124,14 +137,42 @@ def masked(config: Config) -> Config:
     keys = tuple(msgspec.structs.replace(key, key=MASK) for key in config.keys)
     upstreams = tuple(_upstream(one) for one in config.upstreams)
     endpoint = None if config.hub.endpoint is None else _without_user(config.hub.endpoint)
-    hub = msgspec.structs.replace(config.hub, endpoint=endpoint)
-    return msgspec.structs.replace(config, keys=keys, upstreams=upstreams, hub=hub)
+    hub, models = msgspec.structs.replace(config.hub, endpoint=endpoint), config.models
+    secret = None if config.kept.encrypt is None else MASK
+    return msgspec.structs.replace(
+        config,
+        keys=keys,
+        upstreams=upstreams,
+        hub=hub,
+        tracing=msgspec.structs.replace(
+            config.tracing, headers=dict.fromkeys(config.tracing.headers, MASK)
+        ),
+        join=msgspec.structs.replace(config.join, key=config.join.key and MASK),
+        kept=msgspec.structs.replace(config.kept, encrypt=secret),
+        models=tuple(msgspec.structs.replace(one, options=_hidden(one.options)) for one in models),
+        engines=msgspec.structs.replace(config.engines, command=_command(config.engines.command)),
+    )
+
+
+def _hidden(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's options: what a command is given may be a key."""
+    return {
+        name: dict.fromkeys(value, MASK) if name in _GIVEN and isinstance(value, dict) else value
+        for name, value in options.items()
+    }
+
+
+def _command(options: CommandOptions) -> CommandOptions:
+    return msgspec.structs.replace(
+        options, env=dict.fromkeys(options.env, MASK), set=dict.fromkeys(options.set, MASK)
+    )
 
 
 def _upstream(upstream: UpstreamConfig) -> UpstreamConfig:
     return msgspec.structs.replace(
         upstream,
         key=None if upstream.key is None else MASK,
+        keys=(MASK,) * len(upstream.keys),
         headers=dict.fromkeys(upstream.headers, MASK),
         set=dict.fromkeys(upstream.set, MASK),
         urls=tuple(map(_without_user, upstream.urls)),

@@ -3,12 +3,24 @@
 Sizes are bytes, lengths are tokens. None means: as the model says, or as this machine allows.
 """
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from config.values import RUNS_CODE, Counted, IdleSeconds, PathText, Threads
+from config.upstreams import Capability, ServerKind
+from config.values import (
+    RUNS_CODE,
+    Budget,
+    Counted,
+    IdleSeconds,
+    Name,
+    PathText,
+    Port,
+    PositiveSeconds,
+    Seconds,
+    Threads,
+)
 
 # tokens; arrays of so many rows are taken at once
 Batch: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
@@ -17,10 +29,16 @@ CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5
 QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-8])$")]
 ExLlamaV2Cache: TypeAlias = Literal["fp16", "q8", "q6", "q4"]
 Scaling: TypeAlias = Annotated[float, Meta(ge=-1000, le=1000)]
+# In the gateway's process, or in one of its own
+Host: TypeAlias = Literal["process", "worker", "auto"]
 # Megabytes of main memory
 Megabytes: TypeAlias = Annotated[int, Meta(ge=0, le=2**24)]
 # What exllamav3 divides among cards: attention, feed-forwards, experts, the output
 Divided: TypeAlias = Literal["attn", "mlp", "moe", "linear", "linear_attn"]
+
+
+# Of a command's server: a path, and perhaps a query
+ServerPath: TypeAlias = Annotated[str, Meta(pattern="^/", extra={"runs_code": True})]
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +49,15 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
     max_concurrent: Counted = 16  # requests computed together; more wait in line
     ttl: IdleSeconds | None = None  # idle seconds until a model is unloaded; None: as `swap.ttl`
+    host: Host | None = None  # where it runs; None: as `engines.host`
+
+
+class SpeculationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Drafts of what comes next, verified in one step; see backends/speculation."""
+
+    mode: Literal["auto", "ngram", "off"] = "auto"
+    # tokens drafted for a request at a time, at most
+    tokens: Annotated[int, Meta(ge=1, le=32)] | Literal["auto"] = "auto"
 
 
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +78,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     cache_type_v: CacheType = "f16"
     # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
+    speculation: SpeculationOptions = SpeculationOptions()
     flash_attention: Literal["auto", "on", "off"] = "auto"
     mmap: bool = True
     mlock: bool = False
@@ -58,6 +86,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     rope_freq_scale: float | None = None
     vision: bool = True  # load the multimodal projector, where there is one
     mmproj: PathText | None = None  # the projector's file; None: the one beside the model
+    adapters: dict[str, PathText] = {}  # LoRA adapters: name to file
+    adapter_scaling: dict[str, Scaling] = {}  # of adapters, by name; of the others: 1
     trial: Literal["auto", "always", "never"] = "auto"  # load it in a child process first
     # it embeds texts, and writes none; None: as the file says
     pooling: Literal["mean", "cls", "last"] | None = None
@@ -77,6 +107,7 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     cache_tokens: Counted | None = None
     # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
+    speculation: SpeculationOptions = SpeculationOptions()
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 
 
@@ -133,3 +164,36 @@ class ScriptedOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
 
     tokens_per_second: float = 0.0  # 0: as fast as it can
     load_seconds: float = 0.0
+
+
+class CommandOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server that a command starts, and its API, which is asked as an upstream's is."""
+
+    command: Annotated[str, RUNS_CODE] = ""  # the model's own `command` stands here
+    shell: Annotated[bool, RUNS_CODE] = False  # /bin/sh runs it
+    env: Annotated[dict[Name, str], RUNS_CODE] = {}  # besides the server's own environment
+    cwd: PathText | None = None  # None: the server's
+    port: Annotated[Port, RUNS_CODE] = 0  # 0: a free one
+    health: Annotated[str, Meta(pattern="^(/.*|none)$", extra={"runs_code": True})] = "/health"
+    load_timeout: PositiveSeconds = 600.0  # until `health` answers
+    stop_timeout: Seconds = 10.0  # between SIGTERM and SIGKILL
+    memory: dict[str, Budget] = {}  # bytes per device, until they are measured
+    # POSTed to park it and to wake it, in place of a stop and a start for another model's sake
+    sleep: ServerPath | None = None
+    wake: ServerPath | None = None
+    parked_memory: Budget = 0  # bytes of main memory meanwhile; 0: as much as it holds awake
+    log_output: Annotated[bool, RUNS_CODE] = True
+    served_name: Annotated[Name | None, RUNS_CODE] = (
+        None  # what its API calls the model; None: by its list, else ours
+    )
+    server: ServerKind | None = None  # as of an upstream, and so are the rest
+    capabilities: tuple[Capability, ...] | None = None
+    fallbacks: tuple[Name, ...] = ()
+    fetch_images: bool = False
+    split: Literal["there", "here"] = "there"
+    rename: dict[Name, Name] = {}
+    drop: tuple[Name, ...] = ()
+    set: dict[Name, Any] = {}
+    first_byte_timeout: PositiveSeconds = 300.0
+    stall_timeout: PositiveSeconds = 60.0
+    total_timeout: PositiveSeconds = 3600.0

@@ -1,18 +1,23 @@
-"""The configuration of a run: a file, under the environment, under what the caller sets.
+"""The configuration of a run: a file, under the environment, under what the caller sets; and the
+check of what an option's type can't say: names of devices, hosts and origins.
 
-Reads that one file and nothing else: the environment is handed in.
+`ROUNDHOUSE_SERVER_PORT=9000` is `server.port`: the names of variables are those of all options,
+joined by underscores. Lists are separated by commas or written as JSON, mappings are JSON.
+
+Reads that one file and nothing else: the environment is handed in. Whether files, folders and
+models are there is not asked here.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from config.check import convert
-from config.consistency import check_consistency
 from config.document import parse
-from config.environment import Setting, from_text, settings
 from config.errors import Source, suggestion
 from config.models import Engines, check_names, check_options, engines_of, option_kinds
 from config.secrets import secret, variable_of
@@ -26,9 +31,104 @@ from config.shape import (
     list_item,
     mapping_item,
     options,
+    takes_none,
     with_option,
 )
 from config.upstreams import completed
+
+DEVICE = re.compile(r"cpu|[a-z]+:[0-9]+")
+# Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
+HOST = re.compile(r"(?P<name>[a-z0-9._-]+?|\[[0-9a-f:.]+\])\.?(?::[0-9]*)?", re.IGNORECASE)
+# Origin of the Fetch standard: a scheme and a host. Extensions of browsers have schemes of theirs.
+ORIGIN = re.compile(rf"\*|null|[a-z][a-z0-9+.-]*://{HOST.pattern}", re.IGNORECASE)
+
+
+def check_consistency(config: Config, sources: dict[str, Source]) -> None:
+    """`sources`: of the sections that have another one than the file. Raises ConfigError."""
+    for path, problem in _problems(config):
+        section = path.split(".")[1]
+        raise sources[section].error(path, problem)
+
+
+def _problems(config: Config) -> Iterator[tuple[str, str]]:
+    for device in config.swap.memory:
+        if DEVICE.fullmatch(device) is None:
+            yield f"$.swap.memory.{device}", "unknown device; expected cpu or cuda:0"
+    for index, host in enumerate(config.server.hosts):
+        if HOST.fullmatch(host) is None:
+            problem = f"expected a name without scheme or path, got {host!r}"
+            yield f"$.server.hosts[{index}]", problem
+    for index, proxy in enumerate(config.server.trusted_proxies):
+        if proxy != "*" and not _is_network(proxy):
+            problem = f"expected an address, a network like 10.0.0.0/8, or '*', got {proxy!r}"
+            yield f"$.server.trusted_proxies[{index}]", problem
+    for index, origin in enumerate(config.server.cors_origins):
+        if ORIGIN.fullmatch(origin) is None:
+            problem = f"expected an origin like https://chat.example, got {origin!r}"
+            yield f"$.server.cors_origins[{index}]", problem
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+PREFIX = "ROUNDHOUSE_"
+CLIENTS = frozenset({"ROUNDHOUSE_URL", "ROUNDHOUSE_KEY"})  # of commands that talk to a server
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One option with its value and where it came from."""
+
+    option: Option
+    value: object
+    source: Source
+
+
+def variables(config: type[Config]) -> Mapping[str, tuple[Option, Kind]]:
+    """Every variable there is, with the option it sets."""
+    return {PREFIX + "_".join(option).upper(): (option, kind) for option, kind in leaves(config)}
+
+
+def settings(
+    environment: Mapping[str, str], others: frozenset[str], config: type[Config]
+) -> Iterator[Setting]:
+    """What `environment` sets. `others` are variables with our prefix that mean something else.
+
+    Raises ConfigError for an unknown variable with our prefix and for a value of the wrong type.
+    """
+    known = variables(config)
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in others | CLIENTS:
+            continue
+        if name not in known:
+            raise Source(name).error("$", f"unknown variable; {suggestion(name, known)}")
+        option, kind = known[name]
+        source = Source(name)
+        yield Setting(option, from_text(environment[name], kind, source, option), source)
+
+
+def from_text(text: str, kind: Kind, source: Source, option: Option) -> object:
+    """`text` as the option's kind; an empty one is None where the option may be None."""
+    path = ".".join(("$", *option))
+    data: object = text
+    if list_item(kind) is not None and not text.lstrip().startswith("["):
+        data = [part.strip() for part in text.split(",") if part.strip()]
+    elif list_item(kind) is not None or mapping_item(kind) is not None:
+        data = _from_json(text, source, path)
+    elif not text and takes_none(kind):
+        data = None
+    return convert(data, kind, source, path=path, strict=False)
+
+
+def _from_json(text: str, source: Source, path: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise source.error(path, f"not JSON: {error}") from None
 
 
 def load_config(
@@ -76,8 +176,15 @@ def load_text(
     root = path.resolve().parent if path else Path.cwd()
     upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
     config = with_option(config, ("upstreams",), upstreams)
+    if config.join.key is not None:
+        key = secret(config.join.key, environment, root, sources["join"], "$.join.key")
+        config = with_option(config, ("join", "key"), key)
     keys = _keys(config.keys, environment, root, sources["keys"])
-    return with_option(config, ("keys",), keys)
+    config = with_option(config, ("keys",), keys)
+    if (written := config.kept.encrypt) is None:
+        return config
+    found = secret(written, environment, root, sources["kept"], "$.kept.encrypt")
+    return with_option(config, ("kept", "encrypt"), found)
 
 
 def locate(environment: Mapping[str, str], here: Path) -> Path | None:
@@ -159,8 +266,10 @@ def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterat
 
 def _secret_variables(config: Config) -> Iterator[str]:
     """Variables that hold keys, whatever they are called."""
-    written = (*(one.key for one in config.keys), *(one.key for one in config.upstreams))
-    return filter(None, map(variable_of, written))
+    written = [one.key for one in config.keys]
+    for upstream in config.upstreams:
+        written += [upstream.key or "", *upstream.keys]
+    return filter(None, map(variable_of, (*written, config.join.key, config.kept.encrypt)))
 
 
 def _keys(
@@ -201,15 +310,18 @@ def _rooted_options(model: ModelConfig, known: Engines, root: Path) -> ModelConf
 
 def _rooted(value: Kind, kind: Kind, root: Path) -> Kind:
     if is_section(kind):
-        below = options(kind).items()
-        return msgspec.structs.replace(
-            value, **{name: _rooted(getattr(value, name), inner, root) for name, inner in below}
-        )
+        below = options(kind)
+        if isinstance(value, Mapping):  # of a model's options
+            return {name: _rooted(part, below[name], root) for name, part in value.items()}
+        changes = {name: _rooted(getattr(value, name), below[name], root) for name in below}
+        return msgspec.structs.replace(value, **changes)
     if (item := list_item(kind)) is not None:
         return tuple(_rooted(part, item, root) for part in value)
     if (item := mapping_item(kind)) is not None:
         return {name: _rooted(part, item, root) for name, part in value.items()}
-    return _rooted_text(value, root) if isinstance(value, str) and is_path(kind) else value
+    if isinstance(value, str) and value and is_path(kind):
+        return _rooted_text(value, root)
+    return value
 
 
 def _rooted_text(text: str, root: Path) -> str:

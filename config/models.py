@@ -11,10 +11,11 @@ import msgspec
 import yaml
 
 from config.check import convert
-from config.engines import EngineOptions
+from config.commands import COMMAND, problems
+from config.engines import CommandOptions, EngineOptions
 from config.errors import ConfigError, Source, suggestion
 from config.settings import Config, ModelConfig
-from config.shape import Kind, is_configured_only, options
+from config.shape import Kind, is_configured_only, is_section, options
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -23,7 +24,8 @@ Engines: TypeAlias = Mapping[str, type[EngineOptions]]  # by name, in the order 
 
 def engines_of(config: type[Config]) -> Engines:
     """The engines that a configuration of this type knows."""
-    return options(options(config)["engines"])
+    found = options(options(config)["engines"])
+    return {name: kind for name, kind in found.items() if is_section(kind)}
 
 
 def configured_only(known: Engines) -> frozenset[str]:
@@ -48,13 +50,18 @@ def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptio
     Raises ConfigError where the model has options that this backend doesn't know.
     """
     defaults: EngineOptions = getattr(config.engines, backend)
-    own = convert(
-        model.options,
-        type(defaults),
-        Source(f"model {model.name!r} ({backend})"),
-        path="$.options",
-    )
-    return msgspec.structs.replace(defaults, **{name: getattr(own, name) for name in model.options})
+    merged = _merged(defaults, model, Source(f"model {model.name!r} ({backend})"), "$.options")
+    return msgspec.structs.replace(merged, host=merged.host or config.engines.host)
+
+
+def _merged(
+    defaults: EngineOptions, model: ModelConfig, source: Source, path: str
+) -> EngineOptions:
+    own = convert(model.options, type(defaults), source, path=path)
+    given = {name: getattr(own, name) for name in model.options}
+    if model.command is not None:
+        given["command"] = model.command
+    return msgspec.structs.replace(defaults, **given)
 
 
 def sampling_for(model: ModelConfig, sampling: type[S]) -> S:
@@ -78,12 +85,28 @@ def check_names(config: Config, source: Source) -> None:
             _one_of(name, names, source, f"$.upstreams[{index}].fallbacks[{k}]", "model")
 
 
+# What an entry may say of a model that is loaded by another entry.
+PRESET_OPTIONS = (
+    "name",
+    "of",
+    "aliases",
+    "sampling",
+    "system",
+    "template_kwargs",
+    "lora",
+    "keep_reasoning",
+)
+
+
 def check_options(config: Config, source: Source, sampling: type[msgspec.Struct] | None) -> None:
     """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
     known = engines_of(type(config))
     for index, model in enumerate(config.models):
         path = f"$.models[{index}]"
+        if model.of is not None:
+            _check_preset(config, model, source, path)
         _check_options(model, known, source, path)
+        _check_command(config, model, source, path)
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
 
@@ -110,15 +133,44 @@ def _written_names(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _check_options(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
-    if model.backend is not None:
-        _one_of(model.backend, engines, source, f"{path}.backend", "backend")
-        convert(model.options, engines[model.backend], source, path=f"{path}.options")
+    if model.engine is not None:
+        _one_of(model.engine, engines, source, f"{path}.backend", "backend")
+        convert(model.options, engines[model.engine], source, path=f"{path}.options")
         return
     known = {name for engine in engines.values() for name in options(engine)}
     for name in model.options.keys() - known:
         problem = f"no backend has this option; {suggestion(name, known)}"
         raise source.error(f"{path}.options.{name}", problem)
     _fits_any(model, engines, source, f"{path}.options")
+
+
+def _check_preset(config: Config, model: ModelConfig, source: Source, path: str) -> None:
+    """Raises ConfigError for what only the entry that is loaded can say."""
+    for field in msgspec.structs.fields(ModelConfig):
+        value = getattr(model, field.name)
+        if field.name not in PRESET_OPTIONS and value not in (field.default, {}):
+            problem = f"a model with `of` is loaded as {model.of!r}; set this option there"
+            raise source.error(f"{path}.{field.name}", problem)
+    of_presets = {name for one in config.models if one.of for name in (one.name, *one.aliases)}
+    if model.of in of_presets:
+        raise source.error(
+            f"{path}.of", f"{model.of!r} has an `of` itself; name the model it names"
+        )
+
+
+def _check_command(config: Config, model: ModelConfig, source: Source, path: str) -> None:
+    """A model has files, or a command serves it. Raises ConfigError."""
+    if model.engine != COMMAND:
+        if not model.path and model.of is None:
+            raise source.error(path, "the option 'path' is missing")
+        return
+    if model.backend not in (None, COMMAND):
+        raise source.error(f"{path}.backend", f"a model with `command` is not {model.backend}'s")
+    options = _merged(config.engines.command, model, source, f"{path}.options")
+    assert isinstance(options, CommandOptions)
+    for option, problem in problems(options, has_path=bool(model.path)):
+        place = path if option == "command" else f"{path}.options"
+        raise source.error(f"{place}.{option}", problem)
 
 
 def _fits_any(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
@@ -138,7 +190,7 @@ def _fits_any(model: ModelConfig, engines: Engines, source: Source, path: str) -
 
 def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
     """The kind of each of the model's options, by its backend, else by the first that has it."""
-    candidates = engines.values() if model.backend is None else (engines[model.backend],)
+    candidates = engines.values() if model.engine is None else (engines[model.engine],)
     kinds: dict[str, Kind] = {}
     for engine in candidates:
         kinds = options(engine) | kinds

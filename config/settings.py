@@ -3,19 +3,24 @@
 Times are seconds, sizes are bytes. A typo is an error: unknown fields are refused.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from config.commands import COMMAND
 from config.engines import (
+    CommandOptions,
     ExLlamaV2Options,
     ExLlamaV3Options,
+    Host,
     LlamaCppOptions,
+    Scaling,
     ScriptedOptions,
     TransformersOptions,
 )
 from config.upstreams import UpstreamConfig
 from config.values import (
+    RUNS_CODE,
     AtLeastOne,
     Budget,
     Bytes,
@@ -42,6 +47,10 @@ class KeyConfig(Section, frozen=True):
     models: tuple[str, ...] = ()  # empty: all models
     loading_text: bool | None = None  # None: as `server.loading_text`
     label: Name | None = None  # what administrators see instead of the key; None: `key 1` and so on
+    parallel: AtLeastOne | None = None  # requests at a time; None, here and below: no limit
+    requests_per_minute: AtLeastOne | None = None
+    tokens_per_minute: AtLeastOne | None = None  # of prompts and answers
+    tokens_per_day: AtLeastOne | None = None  # from midnight UTC
 
     def __repr__(self) -> str:
         """All but the secret, since representations end in logs."""
@@ -73,8 +82,10 @@ class ModelConfig(Section, frozen=True):
     """One model by name. `options` belong to its backend (config/engines.py)."""
 
     name: Name
-    path: PathText
+    path: PathText = ""  # only a command can do without
     backend: str | None = None  # None: recognised from the files
+    # what serves it, see config/commands.py; never set by a request
+    command: Annotated[str, RUNS_CODE] | None = None
     options: dict[str, Any] = {}
     aliases: tuple[Name, ...] = ()
     pinned: bool = False  # never evicted, never idle
@@ -83,10 +94,21 @@ class ModelConfig(Section, frozen=True):
         None  # idle seconds until it is unloaded; None: the engine's; -1: never
     )
     sampling: dict[str, Any] = {}  # defaults for requests that don't say
+    # Another model that answers under this name, as this entry says: it is loaded once for both.
+    of: Name | None = None
+    system: str | None = None  # the system message of conversations that have none
+    template_kwargs: dict[str, Any] = {}  # chat_template_kwargs that requests don't set
+    # LoRA adapters that count for requests that don't choose, by name, and their scales; no others
+    lora: dict[str, Scaling] | None = None
     format: str | None = None  # output format (gateway/splitter/formats.py); None: recognised
     template: PathText | None = None  # file with a chat template in place of the model's own
     # reasoning of earlier turns stays in the prompt; auto: as the chat template does by itself
     keep_reasoning: Literal["auto"] | bool = "auto"
+
+    @property
+    def engine(self) -> str | None:
+        """The backend that is named; None: recognised from the files."""
+        return self.backend if self.command is None else COMMAND
 
 
 class SwapConfig(Section, frozen=True):
@@ -100,6 +122,17 @@ class SwapConfig(Section, frozen=True):
     min_stay: Seconds = 5.0  # a model just loaded stays at least so long while others wait
     ttl: IdleSeconds = -1.0  # idle seconds until a model is unloaded; -1: never
     backoff: Seconds = 10.0  # after a failed load, doubled each time up to five minutes
+
+
+class JoinConfig(Section, frozen=True):
+    """Another Roundhouse that this server's models are offered at. `key`: see config/secrets.py."""
+
+    url: Name | None = None  # None: none
+    key: Name | None = None  # an administrator's there
+    advertise: Name | None = None  # this server's base URL; None: the address that it is seen at
+    name: Name = "joined"  # of the upstream there; servers of one name are its replicas
+    prefix: str = ""  # stands before the names of this server's models there
+    lease: PositiveSeconds = 30.0  # after its last sign of life, this server is listed for so long
 
 
 class HubConfig(Section, frozen=True):
@@ -127,11 +160,26 @@ class ImagesConfig(Section, frozen=True):
 
 
 class StoreConfig(Section, frozen=True):
-    """What is kept of responses and conversations for their clients."""
+    """What is kept of responses and conversations for their clients, and of usage."""
 
     path: PathText | None = None  # a SQLite file; None: in memory, gone with the process
     max_age: Seconds = 30 * 86_400.0  # what is older is let go
     max_bytes: Bytes = 256 * 1024 * 1024  # of all together, shared among keys
+    usage_max_age: Seconds = 400 * 86_400.0  # days of usage that are older are let go
+
+
+class KeptConfig(Section, frozen=True):
+    """Conversations that outlive their slots and models: computed beginnings of prompts."""
+
+    memory: Literal["auto"] | Budget = "auto"  # auto: a quarter of what models may have of `cpu`
+    folder: PathText | None = None  # where they are kept beyond a restart, too; None: nowhere
+    size: Bytes = 20 * 1024**3  # of all files in `folder`
+    share: bool = False  # a conversation of one API key may be gone on from by others
+    encrypt: str | None = None  # the files; env:NAME or file:PATH of a secret
+
+    def __repr__(self) -> str:
+        """All but the secret, since representations end in logs."""
+        return f"KeptConfig(memory={self.memory!r}, folder={self.folder!r}, share={self.share!r})"
 
 
 class ApisConfig(Section, frozen=True):
@@ -164,6 +212,16 @@ class LlamaServerConfig(Section, frozen=True):
     stream_seconds: Seconds = 300.0  # a chat stream can be taken up again after its end; 0: none
 
 
+class TracingConfig(Section, frozen=True):
+    """Traces of requests for OpenTelemetry; needs the extra `otel`."""
+
+    endpoint: Name | None = None  # OTLP over HTTP; None: no traces
+    headers: dict[Name, str] = {}  # of each export
+    service: Name = "roundhouse"  # what this server is called
+    # the part of the requests that is traced, of those without a parent
+    sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+
+
 class LogConfig(Section, frozen=True):
     """What is shown of what happens. Keys never appear, and prompts in no line of the log."""
 
@@ -175,6 +233,7 @@ class LogConfig(Section, frozen=True):
 class EnginesConfig(Section, frozen=True):
     """Defaults for all models of an engine; a model's own `options` win."""
 
+    host: Host | None = None  # of all engines that don't say otherwise; None: process
     # The list of the engines (`backends/<name>`), in the order of recognition: the first that reads
     # a model gets it, unless another one is named. exllamav2 and exllamav3 read plain safetensors
     # too, so they come after transformers, which leaves them EXL2 and EXL3.
@@ -183,6 +242,7 @@ class EnginesConfig(Section, frozen=True):
     exllamav2: ExLlamaV2Options = ExLlamaV2Options()
     exllamav3: ExLlamaV3Options = ExLlamaV3Options()
     scripted: ScriptedOptions = ScriptedOptions()
+    command: CommandOptions = CommandOptions()
 
 
 class Config(Section, frozen=True):
@@ -200,10 +260,13 @@ class Config(Section, frozen=True):
     preset: str | None = None  # the overrides in force at start, by name
     engines: EnginesConfig = EnginesConfig()
     swap: SwapConfig = SwapConfig()
+    join: JoinConfig = JoinConfig()
     hub: HubConfig = HubConfig()
     images: ImagesConfig = ImagesConfig()
     apis: ApisConfig = ApisConfig()
     llamaserver: LlamaServerConfig = LlamaServerConfig()
     store: StoreConfig = StoreConfig()
+    kept: KeptConfig = KeptConfig()
     console: ConsoleConfig = ConsoleConfig()
+    tracing: TracingConfig = TracingConfig()
     log: LogConfig = LogConfig()

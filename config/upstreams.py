@@ -3,9 +3,9 @@
 Times are seconds, sizes are bytes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +16,7 @@ from config.secrets import secret
 from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds
 
 # What a request is made of: renamed, dropped or set it would be another request.
-_OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
+OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
 # Headers that say how a body is framed, or whose the connection is.
 _OWN_HEADERS = ("accept-encoding", "connection", "content-length", "host", "transfer-encoding")
 
@@ -45,6 +45,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     protocol: Literal["openai", "anthropic"] = "openai"  # anthropic: its Messages API
     server: ServerKind | None = None  # how it wants to be asked for shapes; None: by its list
     key: Name | None = None
+    keys: tuple[Name, ...] = ()  # of the replicas, in the order of `urls`; empty: `key` for all
     pass_key: bool = False  # the client's own key goes to the upstream in place of `key`
     headers: dict[str, str] = {}
     models: Literal["all"] | dict[Name, Name] = "all"  # ours: theirs; all: what `/models` lists
@@ -102,8 +103,14 @@ def completed(
         urls = tuple(
             _base_url(url, source, f"{path}.urls[{k}]") for k, url in enumerate(upstream.urls)
         )
-        key = _key(upstream, environment, root, source, f"{path}.key")
-        found.append(msgspec.structs.replace(upstream, urls=urls, key=key))
+        key = _key(upstream.key, environment, root, source, f"{path}.key")
+        keys = [
+            _key(one, environment, root, source, f"{path}.keys[{k}]")
+            for k, one in enumerate(upstream.keys)
+        ]
+        found.append(
+            msgspec.structs.replace(upstream, urls=urls, key=key, keys=tuple(filter(None, keys)))
+        )
     return tuple(found)
 
 
@@ -120,6 +127,8 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "urls", "the same URL is listed twice"
     if upstream.weights and len(upstream.weights) != len(upstream.urls):
         yield "weights", f"expected {len(upstream.urls)}, one for each URL"
+    if upstream.keys and len(upstream.keys) != len(upstream.urls):
+        yield "keys", f"expected {len(upstream.urls)}, one for each URL"
     if upstream.models == {}:
         yield "models", "expected 'all', or our names with the upstream's"
     if upstream.split == "here" and upstream.template is None:
@@ -128,19 +137,37 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "split", "`here` needs /completions, which Anthropic's API doesn't have"
     if upstream.proxy is not None and urlsplit(upstream.proxy).scheme not in ("http", "https"):
         yield "proxy", "expected a URL that starts with http:// or https://"
-    yield from _problems_of_requests(upstream)
+    yield from problems_of_changes(upstream)
+    yield from _problems_of_headers(upstream)
 
 
-def _problems_of_requests(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
-    for option in ("rename", "drop", "set"):
-        for name in getattr(upstream, option):
-            if name in _OWN_FIELDS:
-                yield f"{option}.{name}", "this field belongs to the request itself"
+def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
     for name, value in upstream.headers.items():
         if name.lower() in _OWN_HEADERS:
             yield f"headers.{name}", "this header belongs to the connection"
         if not _is_header(name, value):
             yield f"headers.{name}", "not a header: a name of letters, a value in one line of ASCII"
+
+
+class Changes(Protocol):
+    """What is changed of each request on its way to a server."""
+
+    @property
+    def rename(self) -> Mapping[str, str]: ...
+
+    @property
+    def drop(self) -> Sequence[str]: ...
+
+    @property
+    def set(self) -> Mapping[str, Any]: ...
+
+
+def problems_of_changes(changes: Changes) -> Iterator[tuple[str, str]]:
+    """What must not be changed of a request, and at which option it is."""
+    for option, names in (("rename", changes.rename), ("drop", changes.drop), ("set", changes.set)):
+        for name in names:
+            if name in OWN_FIELDS:
+                yield f"{option}.{name}", "this field belongs to the request itself"
 
 
 def _is_header(name: str, value: str) -> bool:
@@ -166,11 +193,11 @@ def _base_url(url: str, source: Source, path: str) -> str:
 
 
 def _key(
-    upstream: UpstreamConfig, environment: Mapping[str, str], root: Path, source: Source, path: str
+    written: str | None, environment: Mapping[str, str], root: Path, source: Source, path: str
 ) -> str | None:
-    if upstream.key is None:
+    if written is None:
         return None
-    key = secret(upstream.key, environment, root, source, path)
+    key = secret(written, environment, root, source, path)
     if not key.isascii() or not key.isprintable():
         raise source.error(path, "a key is one line of ASCII")
     return key

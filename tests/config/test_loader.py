@@ -301,6 +301,18 @@ def test_a_models_own_options_win_over_its_engines() -> None:
     assert options_for(config, model(), "transformers") == TransformersOptions()
 
 
+def test_where_a_model_runs_is_said_of_it_of_its_engine_or_of_all() -> None:
+    config = msgspec.convert({"engines": {"host": "auto", "llamacpp": {"host": "worker"}}}, Config)
+
+    def host(backend: str, **options: str) -> str | None:
+        return options_for(config, model(options=options), backend).host
+
+    assert host("llamacpp", host="process") == "process"
+    assert host("llamacpp") == "worker"
+    assert host("transformers") == "auto"
+    assert options_for(Config(), model(), "llamacpp").host is None
+
+
 def test_an_option_set_back_to_its_default_wins_too() -> None:
     config = msgspec.convert({"engines": {"llamacpp": {"threads": 3}}}, Config)
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from config.environment import variables
 from config.errors import ConfigError
-from config.loader import load_config
+from config.loader import load_config, variables
 from config.settings import Config, KeyConfig, ModelConfig
 from config.shape import leaves
 
