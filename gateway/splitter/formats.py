@@ -10,7 +10,7 @@ Formats whose arguments are marked up otherwise than as JSON, and harmony. Data 
 
 from collections.abc import Mapping
 
-from gateway.splitter.syntax import (
+from gateway.splitter.payloads.syntax import (
     THINK,
     BareDictCalls,
     ElementCalls,

@@ -18,8 +18,8 @@ import msgspec
 
 from gateway.splitter.formats import FORMATS, hunyuan_3
 from gateway.splitter.payloads.json_text import loaded
-from gateway.splitter.reading import LONGEST
-from gateway.splitter.syntax import THINK, Format, JsonCalls, ReasoningMarkers, Syntax
+from gateway.splitter.payloads.reading import LONGEST
+from gateway.splitter.payloads.syntax import THINK, Format, JsonCalls, ReasoningMarkers, Syntax
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 MOST = 100  # texts of one anchor

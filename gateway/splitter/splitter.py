@@ -22,10 +22,18 @@ import msgspec
 
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning
 from gateway.request import Tool
-from gateway.splitter.calls import Calls
-from gateway.splitter.payloads import choice, named_json
-from gateway.splitter.reading import LONGEST, Malformed, Markers, Parsing, Reader, markers_of
-from gateway.splitter.syntax import Format, Headers, Syntax
+from gateway.splitter import payloads
+from gateway.splitter.payloads import named_json
+from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.reading import (
+    LONGEST,
+    Malformed,
+    Markers,
+    Parsing,
+    Reader,
+    markers_of,
+)
+from gateway.splitter.payloads.syntax import Format, Headers, Syntax
 
 
 class Phase(Enum):
@@ -435,7 +443,7 @@ class Splitter:
     def _call(self, syntax: Syntax, opener: str, *, spelled: str) -> Parsing[None]:
         """Reads calls after an opener; `spelled` is what of it stands in the output."""
         self._reader.keep(spelled)
-        parsing = choice.parse(self._reader, self._calls, syntax, opener)
+        parsing = payloads.parse(self._reader, self._calls, syntax, opener)
         yield from self._calls_of(parsing, spelled)
 
     def _calls_of(self, parsing: Parsing[None], opener: str) -> Parsing[None]:

@@ -1,1 +1,109 @@
-"""Payload parsers, one file a syntax: each reads from a Reader and delivers to a Calls."""
+"""How calls are read and written: each syntax has a module that parses it, from text that may be
+cut anywhere, and writes its grammar. What all of them share:
+
+reading.py     text that arrives in pieces, read as if it were whole
+syntax.py      the syntaxes, as data
+calls.py       the calls of an answer: numbers, ids, events
+arguments.py   arguments as JSON in fragments; json_text.py and python_text.py copy values into it
+coercion.py    bare text to JSON by a tool's schema
+lark.py        a grammar of llguidance; free_text.py: text that may be anything but some markers
+schemas.py     a tool's schema as what a grammar can say; raw.py: its values as bare text
+writing.py     what the writers of all syntaxes share
+
+Here is the dispatch from a syntax to its module.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from gateway.splitter.payloads import (
+    bare_dict,
+    elements,
+    json_calls,
+    key_values,
+    named_json,
+    nested_elements,
+    pythonic,
+)
+from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.lark import Lark
+from gateway.splitter.payloads.reading import Parsing, Reader
+from gateway.splitter.payloads.syntax import (
+    BareDictCalls,
+    ElementCalls,
+    JsonCalls,
+    KeyValueCalls,
+    NamedJsonCalls,
+    NestedElementCalls,
+    PythonicCalls,
+    Syntax,
+)
+from gateway.splitter.payloads.writing import CallSection, Unmarked, WritableTool
+
+
+def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[None]:
+    """Reads calls after `opener`, which may be "". Raises Malformed where the text fits none."""
+    match syntax:
+        case JsonCalls():
+            return json_calls.parse(reader, calls, syntax)
+        case NamedJsonCalls():
+            return named_json.parse(reader, calls, syntax, opener)
+        case ElementCalls():
+            return elements.parse(reader, calls, syntax, opener)
+        case KeyValueCalls():
+            return key_values.parse(reader, calls, syntax, opener)
+        case NestedElementCalls():
+            return nested_elements.parse(reader, calls, syntax, opener)
+        case BareDictCalls():
+            return bare_dict.parse(reader, calls, syntax)
+        case _:
+            return pythonic.parse(reader, calls, syntax)
+
+
+def openings(
+    lark: Lark, syntax: Syntax, tools: Sequence[WritableTool], *, parallel: bool
+) -> Mapping[str, CallSection]:
+    """What begins calls in text, and the calls that follow it. Raises Unwritable."""
+    match syntax:
+        case JsonCalls():
+            return json_calls.openings(lark, syntax, tools, parallel=parallel)
+        case NamedJsonCalls():
+            return named_json.openings(lark, syntax, tools, parallel=parallel)
+        case _:
+            return {
+                opener: _written(lark, syntax, opener, tools, parallel=parallel)
+                for opener in syntax.openers
+            }
+
+
+def _written(
+    lark: Lark,
+    syntax: ElementCalls | KeyValueCalls | NestedElementCalls | BareDictCalls | PythonicCalls,
+    opener: str,
+    tools: Sequence[WritableTool],
+    *,
+    parallel: bool,
+) -> CallSection:
+    match syntax:
+        case ElementCalls():
+            return elements.written(lark, syntax, opener, tools, parallel=parallel)
+        case KeyValueCalls():
+            return key_values.written(lark, syntax, opener, tools, parallel=parallel)
+        case NestedElementCalls():
+            return nested_elements.written(lark, syntax, tools, parallel=parallel)
+        case BareDictCalls():
+            return bare_dict.written(lark, syntax, tools)
+        case _:
+            return pythonic.written(lark, syntax, tools, parallel=parallel)
+
+
+def unmarked(
+    lark: Lark, syntax: Syntax, tools: Sequence[WritableTool], *, parallel: bool
+) -> Unmarked | None:
+    """The calls that an answer may be without an opener; None where it can't be one."""
+    match syntax:
+        case JsonCalls(at_start=True):
+            return json_calls.unmarked(lark, syntax, tools, parallel=parallel)
+        case PythonicCalls(at_start=True):
+            return pythonic.unmarked(lark, syntax, tools, parallel=parallel)
+        case _:
+            return None

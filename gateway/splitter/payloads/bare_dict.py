@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 
-from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.calls import Calls
-from gateway.splitter.grammar import raw
-from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.schemas import StringValue
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads import json_text, raw
+from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested_members
+from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of
+from gateway.splitter.payloads.named_json import NAME
+from gateway.splitter.payloads.reading import Parsing, Reader, markers_of
+from gateway.splitter.payloads.schemas import StringValue
+from gateway.splitter.payloads.syntax import BareDictCalls
+from gateway.splitter.payloads.writing import (
     CallSection,
     Values,
     WritableTool,
@@ -20,10 +23,6 @@ from gateway.splitter.grammar.sections import (
     gap,
     plain_names,
 )
-from gateway.splitter.payloads import json_text, values
-from gateway.splitter.payloads.named_json import NAME
-from gateway.splitter.reading import Parsing, Reader, markers_of
-from gateway.splitter.syntax import BareDictCalls
 
 _KEY = re.compile(r"[^:{}\[\],<]*")
 _BARE = re.compile(r"[^{}\[\],<]*")
@@ -38,7 +37,7 @@ def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
     yield from reader.expect("{")
     writer = calls.open(name)
     writer.open("{")
-    yield from values.copy_members(reader, writer, _BareDict(syntax.quote))
+    yield from copy_nested_members(reader, writer, _BareDict(syntax.quote))
     calls.close()
     yield from reader.space()
     yield from reader.accept_close(syntax.closers)

@@ -1,15 +1,25 @@
-"""Calls as elements, one a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3, others."""
+"""Calls as elements, one a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3, others.
+
+An element's value is everything up to its own close tag, as a JSON value of the right type. A close
+tag counts only where structure follows it or the output ends; elsewhere it is part of the value. A
+value of type string streams as it arrives; of any other type it has to be whole before it can be
+JSON.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
-from gateway.splitter import coercion
-from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.calls import Calls
-from gateway.splitter.grammar import raw
-from gateway.splitter.grammar.lark import Lark, literal, one_of
-from gateway.splitter.grammar.schemas import (
+import msgspec
+
+from gateway.splitter.payloads import coercion, json_text, raw
+from gateway.splitter.payloads.arguments import ArgumentsWriter
+from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.lark import Lark, literal, one_of
+from gateway.splitter.payloads.raw import Frame
+from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
+from gateway.splitter.payloads.schemas import (
     Alternative,
     ArrayValue,
     EnumValue,
@@ -18,7 +28,8 @@ from gateway.splitter.grammar.schemas import (
     SchemaReader,
     StringValue,
 )
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads.syntax import ElementCalls
+from gateway.splitter.payloads.writing import (
     CallSection,
     Unwritable,
     WritableTool,
@@ -29,11 +40,81 @@ from gateway.splitter.grammar.sections import (
     opened_calls,
     plain_names,
 )
-from gateway.splitter.payloads import element_values, json_text, sections
-from gateway.splitter.payloads.element_values import Border
-from gateway.splitter.payloads.sections import PayloadSection
-from gateway.splitter.reading import Malformed, Parsing, Reader
-from gateway.splitter.syntax import ElementCalls
+
+_CDATA_OPEN, _CDATA_CLOSE = "<![CDATA[", "]]>"
+
+
+class Border(msgspec.Struct, frozen=True):
+    """How values of a syntax end: by one of `closes`, before one of `followers`."""
+
+    closes: tuple[str, ...]
+    followers: tuple[str, ...]
+    trims_newline: bool = False
+    cdata: bool = False
+
+
+def copy_element(
+    reader: Reader, writer: ArgumentsWriter, border: Border, convert: Callable[[str], str] | None
+) -> Parsing[None]:
+    """Copies a value; `convert` makes JSON of its whole text, None streams it as a string.
+
+    Raises Malformed if the output ends inside the value.
+    """
+    if convert is None:
+        writer.begin_string()
+        markers = yield from _markers(reader, border)
+        yield from _text(
+            reader, markers, border, lambda text: writer.string(json_text.escaped(text))
+        )
+        writer.end_string()
+    else:
+        markers = yield from _markers(reader, border)
+        text = StringIO()
+        yield from _text(reader, markers, border, text.write)
+        writer.scalar(convert(text.getvalue()))
+
+
+def converter(types: frozenset[str]) -> Callable[[str], str] | None:
+    """The conversion to one of the types; None for what is a string whatever it holds."""
+    return None if types == coercion.STRING else lambda text: coercion.coerce(text, types)
+
+
+def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
+    """What ends the value, after what begins it."""
+    closes = border.closes
+    if border.cdata and (yield from reader.accept((_CDATA_OPEN,))):
+        return markers_of(*(_CDATA_CLOSE + gap + close for close in closes for gap in ("", "\n")))
+    if not border.trims_newline:
+        return markers_of(*closes)
+    yield from reader.accept(("\n",))
+    return markers_of(*closes, *("\n" + close for close in closes))
+
+
+def _text(
+    reader: Reader, markers: Markers, border: Border, sink: Callable[[str], object]
+) -> Parsing[None]:
+    """Hands the value's text to `sink`."""
+    while close := (yield from reader.until(markers, sink)):
+        space = yield from reader.space()
+        if (yield from reader.looking_at(border.followers)) or reader.ends_inside(border.followers):
+            return
+        sink(close + space)
+    raise reader.fault("a value is not closed")
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def written_value(
+    lark: Lark, reading: SchemaReader, schema: Any, types: frozenset[str], border: Border
+) -> str:
+    """A value as an expression, with what closes it."""
+    plain = Frame(border.closes, newlines=border.trims_newline)
+    if border.cdata:
+        framed = Frame(border.closes, _CDATA_OPEN, _CDATA_CLOSE)
+        return lark.rule(raw.by_schema(lark, reading, schema, types, framed))
+    return lark.rule(raw.by_schema(lark, reading, schema, types, plain))
+
 
 _HEAD = re.compile(r"[^<>\n]*")
 _KNOWN = ("type", "string", "index", "id")  # attributes that say nothing of a call's content
@@ -44,7 +125,7 @@ _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'
 def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls, or the one that `opener` begins."""
     section = PayloadSection(syntax.call_opens, syntax.closers, syntax.before_call)
-    yield from sections.parse(
+    yield from read_section(
         reader, calls, opener, section, lambda: _Call(reader, calls, syntax).parse()
     )
 
@@ -118,17 +199,17 @@ class _Call:
             self._reader.keep(opener + text)
         self._writer.key(json_text.escaped(key))
         convert = self._converter(key, head)
-        yield from element_values.copy_value(self._reader, self._writer, self._border, convert)
+        yield from copy_element(self._reader, self._writer, self._border, convert)
 
     def _converter(self, key: str, head: Mapping[str, str]) -> Callable[[str], str] | None:
         match self._syntax.typing:
             case "schema":
                 declared = self._calls.declared(self._name).property(key)
-                return element_values.converter(declared.types)
+                return converter(declared.types)
             case "string":
                 return None if head.get("string") == "true" else coercion.guess
             case _:
-                return element_values.converter(frozenset({head.get("type", "string")}))
+                return converter(frozenset({head.get("type", "string")}))
 
     def _head(self) -> Parsing[str]:
         """The rest of an opening tag, with its end."""
@@ -208,7 +289,7 @@ def _written_parameter(
     types = tool.declared.property(field.key).types
     border = border_of(syntax)
     if syntax.typing == "schema":
-        value = element_values.written(lark, reading, field.schema, types, border)
+        value = written_value(lark, reading, field.schema, types, border)
         return f"{lark.any_of(opens)} {head} {end} {value}"
     kinds = (
         f"{literal(says)} {end} {value}"
@@ -226,7 +307,7 @@ def _typed(
         for kind, schema in _kinds(each):
             if kind == "string":
                 types = coercion.STRING
-                value = element_values.written(lark, reading, schema, types, border)
+                value = written_value(lark, reading, schema, types, border)
             else:
                 value = raw.json_value(lark, reading, schema, raw.Frame(border.closes))
             says = kind if syntax.typing == "type" else str(kind == "string").lower()

@@ -9,10 +9,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.calls import Calls
-from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads.arguments import ArgumentsWriter
+from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
+from gateway.splitter.payloads.syntax import JsonCalls
+from gateway.splitter.payloads.writing import (
     SPACES,
     CallSection,
     Unmarked,
@@ -20,9 +23,6 @@ from gateway.splitter.grammar.sections import (
     gap,
     repeated,
 )
-from gateway.splitter.payloads import json_text
-from gateway.splitter.reading import Malformed, Parsing, Reader
-from gateway.splitter.syntax import JsonCalls
 
 _SEPARATORS = (",", ";")
 _FORMALITIES = frozenset(("type", "id", "index"))  # of OpenAI's calls, which models repeat

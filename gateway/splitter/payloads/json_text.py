@@ -15,9 +15,13 @@ from typing import Any
 
 import msgspec
 
-from gateway.splitter.arguments import DEEPEST, ArgumentsWriter
-from gateway.splitter.payloads import values
-from gateway.splitter.reading import LONGEST, Parsing, Reader
+from gateway.splitter.payloads.arguments import (
+    DEEPEST,
+    ArgumentsWriter,
+    copy_nested,
+    copy_nested_members,
+)
+from gateway.splitter.payloads.reading import LONGEST, Parsing, Reader
 
 WORDS = {
     "true": "true", "false": "false", "null": "null",
@@ -89,12 +93,12 @@ _STRICT, _LENIENT = _Json(lenient=False), _Json(lenient=True)
 
 def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
     """Copies one value. Raises Malformed at what is none."""
-    return values.copy(reader, writer, _LENIENT if lenient else _STRICT)
+    return copy_nested(reader, writer, _LENIENT if lenient else _STRICT)
 
 
 def copy_members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
     """Copies the rest of a call's object after its "{", bare words as strings."""
-    return values.copy_members(reader, writer, _LENIENT)
+    return copy_nested_members(reader, writer, _LENIENT)
 
 
 def copy_word(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:

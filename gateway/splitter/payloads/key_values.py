@@ -3,10 +3,15 @@
 import re
 from collections.abc import Sequence
 
-from gateway.splitter.calls import Calls
-from gateway.splitter.grammar.lark import Lark, literal, one_of
-from gateway.splitter.grammar.schemas import Field, SchemaReader
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.elements import Border, converter, copy_element, written_value
+from gateway.splitter.payloads.lark import Lark, literal, one_of
+from gateway.splitter.payloads.named_json import NAME
+from gateway.splitter.payloads.reading import Parsing, Reader
+from gateway.splitter.payloads.schemas import Field, SchemaReader
+from gateway.splitter.payloads.syntax import KeyValueCalls
+from gateway.splitter.payloads.writing import (
     CallSection,
     Unwritable,
     WritableTool,
@@ -16,12 +21,6 @@ from gateway.splitter.grammar.sections import (
     opened_calls,
     plain_names,
 )
-from gateway.splitter.payloads import element_values, json_text, sections
-from gateway.splitter.payloads.element_values import Border
-from gateway.splitter.payloads.named_json import NAME
-from gateway.splitter.payloads.sections import PayloadSection
-from gateway.splitter.reading import Parsing, Reader
-from gateway.splitter.syntax import KeyValueCalls
 
 _KEY = re.compile(r"[^<]*")
 
@@ -29,7 +28,7 @@ _KEY = re.compile(r"[^<]*")
 def parse(reader: Reader, calls: Calls, syntax: KeyValueCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls, or the one that `opener` begins."""
     section = PayloadSection(syntax.call_opens, syntax.closers)
-    yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
+    yield from read_section(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
 
 
 def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
@@ -65,9 +64,9 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
         yield from reader.expect(*syntax.key_closes)
         yield from reader.space()
         yield from reader.expect(*syntax.value_opens)
-        convert = element_values.converter(calls.declared(name).property(key).types)
+        convert = converter(calls.declared(name).property(key).types)
         writer.key(json_text.escaped(key))
-        yield from element_values.copy_value(reader, writer, border, convert)
+        yield from copy_element(reader, writer, border, convert)
         yield from reader.space()
         if not (yield from reader.accept(syntax.key_opens)):
             return
@@ -111,6 +110,6 @@ def _written_pair(
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written as a key")
     types = tool.declared.property(field.key).types
     border = Border(syntax.value_closes, ())
-    value = element_values.written(lark, reading, field.schema, types, border)
+    value = written_value(lark, reading, field.schema, types, border)
     key = f"{lark.any_of(syntax.key_opens)} {literal(field.key)} {lark.any_of(syntax.key_closes)}"
     return f"{key} {gap(lark)} {lark.any_of(syntax.value_opens)} {value}"

@@ -5,9 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from gateway.splitter.calls import Calls
-from gateway.splitter.grammar.lark import Lark, literal, one_of
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads import json_calls, json_text
+from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.lark import Lark, literal, one_of
+from gateway.splitter.payloads.reading import Parsing, Reader
+from gateway.splitter.payloads.syntax import NamedJsonCalls
+from gateway.splitter.payloads.writing import (
     SPACES,
     CallSection,
     WritableTool,
@@ -15,10 +18,6 @@ from gateway.splitter.grammar.sections import (
     plain_names,
     repeated,
 )
-from gateway.splitter.payloads import json_calls, json_text, sections
-from gateway.splitter.payloads.sections import PayloadSection
-from gateway.splitter.reading import Parsing, Reader
-from gateway.splitter.syntax import NamedJsonCalls
 
 NAME = re.compile(r"[\w.:/-]*")
 _ARRAY = ("[{", "[]", "[ ", "[\n", "[\r", "[\t")  # not the "[" of another marker
@@ -33,7 +32,7 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
             yield from json_calls.parse(reader, calls, syntax.or_array)
             return
     section = PayloadSection(syntax.call_opens, syntax.closers)
-    yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
+    yield from read_section(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
 
 
 def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]:

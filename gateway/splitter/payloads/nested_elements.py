@@ -7,14 +7,16 @@ from io import StringIO
 
 import msgspec
 
-from gateway.splitter import coercion
-from gateway.splitter.calls import Calls
-from gateway.splitter.coercion import Declared
-from gateway.splitter.grammar import raw
-from gateway.splitter.grammar.free_text import until
-from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.schemas import Alternative, ArrayValue, ObjectValue, StringValue
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads import coercion, json_text, raw
+from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.coercion import Declared
+from gateway.splitter.payloads.elements import attributes
+from gateway.splitter.payloads.free_text import until
+from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
+from gateway.splitter.payloads.schemas import Alternative, ArrayValue, ObjectValue, StringValue
+from gateway.splitter.payloads.syntax import NestedElementCalls
+from gateway.splitter.payloads.writing import (
     DEEPEST,
     CallSection,
     Unwritable,
@@ -25,11 +27,6 @@ from gateway.splitter.grammar.sections import (
     plain_names,
     repeated,
 )
-from gateway.splitter.payloads import json_text, sections
-from gateway.splitter.payloads.elements import attributes
-from gateway.splitter.payloads.sections import PayloadSection
-from gateway.splitter.reading import Malformed, Markers, Parsing, Reader, markers_of
-from gateway.splitter.syntax import NestedElementCalls
 
 _TAG = re.compile(r"[^<>]*")
 _ITEM = "item"
@@ -41,7 +38,7 @@ def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str)
         (f"{syntax.prefix}<{syntax.call}",), (f"{syntax.prefix}</{syntax.section}>",)
     )
     one_call = partial(_call, reader, calls, syntax, section)
-    yield from sections.parse(reader, calls, opener, section, one_call)
+    yield from read_section(reader, calls, opener, section, one_call)
 
 
 def _call(

@@ -11,9 +11,9 @@ from io import StringIO
 
 import msgspec
 
-from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.payloads import json_text, values
-from gateway.splitter.reading import Malformed, Parsing, Reader
+from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested
+from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 
 _SIMPLE = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": "",
@@ -64,7 +64,7 @@ _STRICT, _LENIENT = _Python(lenient=False), _Python(lenient=True)
 
 def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
     """Copies one literal. Raises Malformed at what is none."""
-    return values.copy(reader, writer, _LENIENT if lenient else _STRICT)
+    return copy_nested(reader, writer, _LENIENT if lenient else _STRICT)
 
 
 def _copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:

@@ -5,10 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.splitter.calls import Calls
-from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.schemas import StringValue
-from gateway.splitter.grammar.sections import (
+from gateway.splitter.payloads import json_calls, python_text
+from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.json_text import escaped
+from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
+from gateway.splitter.payloads.schemas import StringValue
+from gateway.splitter.payloads.syntax import PythonicCalls
+from gateway.splitter.payloads.writing import (
     COMPACT,
     CallSection,
     Unmarked,
@@ -20,10 +24,6 @@ from gateway.splitter.grammar.sections import (
     members,
     repeated,
 )
-from gateway.splitter.payloads import json_calls, python_text
-from gateway.splitter.payloads.json_text import escaped
-from gateway.splitter.reading import Malformed, Parsing, Reader
-from gateway.splitter.syntax import PythonicCalls
 
 _NAME = re.compile(r"[\w.-]*")
 _KEYWORD = re.compile(r"\w*")

@@ -8,9 +8,8 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.splitter.grammar.output import WantedOutput, output_grammar
-from gateway.splitter.grammar.places import Thinking, texts_of
-from gateway.splitter.syntax import Format
+from gateway.splitter.grammar import Thinking, WantedOutput, output_grammar, texts_of
+from gateway.splitter.payloads.syntax import Format
 
 END = "<|the end|>"
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]|\]<\]minimax\[>\[|◁/?think▷|｜DSML｜")

@@ -10,7 +10,7 @@ import pytest
 from gateway.events import Finished, FinishReason, ToolOpened
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.arguments import DEEPEST
+from gateway.splitter.payloads.arguments import DEEPEST
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 

@@ -9,9 +9,16 @@ import pytest
 
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.arguments import DEEPEST
-from gateway.splitter.coercion import MOST_SCHEMAS, MOST_VALUES, Declared, coerce, guess, types_of
 from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads.arguments import DEEPEST
+from gateway.splitter.payloads.coercion import (
+    MOST_SCHEMAS,
+    MOST_VALUES,
+    Declared,
+    coerce,
+    guess,
+    types_of,
+)
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.syntax import JsonCalls
+from gateway.splitter.payloads.syntax import JsonCalls
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.splitter.arguments import DEEPEST, ArgumentsWriter
 from gateway.splitter.payloads import json_text, python_text
-from gateway.splitter.reading import Malformed, Reader
+from gateway.splitter.payloads.arguments import DEEPEST, ArgumentsWriter
+from gateway.splitter.payloads.reading import Malformed, Reader
 from tests.every import for_every
 
 Literal = Any  # whatever JSON can hold

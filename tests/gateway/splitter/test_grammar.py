@@ -19,10 +19,9 @@ from gateway.errors import InvalidRequest
 from gateway.events import ArgumentsGrown, Content, Event, Finished, Reasoning, ToolOpened
 from gateway.request import NamedTool, Tool, ToolChoice
 from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.grammar.output import WantedOutput, output_grammar
-from gateway.splitter.grammar.places import Thinking
-from gateway.splitter.grammar.sections import Unwritable
-from gateway.splitter.syntax import Format
+from gateway.splitter.grammar import Thinking, WantedOutput, output_grammar
+from gateway.splitter.payloads.syntax import Format
+from gateway.splitter.payloads.writing import Unwritable
 from tests.gateway.splitter.corpus import Case, load
 from tests.gateway.splitter.grammars import (
     closers_of,

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from gateway.splitter.coercion import Declared, coerce, guess, items_of, property_of, types_of
+from gateway.splitter.payloads.coercion import (
+    Declared,
+    coerce,
+    guess,
+    items_of,
+    property_of,
+    types_of,
+)
 
 
 @pytest.mark.parametrize(

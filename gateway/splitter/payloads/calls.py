@@ -1,4 +1,5 @@
-"""Collects tool calls from parsers: numbers, ids, events. Knows no syntax.
+"""Collects tool calls from parsers: numbers, ids, events; and reads what several syntaxes have, a
+section of calls.
 
 What a model wrote is never lost: it goes into a call's name and arguments or it is text. So the
 reader keeps what was read until it is delivered: before a call is open all of it, once one is open
@@ -9,14 +10,16 @@ off, that is given back as text.
 import re
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from gateway.events import ArgumentsGrown, Event, ToolClosed, ToolOpened
 from gateway.request import Tool
-from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.coercion import NOTHING, Declared
-from gateway.splitter.reading import LONGEST, Malformed, Reader
+from gateway.splitter.payloads.arguments import ArgumentsWriter
+from gateway.splitter.payloads.coercion import NOTHING, Declared
+from gateway.splitter.payloads.reading import LONGEST, Malformed, Parsing, Reader
 
 IdStyle: TypeAlias = Literal["openai", "mistral", "kimi"]
 
@@ -114,3 +117,40 @@ class Calls:
                 self._next_numbers[name] = number + 1  # so that no number is tried twice
                 self._used_ids.add(new)
                 return new
+
+
+class PayloadSection(msgspec.Struct, frozen=True):
+    """What opens each call and what closes them all; `before_call` may stand before a call."""
+
+    call_opens: tuple[str, ...]
+    closers: tuple[str, ...]
+    before_call: tuple[str, ...] = ()
+
+
+def read_section(
+    reader: Reader,
+    calls: Calls,
+    opener: str,
+    section: PayloadSection,
+    one_call: Callable[[], Parsing[None]],
+) -> Parsing[None]:
+    """Reads calls until the section closes or no other begins. `opener` may begin the first."""
+    if opener not in section.call_opens:
+        yield from _open(reader, section)
+    while True:
+        yield from one_call()
+        calls.settle()
+        yield from reader.space()
+        if (yield from reader.accept_close(section.closers)):
+            return
+        if not (yield from reader.looking_at((*section.before_call, *section.call_opens))):
+            return
+        yield from _open(reader, section)
+
+
+def _open(reader: Reader, section: PayloadSection) -> Parsing[None]:
+    """Reads what opens a call."""
+    yield from reader.space()
+    yield from reader.accept(section.before_call)
+    yield from reader.space()
+    yield from reader.expect(*section.call_opens)

@@ -1,7 +1,5 @@
-"""What the writers of all syntaxes share: tools to be written, sections of calls, white space.
-
-Values in notations other than JSON: Python's literals, bare dicts. One walk, several notations.
-
+"""What the writers of all syntaxes share: tools to be written, sections of calls, white space, and
+values in notations other than JSON (Python's literals, bare dicts): one walk, several notations.
 Numbers are written alike in all of them, so they are JSON of their schema.
 """
 
@@ -16,10 +14,10 @@ from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.json_schema import carried_schema
 from gateway.errors import InvalidRequest
 from gateway.request import Tool
-from gateway.splitter.calls import NAME
-from gateway.splitter.coercion import Declared
-from gateway.splitter.grammar.lark import GUIDANCE, Lark, literal, one_of, sequence
-from gateway.splitter.grammar.schemas import (
+from gateway.splitter.payloads.calls import NAME
+from gateway.splitter.payloads.coercion import Declared
+from gateway.splitter.payloads.lark import GUIDANCE, Lark, literal, one_of, sequence
+from gateway.splitter.payloads.schemas import (
     Alternative,
     ArrayValue,
     EnumValue,

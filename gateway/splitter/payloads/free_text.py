@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from gateway.splitter.grammar.lark import ASCII_SPACE, Lark, literal, one_of, pattern_of, token_set
+from gateway.splitter.payloads.lark import ASCII_SPACE, Lark, literal, one_of, pattern_of, token_set
 
 
 class EndMarkers(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gateway.splitter.calls import IdStyle
+from gateway.splitter.payloads.calls import IdStyle
 
 
 class ReasoningMarkers(msgspec.Struct, frozen=True):

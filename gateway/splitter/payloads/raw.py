@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.splitter.coercion import STRING, coerce
-from gateway.splitter.grammar.free_text import until
-from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of, sequence
-from gateway.splitter.grammar.schemas import (
+from gateway.splitter.payloads.coercion import STRING, coerce
+from gateway.splitter.payloads.free_text import until
+from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of, sequence
+from gateway.splitter.payloads.schemas import (
     Alternative,
     ArrayValue,
     EnumValue,
@@ -19,7 +19,7 @@ from gateway.splitter.grammar.schemas import (
     SchemaReader,
     StringValue,
 )
-from gateway.splitter.grammar.sections import COMPACT, Unwritable, Values, gap
+from gateway.splitter.payloads.writing import COMPACT, Unwritable, Values, gap
 
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
 _COLON, _COMMA = r"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}", r"[ \t\r\n]{0,16},[ \t\r\n]{0,16}"
