@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway.constraints.grammars import SCHEMA_EFFORT, SCHEMA_LEVELS
 from gateway.constraints.keywords import KEYWORDS
-from gateway.constraints.limits import SCHEMA_EFFORT, SCHEMA_LEVELS
 
 SCALARS = frozenset(("null", "boolean", "integer", "number", "string"))
 ALTERNATIVE = 50  # an alternative costs as much as so many properties squared

@@ -19,7 +19,14 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from gateway.constraints.grammars import Relaxation
+from gateway.constraints.grammars import (
+    SCHEMA_BYTES,
+    SCHEMA_DATA,
+    SCHEMA_DEFINITIONS,
+    SCHEMA_DEPTH,
+    SCHEMA_NODES,
+    Relaxation,
+)
 from gateway.constraints.keywords import (
     FORMATS,
     KEYWORDS,
@@ -31,13 +38,6 @@ from gateway.constraints.keywords import (
     draft_of,
     modern,
     too_new,
-)
-from gateway.constraints.limits import (
-    SCHEMA_BYTES,
-    SCHEMA_DATA,
-    SCHEMA_DEFINITIONS,
-    SCHEMA_DEPTH,
-    SCHEMA_NODES,
 )
 from gateway.errors import InvalidRequest
 

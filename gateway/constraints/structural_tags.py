@@ -14,6 +14,10 @@ import msgspec
 
 from backends.protocol import JsonSchema, StructuralTags
 from gateway.constraints.grammars import (
+    REPEATS,
+    SCHEMA_BYTES,
+    SCHEMA_DEPTH,
+    TAGS,
     Entry,
     Relaxation,
     ShapeGrammar,
@@ -24,7 +28,6 @@ from gateway.constraints.grammars import (
     regex_rule,
 )
 from gateway.constraints.json_schema import schema_grammar
-from gateway.constraints.limits import REPEATS, SCHEMA_BYTES, SCHEMA_DEPTH, TAGS
 from gateway.errors import InvalidRequest
 
 Format: TypeAlias = Union[

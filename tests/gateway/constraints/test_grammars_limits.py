@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from backends.protocol import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
-from gateway.constraints import limits
+from gateway.constraints import grammars
 from gateway.constraints.compiling import grammar_of
-from gateway.constraints.grammars import CompileBudget
+from gateway.constraints.grammars import CompileBudget, Limit
 from gateway.constraints.json_schema import schema_grammar
-from gateway.constraints.limits import Limit
 from gateway.errors import InvalidRequest
 
 TEXT = {"type": "string"}
@@ -105,12 +104,12 @@ AT: dict[str, Callable[[int], Shape]] = {
 
 
 def test_every_limit_is_tested() -> None:
-    assert AT.keys() == {name for name, each in vars(limits).items() if isinstance(each, Limit)}
+    assert AT.keys() == {name for name, each in vars(grammars).items() if isinstance(each, Limit)}
 
 
 @pytest.mark.parametrize("name", AT)
 def test_a_limit_holds(name: str) -> None:
-    limit: Limit = getattr(limits, name)
+    limit: Limit = getattr(grammars, name)
     beyond = limit.most + max(2, limit.most // 100)
 
     grammar_of(AT[name](limit.most))

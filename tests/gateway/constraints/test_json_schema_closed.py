@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.constraints.checking import Passed, Repeated, verdict
-from gateway.splitter.grammar.lark import Lark
+from gateway.splitter.payloads.lark import Lark
 from tests.gateway.constraints.machine import Machine, of_schema, schema
 
 TEXT = {"type": "string"}
