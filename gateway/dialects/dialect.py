@@ -1,12 +1,60 @@
-"""The record of one API: what the server needs to know to answer in its form. Each module of an API
-here has its own, `DIALECT`; it is switched by its module's name in `apis` of the configuration.
+"""What every API's dialect has: its record, and the encoding of its replies.
+
+Each module of an API here has a record, `DIALECT`; it is switched by its module's name in `apis` of
+the configuration. A reply is one JSON document, or an event of a stream, with the constant parts
+encoded once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from gateway.errors import GatewayError
+from gateway.limits import Allowance, Unit
+
+
+class RateHeaders(msgspec.Struct, frozen=True):
+    """How answers report what a key has left. `name`: a header's, with places for a `unit` and one
+    of limit, remaining and reset as `what`. `reset`: the moment when all is there again, from the
+    present Unix time and the seconds until then.
+    """
+
+    name: str
+    reset: Callable[[float, float], str]
+
+    def names(self) -> Sequence[str]:
+        """All of them."""
+        units: tuple[Unit, ...] = ("requests", "tokens")
+        return [
+            self.name.format(unit=unit, what=what)
+            for unit in units
+            for what in ("limit", "remaining", "reset")
+        ]
+
+    def of(self, allowance: Allowance, now: float) -> Mapping[str, str]:
+        """Those of a key's limits; none where it has none."""
+        values = [
+            (str(rate.limit), str(rate.left), self.reset(now, rate.reset)) if rate else ("", "", "")
+            for rate in (allowance.requests, allowance.tokens)
+        ]
+        written = zip(self.names(), [value for three in values for value in three], strict=True)
+        return {name: value for name, value in written if value}
+
+
+def duration(_now: float, seconds: float) -> str:
+    """As OpenAI writes it: `6m0s`, `1.25s`, `12ms`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, rest = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{seconds:.3g}s"
+
+
+# OpenAI's, which clients of other APIs read too.
+RATE_HEADERS = RateHeaders("x-ratelimit-{what}-{unit}", duration)
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,3 +66,45 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     error: type[msgspec.Struct] | None = None
     id_headers: tuple[str, ...] = ()  # of an answer, with the request's id, besides the server's
     read_headers: tuple[str, ...] = ()  # of a request, which pages of allowed origins may send
+    rate_headers: RateHeaders = RATE_HEADERS
+
+
+PLACEHOLDER = "\0hole"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def frame(message: Any) -> bytes:
+    """A server-sent event without a name: a `data:` line of JSON and an empty line."""
+    return b"data: " + _encode(message) + b"\n\n"
+
+
+def named_frame(name: bytes, message: Any) -> bytes:
+    """A server-sent event with a name."""
+    return b"event: " + name + b"\n" + frame(message)
+
+
+def line(message: Any) -> bytes:
+    """One line of NDJSON."""
+    return _encode(message) + b"\n"
+
+
+def body(message: Any) -> bytes:
+    """One JSON document."""
+    return _encode(message)
+
+
+class FrameTemplate:
+    """A frame in which only one text differs from time to time: all but the text is encoded once.
+
+    Made from a frame whose message has `PLACEHOLDER` for that text. Nothing that a client chose
+    may stand behind it.
+    """
+
+    def __init__(self, encoded: bytes) -> None:
+        self._head, found, self._tail = encoded.rpartition(_encode(PLACEHOLDER))
+        assert found, "the message has a placeholder"
+
+    def render(self, text: str) -> bytes:
+        """The frame with `text` in its place."""
+        return b"".join((self._head, _encode(text), self._tail))

@@ -59,6 +59,8 @@ def check_size(body: bytes) -> None:
     """Raises TooLarge for a body of too many values, names or objects, and InvalidRequest for a
     list of too many. Linear; holds the GIL for no longer than a slice, and makes no objects.
     """
+    if len(body) <= FEW:
+        return
     for sort in SORTS:
         # What stands in texts is counted too, until that is too much.
         if _count(body, sort.marks, sort.most) > sort.most and _exceeds(body, sort):
@@ -166,6 +168,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
         "thinking_budget_tokens",
     ),
     "add_bos": ("add_bos_token",),
+    "speculative": ("speculative.n_max", "speculative"),
     **{name: (name, *row.names) for name, row in ROWS.items() if row.names},
 }
 

@@ -60,13 +60,16 @@ def read_sampling(fields: Fields) -> RequestedSampling:
     wire = fields.read(SamplingWire)
     given = {name: getattr(wire, name) for name in wire.__struct_fields__}
     given = {name: value for name, value in given.items() if value is not UNSET}
+    if not given:
+        return RequestedSampling()
     for name, meaning in _MEANINGS.items():
         if name in given:
             try:
                 given[name] = meaning(given[name])
             except ValueError as error:
                 raise fields.wrong(name, str(error)) from None
-    _spread_temperature(given)
+    if given.keys() & _DYNAMIC:
+        _spread_temperature(given)
     if given.get("min_temp", 0.0) > given.get("max_temp", math.inf):
         raise fields.wrong("min_temp", "Must not be above the maximum temperature.")
     biases = given.get("logit_bias", ())
@@ -79,6 +82,9 @@ def read_sampling(fields: Fields) -> RequestedSampling:
     for name, fault in bounds.faults(values):
         raise fields.wrong(name, fault)
     return RequestedSampling(values, frozenset(given), texts)
+
+
+_DYNAMIC = {"dynamic_temperature", "dynatemp_range"}
 
 
 def _spread_temperature(given: dict[str, Any]) -> None:

@@ -22,10 +22,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import values
-from gateway.dialects.dialect import Dialect
+from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import Limit, RerankExchange, ScoreExchange, further, limit, positive
 from gateway.dialects.fields import Fields, read_fields
-from gateway.dialects.frames import body
 from gateway.request import RerankRequest, ScoreRequest
 
 DIALECT = Dialect(name="Rerank", tag="Rerank")

@@ -3,6 +3,8 @@
 Pure: bytes in, structs out (`read_messages`); events in, bytes out (`MessagesReply`).
 """
 
+from datetime import UTC, datetime
+
 from gateway.dialects.anthropic.reply import (
     PING,
     Able,
@@ -17,9 +19,16 @@ from gateway.dialects.anthropic.reply import (
     model_wire,
 )
 from gateway.dialects.anthropic.request import MessagesExchange, read_messages
-from gateway.dialects.dialect import Dialect
+from gateway.dialects.dialect import Dialect, RateHeaders
 
 ID_HEADER = "request-id"
+
+
+def _moment(now: float, seconds: float) -> str:
+    """RFC 3339."""
+    return datetime.fromtimestamp(now + seconds, UTC).isoformat(timespec="seconds")
+
+
 DIALECT = Dialect(
     name="Anthropic",
     tag="Anthropic",
@@ -31,6 +40,7 @@ DIALECT = Dialect(
         "anthropic-dangerous-direct-browser-access",
         "anthropic-version",
     ),
+    rate_headers=RateHeaders("anthropic-ratelimit-{unit}-{what}", _moment),
 )
 
 __all__ = [

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.anthropic.request import MessagesExchange
-from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, named_frame
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, named_frame
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
@@ -264,6 +264,10 @@ class _Blocks:
         self._signature = signature
         self._template: FrameTemplate | None = None
 
+    def template(self, kind: type[Block]) -> FrameTemplate | None:
+        """The frame of some more of the block that is open; None: it is of another kind."""
+        return self._template if self.open is kind else None
+
     def grow(self, text: str) -> bytes:
         """Some more of the block that is open: the frame of nearly every token."""
         assert self._template is not None, "a block is open"
@@ -352,6 +356,10 @@ class MessagesReply:
             case (Content(text),) if text and self._blocks.open is TextBlock:
                 return self._blocks.grow(text)
         return b"".join([self._frames(event) for event in delta.events])
+
+    def template(self, _choice: int, kind: type[Event]) -> FrameTemplate | None:
+        """The frame of plain text, while its block is open."""
+        return self._blocks.template(TextBlock if kind is Content else ThinkingBlock)
 
     def _frames(self, event: Event) -> bytes:
         match event:

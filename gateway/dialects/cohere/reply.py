@@ -34,7 +34,7 @@ from gateway.dialects.cohere.request import (
     ThinkingBlock,
     UsageWire,
 )
-from gateway.dialects.frames import body, named_frame
+from gateway.dialects.dialect import body, named_frame
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import JsonObject, JsonSchema, Shape
+from gateway.dialects.dialect import body
 from gateway.dialects.encoding import PURPOSES, further, positive, written
 from gateway.dialects.fields import Fields, fields_of, json_object, read_fields, unapplied_below
-from gateway.dialects.frames import body
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import (
     ChatRequest,

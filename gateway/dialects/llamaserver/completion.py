@@ -14,15 +14,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, PromptProgress, SlotState, TokenLogprob
-from gateway.dialects.frames import frame
+from gateway.dialects.dialect import frame
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,
     GenerationSettings,
     own_settings,
     settings,
 )
+from gateway.dialects.models import error_event
 from gateway.dialects.openai.logprobs import ProgressWire, TextCuts, Timings, progress_wire, timings
-from gateway.dialects.openai.models import error_event
 from gateway.errors import GatewayError
 from gateway.events import ChoiceReport, Content, Delta, Finished, Parameters, Usage
 

@@ -22,9 +22,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import Generation, ModelInfo, Progress
 from backends.samplers import Sampling, order_of
+from gateway.dialects.dialect import body, frame
 from gateway.dialects.encoding import EmbeddingExchange, Input, further, read_texts, written
 from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
-from gateway.dialects.frames import body, frame
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
@@ -306,6 +306,15 @@ def _temperatures(sampling: Sampling) -> tuple[float, float]:
 
 def _finite(bias: float) -> float | None:
     return bias if math.isfinite(bias) else None
+
+
+class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter of a model. `path` is the name of its file or folder."""
+
+    id: int
+    name: str
+    path: str
+    scale: float
 
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]

@@ -4,7 +4,6 @@ Pure: bytes in, structs out (`read_chat`, `read_generate`); events in, lines out
 """
 
 from gateway.dialects.dialect import Dialect
-from gateway.dialects.ollama.presets import Preset, Presets, read_copy, read_create
 from gateway.dialects.ollama.reply import (
     ErrorWire,
     OllamaReply,
@@ -18,8 +17,12 @@ from gateway.dialects.ollama.reply import (
 from gateway.dialects.ollama.request import (
     OllamaExchange,
     Presence,
+    Preset,
+    Presets,
     hub_name,
     read_chat,
+    read_copy,
+    read_create,
     read_generate,
     read_named,
     without_latest,

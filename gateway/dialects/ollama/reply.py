@@ -20,11 +20,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, line
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, read_fields
-from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, line
-from gateway.dialects.ollama.presets import Preset
-from gateway.dialects.ollama.request import Presence, with_tag
+from gateway.dialects.ollama.request import Presence, Preset, with_tag
 from gateway.dialects.parameters import read_keep_alive
 from gateway.errors import GatewayError
 from gateway.events import (
@@ -183,6 +182,10 @@ class OllamaReply:
         if delta.logprobs:
             lines += line(self._chunk(logprobs=_logprobs(delta.logprobs)))
         return lines
+
+    def template(self, _choice: int, kind: type[Event]) -> FrameTemplate | None:
+        """The line of plain text."""
+        return None if self._hides_thinking and kind is Reasoning else self._templates.get(kind)
 
     def _lines_of(self, event: Event) -> bytes:
         match event:

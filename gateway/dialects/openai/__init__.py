@@ -11,9 +11,7 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 """
 
 from gateway.dialects.dialect import Dialect
-from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
-from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, read_embeddings
-from gateway.dialects.openai.models import (
+from gateway.dialects.models import (
     ModelCard,
     OriginWire,
     StatusWire,
@@ -24,6 +22,8 @@ from gateway.dialects.openai.models import (
     model_list,
     stored_list,
 )
+from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
+from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, read_embeddings
 from gateway.dialects.openai.request import (
     UNOPENED,
     ChatExchange,

@@ -15,6 +15,7 @@ a key `type`, `event` or `timings` that can be null, because Open WebUI drops su
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +23,8 @@ from msgspec import UNSET, UnsetType
 
 from backends.protocol import PromptProgress, TokenLogprob
 from backends.remote import RemoteFurther
-from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
+from gateway.dialects.models import envelope
 from gateway.dialects.openai.logprobs import (
     DONE,
     ChatLogprobs,
@@ -37,7 +39,6 @@ from gateway.dialects.openai.logprobs import (
     usage_wire,
 )
 from gateway.dialects.openai.messages import FurtherOfCall, FurtherOfMessage
-from gateway.dialects.openai.models import envelope
 from gateway.dialects.openai.request import ChatExchange
 from gateway.errors import GatewayError
 from gateway.events import (
@@ -382,12 +383,16 @@ class ChatReply:
         self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
         self._of_answer: dict[str, Any] = {}  # what another server adds beside the choices
         self._has_logprobs = exchange.request.answering.logprobs is not None
-        self._folds = [ChoiceFold(index, has_logprobs=self._has_logprobs) for index in choices]
         self._frames = (
             [self._frames_of(index, hides_reasoning=hidden) for index in choices]
             if self._usage is None
             else []
         )
+
+    @cached_property
+    def _folds(self) -> list[ChoiceFold]:
+        """Of the whole answer: a stream has none."""
+        return [ChoiceFold(k, has_logprobs=self._has_logprobs) for k in range(len(self._steps))]
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""
@@ -413,6 +418,12 @@ class ChatReply:
             if not self._unfinished and not self._include_usage:
                 self._end = choices.pop()
         return b"".join([frame(self._chunk(choice)) for choice in choices])
+
+    def template(self, choice: int, kind: type[Event]) -> FrameTemplate | None:
+        """The frame of plain text of one choice."""
+        if self._has_logprobs or self._usage is not None:
+            return None
+        return self._frames[choice].get(kind)
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.dialects.dialect import body
 from gateway.dialects.encoding import (
     EmbeddingExchange,
     Input,
@@ -22,7 +23,6 @@ from gateway.dialects.encoding import (
     written,
 )
 from gateway.dialects.fields import read_fields
-from gateway.dialects.frames import body
 from gateway.request import EmbeddingRequest
 
 

@@ -219,9 +219,10 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama.cpp's `timings`, and our `queued_ms`. `prompt_n` excludes the cached tokens
-    (`cache_n`). The first token is generated with the prompt: `predicted_ms` and the rates cover
-    those after it (llama.cpp, server_slot_stats).
+    """llama.cpp's `timings`, and ours: `queued_ms`; of the cached tokens those that were put back
+    from the store of kept conversations (`kept_n`), and from where (`kept_in`). `prompt_n` excludes
+    the cached tokens (`cache_n`). The first token is generated with the prompt: `predicted_ms` and
+    the rates cover those after it (llama.cpp, server_slot_stats).
     """
 
     cache_n: int
@@ -234,6 +235,10 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_per_token_ms: float
     predicted_per_second: float
     queued_ms: float
+    kept_n: int | UnsetType = UNSET
+    kept_in: str | UnsetType = UNSET
+    draft_n: int | UnsetType = UNSET
+    draft_n_accepted: int | UnsetType = UNSET
 
 
 def usage_wire(usage: Usage) -> UsageWire | UnsetType:
@@ -274,6 +279,10 @@ def timings(usage: Usage) -> Timings | UnsetType:
         predicted_per_token_ms=_share(predicted_ms, steps),
         predicted_per_second=_share(1000.0 * steps, predicted_ms),
         queued_ms=usage.queue_seconds * 1000,
+        kept_n=usage.kept_tokens or UNSET,
+        kept_in=usage.kept_in or UNSET,
+        draft_n=usage.drafted_tokens or UNSET,
+        draft_n_accepted=usage.accepted_tokens if usage.drafted_tokens else UNSET,
     )
 
 

@@ -205,7 +205,7 @@ def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
         role=role,
         parts=_parts(fields, f"{path}.content", wire.content),
         reasoning=wire.reasoning_content or wire.reasoning or wire.thinking or None,
-        tool_calls=_tool_calls(fields, path, wire),
+        tool_calls=_tool_calls(fields, path, wire) if wire.tool_calls or wire.function_call else (),
         tool_call_id=wire.tool_call_id,
         name=wire.name or None,
         further=_further(wire, FurtherOfMessage) if role == "assistant" else {},

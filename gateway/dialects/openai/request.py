@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.protocol import (
+    AdapterScale,
     Choices,
     Grammar,
     JsonObject,
@@ -255,6 +256,7 @@ Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Budget: TypeAlias = Annotated[int, Meta(ge=-1)]  # tokens; -1: no limit
 
+MOST_ADAPTERS = 64  # of a request
 MAX_CHOICES = 128  # as OpenAI; the server's own limit may be lower
 
 # llama.cpp's names, and Groq's "parsed" and "raw".
@@ -285,6 +287,27 @@ class StreamOptionsWire(msgspec.Struct, frozen=True):
         return bool(self.include_usage and self.continuous_usage_stats)
 
 
+class LoraWire(msgspec.Struct, frozen=True, kw_only=True):
+    """llama-server's: an adapter of the model by its number, or by its name, and its scale."""
+
+    scale: float
+    id: Annotated[int, Meta(ge=0)] | None = None
+    name: str | None = None
+
+
+# tokens; an engine drafts no more than it would by itself
+Drafted: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class SpeculativeWire(msgspec.Struct, frozen=True):
+    """How many tokens are drafted at a time, at most; 0: none. llama-server's name for it is
+    `n_max`, in an object or with a dot (`speculative.n_max`).
+    """
+
+    n: Drafted | None = None
+    n_max: Drafted | None = None
+
+
 class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that chat and text completion share, sampling aside."""
 
@@ -297,6 +320,8 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     keep_alive: float | str | None = None
     id_slot: Annotated[int, Meta(ge=-1)] = -1  # llama-server's; -1: any
+    lora: Annotated[list[LoraWire], Meta(max_length=MOST_ADAPTERS)] | None = None
+    speculative: Drafted | SpeculativeWire | None = None
     strict_parameters: bool = False
     return_parameters: bool = False
 
@@ -401,12 +426,13 @@ def read_chat(body: bytes) -> ChatExchange:
         *unapplied_below(fields.values, AnsweringWire),
         *unapplied_below(fields.values, ThinkingWire),
     )
+    logprobs = _chat_logprobs(fields, wire) if wire.logprobs or wire.top_logprobs else None
     return ChatExchange(
         request=ChatRequest(
             model=shared.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, shared, _chat_logprobs(fields, wire), _CHAT_FIELDS, unapplied),
+                _answering(fields, shared, logprobs, _CHAT_FIELDS, unapplied),
                 stop_in_reasoning=wire.stop_in_reasoning,
                 logprobs_of=wire.logprobs_of,
                 reports_progress=wire.return_progress and shared.stream,
@@ -483,12 +509,14 @@ def _answering(
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
         min_tokens=wire.min_tokens,
-        stop=read_stop(fields, wire.stop),
+        stop=read_stop(fields, wire.stop) if wire.stop else (),
         n=wire.n,
         logprobs=logprobs,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         slot=None if wire.id_slot == -1 else wire.id_slot,
-        shape=read_shape(fields),
+        adapters=_adapters(fields, wire.lora),
+        drafts=_drafts(wire.speculative),
+        shape=None if SHAPE_FIELDS.isdisjoint(fields.values) else read_shape(fields),
         streamed=wire.stream,
         further=fields.further(known),
         spelled=fields.otherwise(),
@@ -496,6 +524,26 @@ def _answering(
         strict=wire.strict_parameters,
         reports=wire.return_parameters,
     )
+
+
+def _adapters(fields: Fields, lora: list[LoraWire] | None) -> tuple[AdapterScale, ...] | None:
+    """All others don't count, as in llama-server."""
+    if lora is None:
+        return None
+    return tuple(_adapter(fields, index, each) for index, each in enumerate(lora))
+
+
+def _adapter(fields: Fields, index: int, wire: LoraWire) -> AdapterScale:
+    match wire.id, wire.name:
+        case (int(adapter), None) | (None, str(adapter)):
+            return AdapterScale(adapter, wire.scale)
+    raise fields.wrong(f"lora[{index}]", "Expected either an id or a name.")
+
+
+def _drafts(wire: int | SpeculativeWire | None) -> int | None:
+    if isinstance(wire, SpeculativeWire):
+        wire = wire.n if wire.n is not None else wire.n_max
+    return wire
 
 
 def _chat_logprobs(fields: Fields, wire: ChatWire) -> int | None:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
-from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
+from gateway.dialects.models import envelope
 from gateway.dialects.openai.logprobs import (
     DONE,
     EchoedPrompt,
@@ -25,7 +26,6 @@ from gateway.dialects.openai.logprobs import (
     usage_so_far,
     usage_wire,
 )
-from gateway.dialects.openai.models import envelope
 from gateway.dialects.openai.request import TextExchange
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Parameters, Usage
@@ -217,6 +217,10 @@ class TextReply:
             if not self._unfinished and not self._include_usage:
                 self._end = choices.pop()
         return b"".join([frame(self._chunk(choice)) for choice in choices])
+
+    def template(self, choice: int, kind: type[Event]) -> FrameTemplate | None:
+        """The frame of plain text of one choice."""
+        return self._frames[choice] if self._is_plain and kind is Content else None
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
-from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, named_frame
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, named_frame
 from gateway.dialects.responses.items import packed
 from gateway.dialects.responses.request import ResponsesExchange
 from gateway.errors import GatewayError

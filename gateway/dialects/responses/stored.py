@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, read_fields
-from gateway.dialects.frames import body
 from gateway.dialects.responses.items import Item, Metadata, as_items, read_items
 
 PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=100)]

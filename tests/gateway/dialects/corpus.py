@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.dialects import anthropic, cohere, kobold, ollama, openai, responses, tgi
 from gateway.dialects.llamaserver.request import read_completion, read_infill
-from gateway.dialects.tabby.request import read_load
+from gateway.dialects.tabby import read_load
 from gateway.errors import InvalidRequest
 from gateway.request import Unapplied
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from backends.protocol import Candidate, Progress, TokenLogprob
-from gateway.dialects.llamaserver import request as loading
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.completion import CompletionReply, chosen
 from gateway.dialects.llamaserver.request import read_completion
@@ -73,9 +72,9 @@ def test_pieces_join_to_the_whole() -> None:
 
 def test_a_load_is_reported_as_transformers_serve_tells_it() -> None:
     sent = frames(
-        loading.progress("m", Progress("weights", 1, 4))
-        + loading.ready("m", cached=False)
-        + loading.failed("m", ModelUnavailable("no"))
+        wire.progress("m", Progress("weights", 1, 4))
+        + wire.ready("m", cached=False)
+        + wire.failed("m", ModelUnavailable("no"))
     )
     step = {"stage": "weights", "progress": {"current": 1, "total": 4}}
     assert sent == [

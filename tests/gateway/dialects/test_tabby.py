@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from backends.protocol import Progress
-from gateway.dialects.openai.models import problem_body
-from gateway.dialects.tabby.reply import LoadReply
+from gateway.dialects.models import problem_body
+from gateway.dialects.tabby import LoadReply
 from gateway.errors import ModelNotFound
 
 

@@ -1,6 +1,6 @@
 """TabbyAPI's bodies where their JSON alone doesn't say it. The others: request.jsonl."""
 
-from gateway.dialects.tabby.request import UnloadRequest, read, read_load
+from gateway.dialects.tabby import UnloadRequest, read, read_load
 
 
 def test_no_body_at_all_is_an_empty_one() -> None:

@@ -1,6 +1,5 @@
-"""The bodies of `GET /v1/models` and `GET /v1/models/{id}`. Knows no registry.
-
-OpenAI's error envelope. Statuses and headers are HTTP's to choose.
+"""What OpenAI's API and those on top of it answer alike: lists of models (`GET /v1/models`), and
+the error envelope. Knows no registry. Statuses and headers are HTTP's to choose.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Modality
-from gateway.dialects.frames import body, frame
+from gateway.dialects.dialect import body, frame
 from gateway.errors import ContextLengthExceeded, GatewayError
 
 
@@ -40,6 +39,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     status: StatusWire = StatusWire(value="unloaded")
     why_failed: str | None = None
     aliases: tuple[str, ...] = ()
+    parent: str | UnsetType = UNSET  # of a preset: the model that is loaded for it
     backend: str | None = None
     format: str | None = None
     context_length: int | None = None  # tokens

@@ -1,6 +1,11 @@
-"""Parses bodies of KoboldAI's routes. Knows no model.
+"""KoboldAI's dialect, with what KoboldCpp added to it: completions, whole or streamed; polling and
+abort. Knows no model and no HTTP.
 
-KoboldAI's and KoboldCpp's bodies, in and out.
+Pure: bytes in, structs out (`read_generate`); events in, bytes out (`KoboldReply`): events with a
+`token`, or `results` at the end.
+
+KoboldCpp's errors have `detail` with `msg` and `type`, and in it the field at fault and our code.
+SillyTavern reads `error.message` of a stream that never began, so that is there too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +15,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import Grammar
+from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, body, named_frame
 from gateway.dialects.fields import Fields, fields_of, json_object, order_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.errors import GatewayError
+from gateway.events import Content, Delta, Finished, Usage
 from gateway.request import GenerationParams, TextRequest
 
 Sampler: TypeAlias = Annotated[int, Meta(ge=0, le=6)]
@@ -262,3 +270,150 @@ def _sampled(fields: Fields, wire: GenerateWire) -> Fields:
         values["ban_eos"] = True
         spelled["ban_eos"] = "use_default_badwordsids"
     return Fields(values, spelled)
+
+
+class DetailWire(msgspec.Struct, frozen=True, kw_only=True):
+    """`param` and `code` are ours."""
+
+    msg: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class MessageWire(msgspec.Struct, frozen=True):
+    """The same text where frontends read it."""
+
+    message: str
+
+
+class KoboldError(msgspec.Struct, frozen=True):
+    """The body of a failed request, and the last event of a broken stream."""
+
+    detail: DetailWire
+    error: MessageWire
+
+
+def _wire(error: GatewayError) -> KoboldError:
+    detail = DetailWire(msg=error.message, type=error.type, param=error.param, code=error.code)
+    return KoboldError(detail, MessageWire(error.message))
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The JSON body that answers a request with `error`."""
+    return body(_wire(error))
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a broken stream."""
+    return named_frame(b"error", _wire(error))
+
+
+EVENT = b"message"
+
+
+class Growing:
+    """One of the texts while it grows. `stop_reason`: see `wire.Perf`."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.finish: Literal["stop", "length"] = "length"  # KoboldCpp's value for an abort, too
+        self.stop_reason = 0
+
+    def end(self, event: Finished) -> None:
+        """Why it ended."""
+        if event.reason != "length":
+            self.finish = "stop"
+            self.stop_reason = 1 if event.stop is None else 2
+
+
+class KoboldReply:
+    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
+
+    def __init__(self, *, results: int, shows_stop: bool) -> None:
+        self._shows_stop = shows_stop
+        self._all = [Growing() for _ in range(results)]
+        self._step = FrameTemplate(named_frame(EVENT, TokenStep(token=PLACEHOLDER)))
+
+    @property
+    def stop_reason(self) -> int:
+        """Of the first text, as `wire.Perf` numbers them."""
+        return self._all[0].stop_reason
+
+    def texts(self) -> Sequence[str]:
+        """What there is of each text now."""
+        return ["".join(one.texts) for one in self._all]
+
+    def opening(self) -> bytes:
+        """Nothing is sent yet."""
+        return b""
+
+    def delta(self, delta: Delta) -> bytes:
+        """Some more of the text."""
+        text = self._take(delta)
+        return self._step.render(text) if text else b""
+
+    def _take(self, delta: Delta) -> str:
+        """Keep what `delta` says; its text."""
+        growing = self._all[delta.choice]
+        match delta.events:
+            case (Content(text),):
+                growing.texts.append(text)
+                return text
+        text = "".join([self._text_of(growing, event) for event in delta.events])
+        growing.texts.append(text)
+        return text
+
+    def _text_of(self, growing: Growing, event: object) -> str:
+        match event:
+            case Content(text):
+                return text
+            case Finished(stop=stop):
+                growing.end(event)
+                return stop if stop and self._shows_stop else ""
+            case _:
+                raise AssertionError(f"raw text is not split, but there came {event!r}")
+
+    def closing(self, usage: Usage) -> bytes:
+        """The last event: why it ended, and what it cost."""
+        last = TokenStep(
+            token="",
+            finish_reason=self._all[0].finish,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+        return named_frame(EVENT, last)
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The last event of a broken stream."""
+        return error_event(error)
+
+    def add(self, delta: Delta) -> None:
+        """Keep some more of one text for `whole`."""
+        self._take(delta)
+
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body."""
+        results = [
+            Result(
+                text="".join(one.texts),
+                finish_reason=one.finish,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+            )
+            for one in self._all
+        ]
+        return body(Results(results))
+
+
+DIALECT = Dialect(name="Kobold", tag="KoboldAI", error_body=error_body, error=KoboldError)
+
+__all__ = [
+    "DIALECT",
+    "KoboldExchange",
+    "KoboldReply",
+    "error_body",
+    "error_event",
+    "read_generate",
+    "read_keyed",
+]

@@ -14,7 +14,7 @@ from config.engines import (
     TransformersOptions,
 )
 from config.models import ENGINES
-from gateway.dialects.tabby import request as tabby
+from gateway.dialects import tabby
 from gateway.errors import InvalidRequest
 from tests.every import for_every
 
