@@ -60,21 +60,23 @@ class SystemGauge:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
     def available(self) -> Bytes:
-        return {CPU: _main_memory_free(), **{name: one.free for name, one in self._cards()}}
+        return {CPU: _main_memory_free(), **{name: card.free for name, card in self._cards()}}
 
     def total(self) -> Bytes:
-        return {CPU: _main_memory(), **{name: one.total for name, one in self._cards()}}
+        return {CPU: _main_memory(), **{name: card.total for name, card in self._cards()}}
 
     def used(self) -> Bytes:
-        return _with_main({name: one.used for name, one in self._cards() if one.used is not None})
+        return _with_main(
+            {name: card.used for name, card in self._cards() if card.used is not None}
+        )
 
     def held(self) -> Bytes:
-        return _with_main({name: one.own for name, one in self._cards() if one.own is not None})
+        return _with_main({name: card.own for name, card in self._cards() if card.own is not None})
 
     def _cards(self) -> list[tuple[str, Device]]:
         """Those with memory of their own."""
-        found = self._find(self._environment)
-        return [(name, one) for name, one in found.items() if not one.shared]
+        devices = self._find(self._environment)
+        return [(name, device) for name, device in devices.items() if not device.shared]
 
 
 def _with_main(cards: Bytes) -> Bytes:

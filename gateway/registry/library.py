@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -31,9 +31,11 @@ from anyio.abc import TaskGroup
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.protocol import AdapterScale
 from backends.samplers import Sampling
 from backends.upstream.fleet import Fleet, Roster, first_roster, roster_of
 from backends.upstream.lists import NOTHING_KEPT, KeptLists
+from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
@@ -91,12 +93,12 @@ def hub_names(origins: Mapping[str, HubOrigin]) -> Mapping[str, Names]:
     downloaded by it, else of the first one of that repository.
     """
     taken = {name for origin in origins.values() for name in origin.names}
-    found: dict[str, Names] = {}
+    names: dict[str, Names] = {}
     for model, origin in origins.items():
         bare = () if origin.repository in taken else (origin.repository,)
         taken.update(bare)
-        found[model] = (*origin.names, *bare)
-    return found
+        names[model] = (*origin.names, *bare)
+    return names
 
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
@@ -122,14 +124,14 @@ class Unusable(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
 
 
-Seen: TypeAlias = ModelFiles | Unusable
+Scanned: TypeAlias = ModelFiles | Unusable
 
 
 class FolderScan(msgspec.Struct, frozen=True):
     """What was found directly in one folder, when it was in that state."""
 
     state: FolderState
-    found: Mapping[str, Seen]
+    models: Mapping[str, Scanned]
     origin: HubOrigin | None
 
 
@@ -146,7 +148,7 @@ class ModelFolder:
         self._root = root.expanduser().resolve()
         self._recognise = recognise
         self._catalog = catalog
-        self._seen: dict[Path, FolderScan] = {}
+        self._scans: dict[Path, FolderScan] = {}
 
     def models(self) -> dict[str, ModelFiles]:
         """Name to files. Only folders in which something changed are scanned again.
@@ -154,52 +156,53 @@ class ModelFolder:
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
         """
-        found: dict[Path, FolderScan] = {}
+        scans: dict[Path, FolderScan] = {}
         for folder, state in self._walk(self._root):
-            known = self._seen.get(folder)
-            if known is None or known.state != state:
-                known = FolderScan(state, self._scan(folder), origin_of(folder))
-            found[folder] = known
-        self._seen = found
-        return {name: one for name, one in self._all() if isinstance(one, ModelFiles)}
+            scan = self._scans.get(folder)
+            if scan is None or scan.state != state:
+                scan = FolderScan(state, self._scan(folder), origin_of(folder))
+            scans[folder] = scan
+        self._scans = scans
+        return {name: model for name, model in self._all() if isinstance(model, ModelFiles)}
 
     def unusable(self) -> Iterator[Unusable]:
         """What the last scan found that is a model, but can't be used."""
-        return (one for _, one in self._all() if isinstance(one, Unusable))
+        return (model for _, model in self._all() if isinstance(model, Unusable))
 
     def origins(self) -> Mapping[str, HubOrigin]:
         """By name, the models that are alone in what was downloaded from a hub, as the last scan
         found them.
         """
-        found: dict[str, HubOrigin] = {}
-        for folder, scan in self._seen.items():
+        origins: dict[str, HubOrigin] = {}
+        for folder, scan in self._scans.items():
             if scan.origin is not None:
-                inside = [name for name, one in self._below(folder) if isinstance(one, ModelFiles)]
-                found |= {name: scan.origin for name in inside if len(inside) == 1}
-        return found
+                below = self._below(folder)
+                names = [name for name, model in below if isinstance(model, ModelFiles)]
+                origins |= {name: scan.origin for name in names if len(names) == 1}
+        return origins
 
-    def _below(self, folder: Path) -> Iterator[tuple[str, Seen]]:
-        for path, scan in self._seen.items():
+    def _below(self, folder: Path) -> Iterator[tuple[str, Scanned]]:
+        for path, scan in self._scans.items():
             if path.is_relative_to(folder):
-                yield from scan.found.items()
+                yield from scan.models.items()
 
-    def _all(self) -> Iterator[tuple[str, Seen]]:
-        return (item for scan in self._seen.values() for item in scan.found.items())
+    def _all(self) -> Iterator[tuple[str, Scanned]]:
+        return (item for scan in self._scans.values() for item in scan.models.items())
 
     def _walk(self, folder: Path) -> Iterator[tuple[Path, FolderState]]:
         """Every folder below, without following links, in the order of names."""
         try:
-            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
             return
-        entries = [entry for entry in found if _is_text(entry.name)]
+        entries = [entry for entry in entries if _is_text(entry.name)]
         yield folder, frozenset(_state(entry) for entry in entries)
         for entry in entries:
             # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 yield from self._walk(folder / entry.name)
 
-    def _scan(self, folder: Path) -> dict[str, Seen]:
+    def _scan(self, folder: Path) -> dict[str, Scanned]:
         """The folder as one model, or else the models that are files in it."""
         whole = self._recognised(folder)
         if isinstance(whole, ModelFiles) and whole.path == folder:
@@ -211,15 +214,15 @@ class ModelFolder:
         paths = [path for path in paths if _is_text(path.name)]
         files = [path for path in paths if path.is_file() or self._leads_out(path)]
         scanned = {self._name(path): self._recognised(path) for path in files}
-        found = {name: one for name, one in scanned.items() if one is not None}
-        if not found and isinstance(whole, Unusable):  # else it is for one of its files
+        models = {name: model for name, model in scanned.items() if model is not None}
+        if not models and isinstance(whole, Unusable):  # else it is for one of its files
             return {whole.name: whole}
-        return found
+        return models
 
-    def _recognised(self, path: Path) -> Seen | None:
+    def _recognised(self, path: Path) -> Scanned | None:
         try:
-            found = self._recognise(path, None)
-            return self._unusable(path, LEADS_OUT) if self._leads_out(path) else found
+            model = self._recognise(path, None)
+            return self._unusable(path, LEADS_OUT) if self._leads_out(path) else model
         except UnsupportedModel:
             return None
         except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
@@ -261,18 +264,21 @@ class UpstreamModels:
 
     def __init__(self, config: Config, roster: Roster) -> None:
         self._roster = roster
-        self._configs = {one.name: one for one in config.upstreams}
+        self._configs = {upstream.name: upstream for upstream in config.upstreams}
         self._templates = {
-            name: template_of(one, "upstream") for name, one in self._configs.items()
+            name: template_of(upstream, "upstream") for name, upstream in self._configs.items()
         }
 
     def named(self) -> Iterator[tuple[str, ModelFiles]]:
         """What the configuration names."""
-        return (one for one in self._all() if self.config(one[1]).models != "all")
+        return ((name, files) for name, files in self._all() if not self._lists_all(files))
 
     def discovered(self) -> Iterator[tuple[str, ModelFiles]]:
         """What was found in lists of models."""
-        return (one for one in self._all() if self.config(one[1]).models == "all")
+        return ((name, files) for name, files in self._all() if self._lists_all(files))
+
+    def _lists_all(self, files: ModelFiles) -> bool:
+        return self.config(files).models == "all"
 
     def config(self, files: ModelFiles) -> UpstreamConfig:
         """Of the upstream that has this model."""
@@ -291,6 +297,9 @@ def _options_with_names(config: Config) -> Iterator[tuple[str, str]]:
     """Where a model is named that must be described elsewhere."""
     if config.default_model:
         yield "$.default_model", config.default_model
+    for place, model in enumerate(config.models):
+        if model.of is not None:
+            yield f"$.models[{place}].of", model.of
     for place, key in enumerate(config.keys):
         for index, name in enumerate(key.models):
             yield f"$.keys[{place}].models[{index}]", name
@@ -339,7 +348,26 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     format: str | None = None
     template: str | None = None  # a chat template's text in place of the model's own
     keep_reasoning: Literal["auto"] | bool = "auto"  # of earlier turns, see `ModelConfig`
+    system: str | None = None  # the system message of conversations that have none
+    template_variables: Mapping[str, Any] = {}  # that requests don't set
+    adapters: tuple[AdapterScale, ...] | None = None  # for requests that don't choose
+    of: "ModelEntry | None" = None  # a preset: the model that is loaded for it
     created: int = 0  # Unix time of the files
+
+    @property
+    def base(self) -> "ModelEntry":
+        """What is loaded when this is asked for: itself, unless it is a preset."""
+        return self.of or self
+
+    def over(self, loaded: "ModelEntry") -> "ModelEntry":
+        """This preset of its model as that is `loaded`."""
+        return msgspec.structs.replace(
+            self, files=loaded.files, options=loaded.options, of=loaded, created=loaded.created
+        )
+
+
+def _adapters(lora: Mapping[str, float]) -> tuple[AdapterScale, ...]:
+    return tuple(AdapterScale(name, scale) for name, scale in lora.items())
 
 
 def check_files(entry: ModelEntry) -> None:
@@ -355,16 +383,15 @@ def identity(files: ModelFiles) -> FileIdentity:
     ns; what is gone is left out. A file that was written over in place differs, as does one put in
     its place.
     """
-    found = {}
+    facts = {}
     own = files.parts or (files.path,)
     for path in (*own, *((files.projector,) if files.projector else ()), *files.beside):
         try:
             status = path.stat()
         except OSError:
             continue
-        facts = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        found[path] = facts
-    return found
+        facts[path] = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return facts
 
 
 Known: TypeAlias = ModelEntry | Unusable
@@ -450,8 +477,8 @@ class ModelLibrary:
     def _keep(self, before: Mapping[str, Known]) -> None:
         """What is equal stays the same object, so that its load is not planned anew."""
         models = {
-            name: before[name] if before.get(name) == one else one
-            for name, one in self._scan.models.items()
+            name: before[name] if before.get(name) == model else model
+            for name, model in self._scan.models.items()
         }
         self._scan = msgspec.structs.replace(self._scan, models=models)
 
@@ -463,11 +490,13 @@ class ModelLibrary:
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """All models that can be asked for, the configured ones first."""
-        return tuple(one for one in self._scan.models.values() if isinstance(one, ModelEntry))
+        models = self._scan.models.values()
+        return tuple(model for model in models if isinstance(model, ModelEntry))
 
     def unusable(self) -> tuple[Unusable, ...]:
         """Models that can't be used, and why; of the folders' files the first `MAX_UNUSABLE`."""
-        return tuple(one for one in self._scan.models.values() if isinstance(one, Unusable))
+        models = self._scan.models.values()
+        return tuple(model for model in models if isinstance(model, Unusable))
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`, an id or an alias by its exact letters, a hub's id also behind
@@ -478,7 +507,7 @@ class ModelLibrary:
         whose files can't be used. A key that may not use a model gets the same error as if it
         didn't exist.
         """
-        scan, asked = self._scan, name
+        scan, requested = self._scan, name
         if name in DEFAULT_NAMES and name not in scan.names:
             name = self._default(scan)
         if name not in scan.names:
@@ -486,14 +515,14 @@ class ModelLibrary:
         if name not in scan.names:
             name = scan.tags.get(name.lower(), name.removesuffix(LATEST))
         if name not in scan.names or not access.allows(scan.names[name]):
-            known = [one for one, model in scan.names.items() if access.allows(model)]
+            known = [name for name, model in scan.names.items() if access.allows(model)]
             # The default's name is shown only to those who may use it.
-            shown = name if access.allows(name) else asked
+            shown = name if access.allows(name) else requested
             raise ModelNotFound(_not_found(shown, known), param="model")
-        found = scan.models[scan.names[name]]
-        if isinstance(found, Unusable):
-            raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")
-        return found
+        model = scan.models[scan.names[name]]
+        if isinstance(model, Unusable):
+            raise ModelUnavailable(f"{model.name} can't be used: {model.reason}", param="model")
+        return model
 
     def unknown_names(self) -> Iterator[tuple[str, str]]:
         """Options of the configuration that name a model which there is none of, and the problem;
@@ -518,22 +547,26 @@ class ModelLibrary:
         """
         with self.scan_lock:
             began = time.monotonic()
-            models = {model.name: self._configured(model) for model in self._config.models}
+            own = (model for model in self._config.models if model.of is None)
+            models = {model.name: self._configured(model) for model in own}
             places = _places(models)
             for name, files in self._offered.named():
                 models.setdefault(name, self._remote(name, files))
-            taken = {*models, *(alias for one in models.values() for alias in one.aliases)}
+            taken = {*models, *_aliases(models)}
             for name, files, others in self._scanned():
                 if name not in models and files.path not in places:
-                    aliases = tuple(one for one in others if one not in taken)
-                    models[name] = self._found(name, files, aliases)
+                    aliases = tuple(alias for alias in others if alias not in taken)
+                    models[name] = self._unconfigured(name, files, aliases)
             for name, files in self._offered.discovered():
                 models.setdefault(name, self._remote(name, files))
-            by_alias = {alias: name for name, one in models.items() for alias in one.aliases}
+            by_alias = _aliases(models)
             cached = self._cached({*models, *by_alias}, _places(models))
             models |= cached
-            by_alias |= {alias: name for name, one in cached.items() for alias in one.aliases}
+            by_alias |= _aliases(cached)
             models |= self._unusable_files({*models, *by_alias})
+            presets = self._presets(models, by_alias)
+            models |= presets
+            by_alias |= {alias: name for name, one in presets.items() for alias in one.aliases}
             names = {**by_alias, **{name: name for name in models}}
             tags = {name.lower(): model for name, model in names.items() if ":" in name}
             self._scan = LibraryScan(models, names, tags, frozenset(cached))
@@ -544,32 +577,35 @@ class ModelLibrary:
         """Of each model in the folders its name, its files and its names of the hub."""
         scanned = [folder.models() for folder in self.folders.values()]
         origins = [folder.origins() for folder in self.folders.values()]
-        others = hub_names({name: one for found in origins for name, one in found.items()})
-        for found in scanned:
-            for name, files in found.items():
+        others = hub_names({name: origin for each in origins for name, origin in each.items()})
+        for models in scanned:
+            for name, files in models.items():
                 yield name, files, others.get(name, ())
 
     def _cached(self, taken: set[str], places: set[Path]) -> dict[str, Known]:
         """By id, what the hub's cache holds; without what is called as another model, or is one."""
-        found = self._cache.models() if self._cache else {}
-        return {
-            name: self._found(name, files, tuple(alias for alias in others if alias not in taken))
-            for (name, *others), files in found.items()
-            if name not in taken and files.path not in places
-        }
+        cached = self._cache.models() if self._cache else {}
+        models: dict[str, Known] = {}
+        for (name, *others), files in cached.items():
+            if name not in taken and files.path not in places:
+                aliases = tuple(alias for alias in others if alias not in taken)
+                models[name] = self._unconfigured(name, files, aliases)
+        return models
 
     def _unusable_files(self, taken: set[str]) -> dict[str, Unusable]:
         """By name, what lies in the folders or the cache and can't be used, and is neither called
         as another model nor the file of one that the config names.
         """
-        configured = {Path(model.path).expanduser().resolve() for model in self._config.models}
-        found = (
-            one
+        configured = {
+            Path(model.path).expanduser().resolve() for model in self._config.models if model.path
+        }
+        unusable = (
+            model
             for source in (*self.folders.values(), *([self._cache] if self._cache else ()))
-            for one in source.unusable()
-            if one.name not in taken and configured.isdisjoint((one.path, *one.path.parents))
+            for model in source.unusable()
+            if model.name not in taken and configured.isdisjoint((model.path, *model.path.parents))
         )
-        return {one.name: one for one in itertools.islice(found, MAX_UNUSABLE)}
+        return {model.name: model for model in itertools.islice(unusable, MAX_UNUSABLE)}
 
     def default_name(self) -> str | None:
         """What the default model is called, whether or not it is there; None: there is none."""
@@ -585,16 +621,9 @@ class ModelLibrary:
         """
         if self._config.default_model is not None:
             return self._config.default_model
-        others = {
-            name
-            for name, one in scan.models.items()
-            if isinstance(one, ModelEntry) and one.files.task != "generate"
-        }
-        usable = (
-            name
-            for name, one in scan.models.items()
-            if isinstance(one, ModelEntry) and name not in others
-        )
+        entries = [entry for entry in scan.models.values() if isinstance(entry, ModelEntry)]
+        others = {entry.name for entry in entries if entry.files.task != "generate"}
+        usable = (entry.name for entry in entries if entry.name not in others)
         configured = [model.name for model in self._config.models if model.name not in others]
         names = configured or sorted(usable, key=lambda name: (name in scan.cached, name))
         if not names:
@@ -602,14 +631,14 @@ class ModelLibrary:
         return names[0]
 
     def _configured(self, model: ModelConfig) -> Known:
-        path = Path(model.path).expanduser()
+        path = Path(model.path).expanduser() if model.path else Path(model.name)
         old = self._scan.models.get(model.name)
         stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
         if old is not None and self._stamps.get(model.name) == (*stamp, *_stamps_beside(old)):
             return old
         self._stamps[model.name] = stamp
         try:
-            entry = self._entry(model, self._recognise(path, model.backend))
+            entry = self._entry(model, self._files(model, path))
         except ConfigError as error:
             if old is None:  # at the start it is an error for the user
                 raise
@@ -622,7 +651,49 @@ class ModelLibrary:
             return old if isinstance(old, ModelEntry) and old == entry else entry
         return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
-    def _found(self, name: str, files: ModelFiles, aliases: tuple[str, ...] = ()) -> Known:
+    def _presets(
+        self, models: Mapping[str, Known], by_alias: Mapping[str, str]
+    ) -> dict[str, Known]:
+        """By name, what the config says a second time of a model."""
+        presets = [(model, model.of) for model in self._config.models if model.of is not None]
+        return {
+            model.name: self._preset(model, models.get(by_alias.get(name, name)), name)
+            for model, name in presets
+        }
+
+    def _preset(self, model: ModelConfig, base: Known | None, name: str) -> Known:
+        """`base`: the model that is called `name`. What didn't change stays the same object."""
+        if not isinstance(base, ModelEntry):
+            reason = base.reason if base is not None else f"of: there is no model {name!r}"
+            path = base.path if base is not None else Path(name)
+            return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
+        sampling = _requested(model)
+        keep = base.keep_reasoning if model.keep_reasoning == "auto" else model.keep_reasoning
+        entry = msgspec.structs.replace(
+            base,
+            name=model.name,
+            aliases=model.aliases,
+            pinned=False,
+            preload=False,
+            sampling=RequestedSampling(
+                sampling.over(base.sampling.values), base.sampling.named | sampling.named
+            ),
+            keep_reasoning=keep,
+            system=base.system if model.system is None else model.system,
+            template_variables={**base.template_variables, **model.template_kwargs},
+            adapters=base.adapters if model.lora is None else _adapters(model.lora),
+            of=base,
+        )
+        old = self._scan.models.get(model.name)
+        return old if isinstance(old, ModelEntry) and old == entry else entry
+
+    def _files(self, model: ModelConfig, path: Path) -> ModelFiles:
+        if model.engine == COMMAND:
+            return self._catalog.named(model.name, path if model.path else None)
+        return self._recognise(path, model.backend)
+
+    def _unconfigured(self, name: str, files: ModelFiles, aliases: tuple[str, ...]) -> Known:
+        """A model of a folder or the hub's cache. What didn't change stays the same object."""
         old = self._scan.models.get(name)
         if old is not None and self._scans.get(name) is files and old.aliases == aliases:
             return old
@@ -658,16 +729,29 @@ class ModelLibrary:
             pinned=model.pinned,
             preload=model.preload,
             ttl=next(ttl for ttl in ttls if ttl is not None),
-            sampling=RequestedSampling(sampling_for(model, Sampling), frozenset(model.sampling)),
+            sampling=_requested(model),
             format=model.format,
             template=template_of(model, "model"),
             keep_reasoning=model.keep_reasoning,
+            system=model.system,
+            template_variables=model.template_kwargs,
+            adapters=None if model.lora is None else _adapters(model.lora),
             created=_stamp(files.path)[0] // 1_000_000_000,
         )
 
 
+def _requested(model: ModelConfig) -> RequestedSampling:
+    """The sampling parameters that the config gives it. Raises ConfigError."""
+    return RequestedSampling(sampling_for(model, Sampling), frozenset(model.sampling))
+
+
 def _places(models: Mapping[str, Known]) -> set[Path]:
-    return {one.files.path for one in models.values() if isinstance(one, ModelEntry)}
+    return {model.files.path for model in models.values() if isinstance(model, ModelEntry)}
+
+
+def _aliases(models: Mapping[str, Known]) -> dict[str, str]:
+    """Alias to id."""
+    return {alias: name for name, model in models.items() for alias in model.aliases}
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -697,7 +781,8 @@ def _of_such_length(name: str, known: Sequence[str]) -> Sequence[str]:
     have in common, over both lengths, is at least `NEAR`.
     """
     size, least = len(name), NEAR / (2 - NEAR)
-    alike = (one for one in known if least * size <= len(one) <= min(MAX_NAME, size / least))
+    most = min(MAX_NAME, size / least)
+    alike = (other for other in known if least * size <= len(other) <= most)
     return tuple(itertools.islice(alike, MAX_COMPARED))
 
 
@@ -744,7 +829,7 @@ class ModelNames:
             name = self.library.default_name() or next(iter(self.present), "")
         spelled = {name, hub_id(name), name.removesuffix(LATEST)}
         present = self.present.values()
-        return next((one for one in present if spelled & {one.name, *one.aliases}), None)
+        return next((entry for entry in present if spelled & {entry.name, *entry.aliases}), None)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but folders are scanned first where it is not known, or not usable."""

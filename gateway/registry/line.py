@@ -151,11 +151,17 @@ class Places:
         return self._places[number]
 
     def take(
-        self, model: str, now: float, *, holds: bool = True, keep_alive: float | None = None
+        self,
+        model: str,
+        now: float,
+        *,
+        holds: bool = True,
+        keep_alive: float | None = None,
+        owner: str = "",
     ) -> Place:
         """A new place, with the next ticket."""
         number = next(self._numbers)
-        ticket = Ticket(number=number, arrived=now, holds=holds, keep_alive=keep_alive)
+        ticket = Ticket(number=number, arrived=now, holds=holds, keep_alive=keep_alive, owner=owner)
         place = self._places[number] = Place(ticket, model)
         return place
 
@@ -165,8 +171,8 @@ class Places:
 
     def report(self, record: ModelRecord, progress: Progress | None) -> None:
         """Report to all waiters in this model's line where they stand."""
-        for position, number in enumerate(record.line, start=1):
-            self._places[number].report(
+        for position, ticket in enumerate(record.in_turn(), start=1):
+            self._places[ticket.number].report(
                 Waiting(
                     model=record.model.name,
                     position=position,

@@ -17,13 +17,14 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from backends.catalog import BACKENDS, CPU, Cards, Catalog, ModelFiles, Placement
+from backends.catalog import BACKENDS, CPU, Cards, Catalog, ModelFiles, Placement, divided
 from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
-from backends.protocol import MemoryNeed, Progress, Report
+from backends.protocol import MemoryNeed, ModelInfo, Parkable, Progress, Report
 from backends.remote import Container
 from backends.upstream.fleet import Fleet
+from backends.worker.port import Workers
 from config.check import convert
-from config.engines import EngineOptions
+from config.engines import EngineOptions, Host
 from config.errors import ConfigError, Source
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.gauges import Gauge
@@ -38,7 +39,6 @@ from gateway.registry.record import (
     Unload,
     WhyUnload,
     arithmetic,
-    corrected,
     placed,
     shares,
 )
@@ -69,8 +69,16 @@ class Loader(Protocol):
         """See `backends.catalog.FilesModule.placed`."""
         ...
 
+    def is_experimental(self, files: ModelFiles) -> bool:
+        """Whether it runs on an engine that no test of this project ran anywhere."""
+        ...
+
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
+        ...
+
+    def end(self) -> None:
+        """No more is loaded, and nothing is in memory."""
         ...
 
 
@@ -79,6 +87,7 @@ class CatalogLoader:
 
     def __init__(self, catalog: Catalog = BACKENDS) -> None:
         self._catalog = catalog
+        self._workers = Workers()
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         return self._catalog[files.backend].files.estimate(files, options)
@@ -93,8 +102,19 @@ class CatalogLoader:
     ) -> EngineOptions:
         return self._catalog[files.backend].files.placed(options, placement, cards)
 
+    def is_experimental(self, files: ModelFiles) -> bool:
+        installation = self._catalog[files.backend].files.INSTALLATION
+        return installation is not None and not any(way.tried for way in installation.ways.values())
+
+    def end(self) -> None:
+        """Nothing is left that could start a worker."""
+        self._workers.close()
+
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         backend = self._catalog[files.backend]
+        is_command = files.remote is not None  # a process of its own
+        if options.host == "worker" and files.task == "generate" and not is_command:
+            return await self._workers.load(backend, files, options, report)
         try:  # the first import of an engine takes seconds
             container = await to_thread.run_sync(lambda: backend.container)
         except ImportError as error:
@@ -116,21 +136,27 @@ class FleetLoader:
         self._fleet = fleet
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        return NOTHING if files.remote else self._local.estimate(files, options)
+        return NOTHING if files.elsewhere else self._local.estimate(files, options)
 
     def placements(
         self, files: ModelFiles, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
-        return ({},) if files.remote else self._local.placements(files, options, cards)
+        return ({},) if files.elsewhere else self._local.placements(files, options, cards)
 
     def placed(
         self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
     ) -> EngineOptions:
-        return options if files.remote else self._local.placed(files, options, placement, cards)
+        return options if files.elsewhere else self._local.placed(files, options, placement, cards)
+
+    def is_experimental(self, files: ModelFiles) -> bool:
+        return files.elsewhere is None and self._local.is_experimental(files)
+
+    def end(self) -> None:
+        self._local.end()
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
-        if files.remote is not None:
-            return await self._fleet.load(files.remote, report)
+        if files.elsewhere is not None:
+            return await self._fleet.load(files.elsewhere, report)
         return await self._local.load(files, options, report)
 
 
@@ -158,7 +184,11 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, devices: Bytes) -> "LoadPlan":
         """As it lies on `devices`, and in no other way."""
-        there = [one for one in self.placements if shares(self.need, one).keys() == devices.keys()]
+        there = [
+            placement
+            for placement in self.placements
+            if shares(self.need, placement).keys() == devices.keys()
+        ]
         return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
 
 
@@ -174,6 +204,7 @@ class LoadPlanner:
         self._obstacle = obstacle
         self._options: dict[str, EngineOptions] = {}
         self._plan: dict[str, LoadPlan] = {}
+        self._parked: dict[str, Bytes] = {}  # what models held when they were parked last
         self._pinned: dict[str, bool] = {}  # in place of what entries say
 
     @property
@@ -205,11 +236,11 @@ class LoadPlanner:
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
         """Forget the measurements of `entries`; returns whose were known."""
-        found = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
-        for entry in found:
-            if (known := self._plan.get(entry.name)) is not None:
-                self._plan[entry.name] = self._unmeasured(known)
-        return tuple(entry.name for entry in found)
+        known = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
+        for entry in known:
+            if (plan := self._plan.get(entry.name)) is not None:
+                self._plan[entry.name] = self._unmeasured(plan)
+        return tuple(entry.name for entry in known)
 
     def known(self, entry: ModelEntry) -> LoadPlan | None:
         """As `plan`, but None where it can't be estimated."""
@@ -232,10 +263,22 @@ class LoadPlanner:
             others=tuple(others),
             load_seconds=plan.load_seconds,
             slots=plan.options.max_concurrent * (1 if entry.files.remote else SLOTS_PER_STREAM),
-            backoff=REMOTE_BACKOFF if entry.files.remote else None,
+            backoff=REMOTE_BACKOFF if entry.files.elsewhere else None,
             pinned=self._pinned.get(entry.name, entry.pinned),
+            parks=self._parks(entry, plan),
             ttl=entry.ttl,
         )
+
+    def _parks(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
+        """What it will hold while it is parked; as much as it does now, where nobody says."""
+        if entry.files.parked_bytes is None:
+            return None
+        size = entry.files.parked_bytes or sum(plan.needs[0].values())
+        return self._parked.get(entry.name, {CPU: size})
+
+    def was_parked(self, name: str, held: Bytes) -> None:
+        """It will be planned with that the next time."""
+        self._parked[name] = held
 
     def pin(self, name: str, *, pinned: bool) -> None:
         """Whatever its entry says, from now on."""
@@ -275,21 +318,48 @@ class LoadPlanner:
         self._options.pop(name, None)
 
     def ordered(self, plan: LoadPlan) -> EngineOptions:
-        """The options that have the model lie in the first of the plan's ways."""
+        """The options that have the model lie in the first of the plan's ways, in the process that
+        is best there.
+        """
         files = plan.entry.files
-        return self._loader.placed(files, plan.options, plan.placements[0], self._cards)
+        options = replace(plan.options, host=self._host(plan))
+        return self._loader.placed(files, options, plan.placements[0], self._cards)
 
-    def arrived(self, plan: LoadPlan, seconds: float, measured: int | None) -> Bytes:
+    def _host(self, plan: LoadPlan) -> Host | None:
+        """`auto`: a worker where models take turns on a card, whose memory an unload in the process
+        doesn't return in full (CUDA's context stays), and where the engine may crash; else the
+        process, which answers sooner.
+        """
+        if plan.options.host != "auto":
+            return plan.options.host
+        cards = plan.placements[0].keys() - {CPU}
+        others = (one for name, one in self._plan.items() if name != plan.entry.name)
+        ways = (way for other in others for way in other.placements)
+        takes_turns = any(cards & way.keys() for way in ways)
+        risky = takes_turns or self._loader.is_experimental(plan.entry.files)
+        return "worker" if risky else "process"
+
+    def left(self, name: str) -> None:
+        """It was unloaded, and its processes were measured once more before."""
+        if (known := self._plan.get(name)) is not None:
+            last = self._history.get(known.entry.files, known.options)
+            if last is not None and last.devices:
+                self._plan[name] = lying(known, last.devices)
+
+    def arrived(self, plan: LoadPlan, measured: Measurement) -> Bytes:
         """What a model just loaded holds, in the one way of `plan`. Its next load is planned with
         these figures.
         """
-        need = plan.need if measured is None else corrected(plan.estimate, measured)
+        held = measured.devices
         loaded = msgspec.structs.replace(
             plan,
-            need=need,
-            measured=plan.measured or measured is not None,
-            load_seconds=seconds,
+            need=plan.need if measured.size is None else measured.corrected(plan.estimate),
+            measured=plan.measured or measured.size is not None,
+            load_seconds=measured.load_seconds,
         )
+        if held is not None:
+            self._plan[plan.entry.name] = lying(loaded, held)
+            return held
         everywhere = self._placements(plan.entry, plan.options)
         self._plan[plan.entry.name] = msgspec.structs.replace(loaded, placements=everywhere)
         return loaded.needs[0]
@@ -300,31 +370,49 @@ class LoadPlanner:
         except (BackendError, OSError, ValueError) as error:
             raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
         last = self._history.get(entry.files, options)
-        size = last.size if last else None
-        need = corrected(estimate, size)
-        return LoadPlan(
+        plan = LoadPlan(
             entry=entry,
             options=options,
             estimate=estimate,
-            need=need,
-            measured=size is not None,
+            need=last.corrected(estimate) if last else estimate,
+            measured=last is not None and last.size is not None,
             placements=self._placements(entry, options),
             load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
         )
+        return lying(plan, last.devices) if last and last.devices else plan
 
     def _placements(self, entry: ModelEntry, options: EngineOptions) -> tuple[Placement, ...]:
         return tuple(self._loader.placements(entry.files, options, self._cards))
+
+
+def lying(plan: LoadPlan, devices: Bytes) -> LoadPlan:
+    """`plan` with what processes of the model's own were measured to hold. That is theirs for
+    certain, so no estimate bounds it.
+    """
+    size = sum(devices.values())
+    return msgspec.structs.replace(
+        plan,
+        need=MemoryNeed(weights=0, cache=0, engine=size),
+        placements=(divided([*devices.values()], devices) if size else {},),
+        measured=True,
+    )
 
 
 log = structlog.get_logger(__name__)
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
-    """The model is in memory. `measured`: bytes it takes, see `_measured`; None: not known."""
+    """The model is in memory. `measured`: what that took."""
 
     name: str
-    seconds: float
-    measured: int | None
+    measured: Measurement
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in memory can't be used any more."""
+
+    name: str
+    reason: str
 
 
 class LoadFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,6 +432,15 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     why: WhyUnload | None
 
 
+class Parked(msgspec.Struct, frozen=True, kw_only=True):
+    """It gave back its device's memory, and holds that."""
+
+    name: str
+    seconds: float
+    why: WhyUnload
+    held: Bytes
+
+
 class Progressed(msgspec.Struct, frozen=True):
     """A load got further."""
 
@@ -351,7 +448,7 @@ class Progressed(msgspec.Struct, frozen=True):
     progress: Progress
 
 
-Outcome: TypeAlias = Arrived | LoadFailure | Gone | Progressed
+Outcome: TypeAlias = Arrived | Broken | LoadFailure | Gone | Parked | Progressed
 
 
 class Loading(msgspec.Struct, kw_only=True):
@@ -395,6 +492,7 @@ class Moves:
         self._notify = notify
         self.loading: dict[str, Loading] = {}
         self.residents: dict[str, Resident] = {}
+        self._parked: dict[str, Resident] = {}
         self._closing: set[str] = set()
         self._running = 0
         self._begun = 0
@@ -428,12 +526,12 @@ class Moves:
         """What is configured of a model besides its files and options has changed: leases from now
         on have it so.
         """
-        for one in (self.loading.get(entry.name), self.residents.get(entry.name)):
-            if isinstance(one, Loading):
-                one.plan = replace(one.plan, entry=entry)
-            elif one is not None:
-                plan = replace(one.plan, entry=entry)
-                self.residents[entry.name] = replace(one, plan=plan)
+        for move in (self.loading.get(entry.name), self.residents.get(entry.name)):
+            if isinstance(move, Loading):
+                move.plan = replace(move.plan, entry=entry)
+            elif move is not None:
+                plan = replace(move.plan, entry=entry)
+                self.residents[entry.name] = replace(move, plan=plan)
 
     def cancel(self, name: str) -> None:
         """Stop a load. It ends in Gone."""
@@ -441,7 +539,8 @@ class Moves:
 
     def unload(self, order: Unload) -> None:
         """Begin to close a container that is not in use."""
-        resident = self.residents.pop(order.model)
+        parked = self._parked.pop(order.model, None)
+        resident = parked or self.residents.pop(order.model)
         self._closing.add(order.model)
         self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
 
@@ -455,7 +554,7 @@ class Moves:
     @property
     def busy(self) -> bool:
         """Something is in memory, or on its way in or out."""
-        return bool(self.residents or self.loading or self._closing)
+        return bool(self.residents or self._parked or self.loading or self._closing)
 
     async def _load(self, order: Load, loading: Loading, options: EngineOptions) -> None:
         outcome: Outcome = Gone(name=order.model, seconds=0.0, why=None)
@@ -468,7 +567,23 @@ class Moves:
             del self.loading[order.model]
             self._notify(outcome)
         if isinstance(outcome, Arrived):
+            self._watch(order.model)
             await to_thread.run_sync(self._history.save)
+
+    def _watch(self, name: str) -> None:
+        """Be told when the model breaks, in use or not."""
+        if (resident := self.residents.get(name)) is None:  # it had to leave at once
+            return
+        container = resident.container
+
+        def tell() -> None:
+            still = self.residents.get(name) or self._parked.get(name)
+            reason = container.failure
+            if still is not None and still.container is container and reason is not None:
+                self._notify(Broken(name=name, reason=reason))
+
+        container.on_failure(tell)
+        tell()
 
     async def _bring(
         self,
@@ -486,7 +601,9 @@ class Moves:
 
         before = await to_thread.run_sync(self._gauge.used)
         try:
-            container = await self._loader.load(plan.entry.files, options, report)
+            container = await self._woken(name)
+            if container is None:
+                container = await self._loader.load(plan.entry.files, options, report)
         except LoadFailed as error:
             return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
         except Exception as error:  # an engine may raise anything; the gateway must survive it
@@ -503,21 +620,40 @@ class Moves:
         await reclaim()  # what its load took besides: weights as they lay in the file, say
         after = await to_thread.run_sync(self._gauge.used)
         grown = _growth(before, after, order.need) if is_alone() else None
-        measured = _measured(container.info.memory, grown)
-        layers = container.info.layers
-        return self._arrived(order, plan, arrived - loading.started, measured, layers)
+        measurement = replace(
+            _measured(container.info, grown, order.need, by_command=bool(plan.entry.files.remote)),
+            load_seconds=arrived - loading.started,
+        )
+        return self._arrived(order, plan, measurement, container.info.layers)
+
+    async def _woken(self, name: str) -> Container | None:
+        """The container of a parked model; None where there is none, or it can't be woken."""
+        if (parked := self._parked.pop(name, None)) is None:
+            return None
+        container = parked.container
+        assert isinstance(container, Parkable), "it was parked"
+        try:
+            await container.wake()
+        except LoadFailed as error:
+            log.warning(
+                "a parked model can't be woken: it is loaded", model=name, reason=str(error)
+            )
+            await self._close(name, container)
+            return None
+        except BaseException:
+            await self._close(name, container)
+            raise
+        return container
 
     def _arrived(
         self,
         order: Load,
         plan: LoadPlan,
-        seconds: float,
-        measured: int | None,
+        measurement: Measurement,
         layers: Mapping[str, int],
     ) -> Arrived:
-        self._history.put(
-            plan.entry.files, plan.options, Measurement(size=measured, load_seconds=seconds)
-        )
+        seconds, held = measurement.load_seconds, measurement.devices
+        self._history.put(plan.entry.files, plan.options, measurement)
         sentence = arithmetic(
             plan.need, sum(order.free.values()), order.evicted, measured=plan.measured
         )
@@ -525,10 +661,10 @@ class Moves:
             "model loaded",
             model=order.model,
             seconds=round(seconds, 3),
-            devices=placed(order.need, layers),
+            devices=placed(order.need if held is None else held, layers),
             memory=sentence,
         )
-        return Arrived(name=order.model, seconds=seconds, measured=measured)
+        return Arrived(name=order.model, measured=measurement)
 
     def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:
         seconds = self._clock.now() - loading.started
@@ -544,12 +680,45 @@ class Moves:
 
     async def _unload(self, order: Unload, resident: Resident) -> None:
         started = self._clock.now()
+        if order.parks and (held := await self._put_aside(order.model, resident)) is not None:
+            self._parked[order.model] = resident
+            self._closing.discard(order.model)
+            seconds = self._clock.now() - started
+            log.info("model parked", model=order.model, seconds=round(seconds, 3), held=held)
+            self._notify(Parked(name=order.model, seconds=seconds, why=order.why, held=held))
+            return
         with self._alone():
             await self._close(order.model, resident.container)
+        held = resident.container.info.held
+        if held is not None and resident.plan.entry.files.remote is not None:
+            await to_thread.run_sync(self._learn, resident, held)
         self._closing.discard(order.model)
         seconds = self._clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
         self._notify(Gone(name=order.model, seconds=seconds, why=order.why))
+
+    async def _put_aside(self, name: str, resident: Resident) -> Bytes | None:
+        """What a model holds that is parked now; None where it couldn't be."""
+        held: Bytes | None = None
+        with anyio.CancelScope(shield=True):
+            try:
+                if isinstance(resident.container, Parkable):
+                    held = await resident.container.park()
+            except LoadFailed as error:
+                text = "a model can't be parked: it is unloaded"
+                log.warning(text, model=name, reason=str(error))
+        return held
+
+    def _learn(self, resident: Resident, held: Bytes) -> None:
+        """What processes of a model's own held in the end: the next load is planned with it."""
+        plan = resident.plan
+        known = self._history.get(plan.entry.files, plan.options)
+        if known is not None and known.devices != held:
+            size = sum(held.values())
+            self._history.put(
+                plan.entry.files, plan.options, replace(known, size=size, devices=held)
+            )
+            self._history.save()
 
     async def _close(self, name: str, container: Container) -> None:
         """Close it even when cancelled: a container half closed would hold its memory for good."""
@@ -572,14 +741,26 @@ class Moves:
             self._running -= 1
 
 
-def _measured(counted: MemoryNeed | None, grown: int | None) -> int | None:
-    """What belongs to the model: by how much its cards filled up, or what its engine counts.
+def _measured(
+    info: ModelInfo, grown: int | None, devices: Bytes, *, by_command: bool
+) -> Measurement:
+    """What belongs to the model: what processes of its own have, by how much its cards filled up,
+    or what its engine counts. `by_command`: where it lies isn't decided here.
 
     Never by how much this process grew: it does for many reasons at a time.
     """
+    held, counted = info.held, info.memory
+    if held and by_command:
+        return Measurement(size=sum(held.values()), devices=held)
+    if held is not None and devices.keys() <= held.keys():
+        size = sum(held[device] for device in devices)
+        if CPU not in devices:
+            return Measurement(size=size, exact=True)
+        if counted is not None:  # pages that nothing has touched yet are not there, but will be
+            return Measurement(size=max(size, counted.loaded), exact=True)
     if grown is not None:
-        return grown
-    return None if counted is None else counted.total
+        return Measurement(size=grown)
+    return Measurement(size=None if counted is None else counted.total)
 
 
 def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:

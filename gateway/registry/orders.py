@@ -3,17 +3,20 @@
 from collections.abc import Callable, Iterable
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from gateway.registry.library import ModelEntry
 from gateway.registry.line import Alarm, Clock, Places, refusal
 from gateway.registry.moves import (
     Arrived,
+    Broken,
     Gone,
     LoadFailure,
     LoadPlanner,
     Moves,
     Outcome,
+    Parked,
     Progressed,
 )
 from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
@@ -25,6 +28,8 @@ from gateway.registry.status import (
     ModelProgressed,
     ModelUnloaded,
 )
+
+log = structlog.get_logger(__name__)
 
 
 class Orders:
@@ -130,19 +135,27 @@ class Orders:
                 self._report_places(name)
                 self._watch(ModelProgressed(name, progress))
                 return
-            case Arrived(seconds=seconds, measured=measured):
+            case Broken(reason=reason):
+                self.broke(name, reason)
+            case Arrived(measured=measured):
                 plan = self._moves.residents[name].plan
-                if plan.entry.files.remote is None:  # an upstream's model takes no memory here
+                if plan.entry.files.elsewhere is None:  # an upstream's model takes no memory here
                     self._present[name] = plan.entry
-                held = self._planner.arrived(plan, seconds, measured)
+                held, seconds = self._planner.arrived(plan, measured), measured.load_seconds
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
             case LoadFailure(seconds=seconds, reason=reason, memory=memory):
                 self._planner.forget_options(name)  # perhaps the cause: the next load has its own
                 self.carry_out(scheduler.load_failed(now, name, reason, memory=memory), name)
                 self._watch(ModelLoadFailed(name, seconds, reason))
+            case Parked(seconds=seconds, why=why, held=held):
+                self._present.pop(name, None)
+                self._planner.was_parked(name, held)
+                self.carry_out(scheduler.parked(now, name, held), name)
+                self._watch(ModelUnloaded(name, seconds, why))
             case Gone(seconds=seconds, why=why):
                 self._present.pop(name, None)
+                self._planner.left(name)
                 self.carry_out(scheduler.unloaded(now, name), name)
                 if (departure := self._departures.pop(name, None)) is not None:
                     departure.set()
@@ -152,6 +165,14 @@ class Orders:
                     else ModelLoadFailed(name, seconds, None)
                 )
         self.note_change()
+
+    def broke(self, name: str, reason: str) -> None:
+        """A model in memory was noticed to be unusable, perhaps not for the first time."""
+        record = self._scheduler.residency(name)
+        if record is None or (record.phase, record.leaving) == ("draining", "broken"):
+            return
+        log.warning("the model broke", model=name, reason=reason)
+        self.carry_out(self._scheduler.broke(self._now, name, reason), name)
 
     def _report_places(self, name: str) -> None:
         self._changed(name)

@@ -4,7 +4,7 @@ Read-only views of the registry's memory ledger: memory per model and device, th
 load now, and what was measured.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -47,15 +47,20 @@ class Overview:
     def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:
         """See `Registry.statuses`."""
         library, known = self._names.library, self._names.entries()
-        broken = (unusable_status(one) for one in library.unusable() if one.name not in known)
+        broken = (unusable_status(model) for model in library.unusable() if model.name not in known)
         usable = (
-            self.status(entry) for name, entry in known.items() if only is None or name in only
+            self.status(entry)
+            for name, entry in known.items()
+            if only is None or name in only or entry.base.name in only
         )
-        broken = (one for one in broken if only is None or one.id in only)
+        broken = (status for status in broken if only is None or status.id in only)
         return in_order((*usable, *broken), library.default_name())
 
     def status(self, entry: ModelEntry) -> ModelStatus:
-        """One model."""
+        """One model; a preset is in the state of what is loaded for it."""
+        if entry.of is not None:
+            status = self.status(entry.of)
+            return replace(status, id=entry.name, aliases=entry.aliases, entry=entry)
         plan, room = self._planner.known(entry), self._scheduler.room
         need = room.fitting(plan.needs) if plan else {}
         free = sum(room.free(device) for device in need)
@@ -68,7 +73,7 @@ class Overview:
             resident=self._moves.residents.get(entry.name),
             now=self._clock.now(),
         )
-        if (remote := entry.files.remote) is not None:
+        if (remote := entry.files.elsewhere) is not None:
             standing = self._names.library.fleet.standing(remote)
             return status if standing is None else as_reported(status, standing)
         if plan is not None:
@@ -137,8 +142,8 @@ def status_of(
     if plan is not None:
         evicted = record.evicted if record else ()
         sentence = arithmetic(plan.need, free, evicted, measured=plan.measured)
-        sentence = "" if entry.files.remote else sentence
-        devices = {} if entry.files.remote else plan.needs[0]
+        sentence = "" if entry.files.elsewhere else sentence
+        devices = {} if entry.files.elsewhere else plan.needs[0]
         status = replace(
             status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.options
         )
@@ -183,6 +188,8 @@ def as_reported(status: ModelStatus, there: RemoteStanding) -> ModelStatus:
 
 def _state(record: ModelRecord) -> State:
     match record.phase:
+        case "parked":
+            return "unloaded"
         case "absent":
             return "failed" if record.failure else "unloaded"
         case "leaving":
@@ -227,7 +234,7 @@ class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
     ttl: float
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What one model holds on one device, in bytes; the parts add up to it."""
 
     model: str
@@ -245,11 +252,14 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices with a budget for models, and each model's part of it."""
+    """All devices with a budget for models, and each model's part of it. `kept`: what
+    conversations have of main memory, which is given up for models.
+    """
 
     budgets: Bytes
-    held: tuple[Held, ...]
+    held: tuple[HeldMemory, ...]
     claimed: tuple[Claimed, ...]
+    kept: int = 0
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,12 +280,14 @@ class Survey:
         moves: Moves,
         gauge: Gauge,
         clock: Clock,
+        kept: Callable[[], int],
     ) -> None:
         self._scheduler = scheduler
         self._planner = planner
         self._moves = moves
         self._gauge = gauge
         self._clock = clock
+        self._kept = kept
 
     async def measured(self) -> Measured:
         """The devices as they are now."""
@@ -291,25 +303,27 @@ class Survey:
         claims = [record for record in records if record.is_claim]
         return Ledger(
             budgets=dict(self._scheduler.room.budgets),
-            held=tuple(one for record in records for one in self._held(record)),
+            held=tuple(held for record in records for held in self._held(record)),
             claimed=tuple(
                 Claimed(model=record.model.name, device=device, size=size)
                 for record in claims
                 for device, size in record.need.items()
             ),
+            kept=self._kept(),
         )
 
-    def _held(self, record: ModelRecord) -> Iterator[Held]:
+    def _held(self, record: ModelRecord) -> Iterator[HeldMemory]:
         name = record.model.name
         plan = self._planner.planned(name) if record.held else None
         for device, size in record.held.items():
             parts = scaled(_parts(plan), size) if plan else scaled(NO_PARTS, size)
-            yield Held(model=name, device=device, size=size, parts=parts)
+            yield HeldMemory(model=name, device=device, size=size, parts=parts)
 
     def cost(self, entry: ModelEntry) -> ModelCost | None:
         """What a model takes; None where that can't be estimated, or others have its memory."""
+        entry = entry.base
         plan = self._planner.known(entry)
-        if plan is None or entry.files.remote is not None:
+        if plan is None or entry.files.elsewhere is not None:
             return None
         resident, loading = (
             self._moves.residents.get(entry.name),
@@ -335,7 +349,8 @@ class Survey:
 
     def fit(self, entry: ModelEntry) -> Fit:
         """The effect of a load of `entry` now."""
-        if entry.files.remote is not None:
+        entry = entry.base
+        if entry.files.elsewhere is not None:
             return Fit(verdict="remote")
         if self._scheduler.phase(entry.name) in ("loading", "loaded"):
             return Fit(verdict="loaded")
@@ -350,16 +365,21 @@ class Survey:
         if (obstacle := room.obstacle(name, needs)) is not None:
             return Fit(verdict="too_large", why=obstacle)
         missing = [
-            {device: size - room.free(device) - room.coming(device) for device, size in one.items()}
-            for one in needs
+            {
+                device: size - room.free(device) - room.coming(device)
+                for device, size in need.items()
+            }
+            for need in needs
         ]
-        if any(all(size <= 0 for size in one.values()) for one in missing):
+        if any(all(size <= 0 for size in lack.values()) for lack in missing):
             return Fit(verdict="fits")
         now = self._clock.now()
-        goers = [candidate(one, now) for one in self._scheduler.records() if _may_go(one, name)]
-        chosen = [names for one in missing if (names := choose_victims(goers, one)) is not None]
+        goers = [
+            candidate(record, now) for record in self._scheduler.records() if _may_go(record, name)
+        ]
+        chosen = [names for lack in missing if (names := choose_victims(goers, lack)) is not None]
         if not chosen:  # what loads or is claimed may stand in its way, too
-            return Fit(verdict="fits_after", unload=tuple(one.name for one in goers))
+            return Fit(verdict="fits_after", unload=tuple(goer.name for goer in goers))
         return Fit(verdict="fits_after", unload=min(chosen, key=lambda names: cost(goers, names)))
 
     def fitting(self, needs: Sequence[Bytes]) -> Bytes:

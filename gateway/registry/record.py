@@ -5,6 +5,8 @@
                       └──CancelLoad──▶ leaving
 
     draining ──▶ loaded, where the room it was to make is not needed after all.
+    leaving ──parked──▶ parked: a process that gave back its device's memory, and can be woken. It
+    is loaded as one that is absent is, and it may be evicted as one that is idle.
 
 It decides nothing; it knows no other model and no budget.
 
@@ -19,7 +21,9 @@ A file that can't be read or written is no reason to stop: it is begun anew, and
 """
 
 import hashlib
+import heapq
 import tempfile
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -51,6 +55,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     load_seconds: float  # measured at its last load, or estimated
     slots: int  # leases at once; more wait in line
     pinned: bool = False
+    parks: Bytes | None = None  # what it holds while it is parked; None: it can't be
     ttl: float = -1.0  # idle seconds until it is unloaded; -1: never
     # Seconds of rest after a failed load, however many failed. None: as the rules say, doubled.
     backoff: float | None = None
@@ -63,6 +68,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     arrived: float
     holds: bool = True
     keep_alive: float | None = None  # in place of the model's ttl until the next lease ends
+    owner: str = ""  # of the key that it came with, among which turns are shared
 
 
 WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken", "budget", "config"]
@@ -94,10 +100,13 @@ class CancelLoad(msgspec.Struct, frozen=True):
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Close `model`: it has no lease. Answered by `unloaded`."""
+    """Close `model`: it has no lease. Answered by `unloaded`. `parks`: park it, if that works;
+    answered by `parked` then.
+    """
 
     model: str
     why: WhyUnload
+    parks: bool = False
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -118,13 +127,13 @@ class Refuse(msgspec.Struct, frozen=True):
 Order: TypeAlias = Load | CancelLoad | Unload | Grant | Refuse
 
 
-Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving"]
+Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving", "parked"]
 
 NEVER = float("inf")
 BACKOFF_LIMIT = 300.0  # seconds; a broken model is tried again at least so often when asked for
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailedLoads(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last load failed, or what it loaded; how many did in a row, and from when on it may
     be tried again.
     """
@@ -139,15 +148,18 @@ class ModelRecord(msgspec.Struct, kw_only=True):
 
     model: Model
     phase: Phase = "absent"
+    is_parked: bool = False  # its process is there, whatever becomes of it now
+    parking: Bytes | None = None  # what it will hold when it has left
     held: Bytes = {}  # promised to it; nothing while absent
-    line: dict[int, Ticket] = {}  # in order of arrival
+    line: dict[int, Ticket] = {}  # in order of arrival; see `in_turn`
+    turns: dict[str, int] = {}  # when an owner in line had its last turn, by numbers that grow
     users: dict[int, Ticket] = {}
     wanted: bool = False  # requested by an administrator: loaded even if no ticket waits
     leaving: WhyUnload = "room"  # why it drains
     loaded_at: float = 0.0
     idle_since: float = 0.0  # meaningful while it has no lease
     ttl: float = -1.0
-    failure: Failure | None = None
+    failure: FailedLoads | None = None
     retrying: Bytes | None = None  # memory ran out: the room to make before the second and last try
     evicted: tuple[Evicted, ...] = ()  # evicted for the load in progress
     chosen: Bytes | None = None  # of its needs, that for which room was last looked for
@@ -166,14 +178,14 @@ class ModelRecord(msgspec.Struct, kw_only=True):
 
     @property
     def is_kept(self) -> bool:
-        """It drains to make room, but is pinned by now."""
+        """It drains to make room, but is pinned by now. What is parked serves nobody."""
         drains = self.phase == "draining" and self.leaving in ("room", "budget", "idle")
-        return drains and self.model.pinned
+        return drains and self.model.pinned and not self.is_parked
 
     @property
     def is_claim(self) -> bool:
         """It is wanted and not in memory."""
-        return self.phase == "absent" and (self.wanted or bool(self.line))
+        return self.phase in ("absent", "parked") and (self.wanted or bool(self.line))
 
     @property
     def insists(self) -> bool:
@@ -195,21 +207,79 @@ class ModelRecord(msgspec.Struct, kw_only=True):
         """When the first in line came; never, if the line is empty."""
         return next((ticket.arrived for ticket in self.line.values()), NEVER)
 
+    def join(self, ticket: Ticket) -> None:
+        """It waits. An owner who did not wait before is the last whose turn comes."""
+        if not self.line:
+            self.turns.clear()
+        if all(other.owner != ticket.owner for other in self.line.values()):
+            self.turns[ticket.owner] = self._next_turn()
+        self.line[ticket.number] = ticket
+
+    def serve(self, ticket: Ticket) -> None:
+        """It leaves the line, as its owner's turn."""
+        del self.line[ticket.number]
+        self.turns[ticket.owner] = self._next_turn()
+        if ticket.holds:
+            self.users[ticket.number] = ticket
+
+    def _next_turn(self) -> int:
+        return max(self.turns.values(), default=0) + 1
+
+    def in_turn(self) -> Sequence[Ticket]:
+        """The line in the order in which it is served. Owners take turns: who holds the fewest
+        leases is next, of equals the one whose last turn was longest ago. Of one owner, first come,
+        first served. Leases that are given back meanwhile change it.
+        """
+        tickets: dict[str, deque[Ticket]] = {}
+        for ticket in self.line.values():
+            tickets.setdefault(ticket.owner, deque()).append(ticket)
+        if len(tickets) < 2:
+            return tuple(self.line.values())
+        holds = Counter(ticket.owner for ticket in self.users.values())
+        owners = [(holds[owner], self.turns[owner], owner) for owner in tickets]
+        heapq.heapify(owners)
+        order: list[Ticket] = []
+        while owners:
+            held, _, owner = owners[0]
+            order.append(tickets[owner].popleft())
+            if tickets[owner]:
+                heapq.heapreplace(owners, (held + 1, self._next_turn() + len(order), owner))
+            else:
+                heapq.heappop(owners)
+        return order
+
     def expires_at(self) -> float:
         """When an idle model is unloaded."""
         expires = self.phase == "loaded" and self.is_idle and self.ttl >= 0
         return self.idle_since + self.ttl if expires and not self.model.pinned else NEVER
 
+    def stay(self) -> None:
+        """It drained, and is not to leave after all."""
+        self.phase = "parked" if self.is_parked else "loaded"
+
+    def begin_parking(self) -> None:
+        """It is about to hold `model.parks`, and holds the more of both until it does."""
+        parks = self.parking = self.model.parks or {}
+        both = {*self.held, *parks}
+        self.held = {one: max(self.held.get(one, 0), parks.get(one, 0)) for one in both}
+
+    def park(self, held: Bytes) -> None:
+        """Its process is there, and holds that."""
+        self.phase, self.held, self.evicted = "parked", held, ()
+        self.is_parked, self.parking = True, None
+
     def arrive(self, now: float) -> None:
         """The load succeeded."""
+        self.is_parked = False
         self.phase, self.loaded_at, self.idle_since = "loaded", now, now
         self.ttl, self.wanted, self.failure, self.retrying = self.model.ttl, False, None, None
 
     def leave(self) -> None:
         """Its memory is free again."""
         self.phase, self.held, self.evicted = "absent", {}, ()
+        self.is_parked, self.parking = False, None
 
-    def fail(self, now: float, reason: str, backoff: float) -> Failure:
+    def fail(self, now: float, reason: str, backoff: float) -> FailedLoads:
         """The load failed for good, or the model broke: `backoff` seconds of rest, doubled with
         each in a row.
         """
@@ -217,7 +287,7 @@ class ModelRecord(msgspec.Struct, kw_only=True):
         rest = min(backoff * 2 ** min(count - 1, 32), max(backoff, BACKOFF_LIMIT))
         if self.model.backoff is not None:
             rest = self.model.backoff
-        self.failure = Failure(reason=reason, count=count, retry_at=now + rest)
+        self.failure = FailedLoads(reason=reason, count=count, retry_at=now + rest)
         self.wanted, self.retrying = False, None
         return self.failure
 
@@ -244,13 +314,15 @@ def placed(devices: Bytes, layers: Mapping[str, int]) -> str:
     return ", ".join(parts.values())
 
 
-def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
-    """The estimate with the total that was measured after a load, within `LEAST` to `MOST` of it:
-    what isn't weights or cache is the engine's. Snapshots come later.
+def corrected(estimate: MemoryNeed, measured: int | None, *, exact: bool = False) -> MemoryNeed:
+    """The estimate with the total that was measured after a load, within `LEAST` to `MOST` of it
+    unless that is `exact`: what isn't weights or cache is the engine's. Snapshots come later.
     """
     if measured is None:
         return estimate
-    total = min(max(measured, int(estimate.loaded * LEAST)), int(estimate.loaded * MOST))
+    total = measured
+    if not exact:
+        total = min(max(measured, int(estimate.loaded * LEAST)), int(estimate.loaded * MOST))
     weights = min(estimate.weights, total)
     cache = min(estimate.cache, total - weights)
     engine = total - weights - cache
@@ -325,7 +397,21 @@ class MemoryLedger:
             if record.phase == "leaving"
             or (record.phase == "draining" and not (surely and record.leaving == "room"))
         )
-        return held(leavers, device)
+        return sum(
+            record.held.get(device, 0) - (record.parking or {}).get(device, 0) for record in leavers
+        )
+
+    def may_park(self, record: ModelRecord, claim: ModelRecord | None) -> bool:
+        """Whether a model that leaves may keep its process: there is room for what it holds then,
+        and what it leaves for has room all the same.
+        """
+        for device, size in (record.model.parks or {}).items():
+            need = claim.need.get(device, 0) if claim is not None else 0
+            free = self.free(device)
+            more = size - record.held.get(device, 0)
+            if more > free or free + self.coming(device) - size < need:
+                return False
+        return record.model.parks is not None
 
     def fitting(self, needs: Sequence[Bytes]) -> Bytes:
         """The first of `needs` that is free now; of those that aren't, the one that lacks least."""
@@ -335,17 +421,20 @@ class MemoryLedger:
         """Whether `claim` may be loaded now, out of room that isn't cleared for the `turn`'s."""
         reserved = turn is not None and turn is not claim
         for device, size in need.items():
-            room = free = self.free(device)
+            room = free = self.free(device) + claim.held.get(device, 0)
             if reserved and turn is not None:
                 room = min(free, free + self.coming(device) - turn.need.get(device, 0))
             if size > room:
                 return False
         return True
 
-    def missing(self, need: Bytes) -> Bytes:
-        """What must be evicted for it, besides what leaves anyway."""
+    def missing(self, need: Bytes, claim: ModelRecord) -> Bytes:
+        """What must be evicted for it, besides what leaves anyway. A parked one has some itself."""
         return {
-            device: size - self.free(device) - self.coming(device, surely=True)
+            device: size
+            - self.free(device)
+            - self.coming(device, surely=True)
+            - claim.held.get(device, 0)
             for device, size in need.items()
         }
 
@@ -398,10 +487,18 @@ log = structlog.get_logger(__name__)
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One load: bytes it took in all (None: could not be kept apart from others), and seconds."""
+    """One load: bytes it took in all (None: could not be kept apart from others), and seconds.
+    `exact`: the bytes are those of a process that has nothing else.
+    """
 
     size: int | None
-    load_seconds: float
+    load_seconds: float = 0.0
+    devices: Bytes | None = None  # where it lay, if it had processes of its own
+    exact: bool = False
+
+    def corrected(self, estimate: MemoryNeed) -> MemoryNeed:
+        """`estimate` with this total."""
+        return corrected(estimate, self.size, exact=self.exact)
 
 
 class History:
@@ -419,7 +516,9 @@ class History:
         """Remember it; a size that could not be measured leaves the earlier one."""
         key = _key(files, options)
         if measurement.size is None and (earlier := self._known.get(key)) is not None:
-            measurement = msgspec.structs.replace(measurement, size=earlier.size)
+            measurement = msgspec.structs.replace(
+                measurement, size=earlier.size, devices=earlier.devices, exact=earlier.exact
+            )
         self._known[key] = measurement
 
     def forget_sizes(self, path: Path) -> bool:
@@ -428,12 +527,12 @@ class History:
         Whether anything was known.
         """
         sized = {
-            key: one
-            for key, one in self._known.items()
-            if one.size is not None and key.startswith(f"{path}#")
+            key: measurement
+            for key, measurement in self._known.items()
+            if measurement.size is not None and key.startswith(f"{path}#")
         }
-        for key, one in sized.items():
-            self._known[key] = msgspec.structs.replace(one, size=None)
+        for key, measurement in sized.items():
+            self._known[key] = msgspec.structs.replace(measurement, size=None, devices=None)
         return bool(sized)
 
     def save(self) -> None:

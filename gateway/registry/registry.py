@@ -36,6 +36,7 @@ from gateway.errors import (
     translated,
 )
 from gateway.registry.gauges import Gauge, SystemGauge
+from gateway.registry.kept import Conversations, KeepingLoader
 from gateway.registry.library import (
     CacheOfModels,
     Known,
@@ -50,7 +51,14 @@ from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
 from gateway.registry.record import Bytes, History, Order, default_path
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import Lease, ModelEvent, ModelStatus, UnloadReport, Watchers
+from gateway.registry.status import (
+    Lease,
+    ModelEvent,
+    ModelStatus,
+    ModelUnloaded,
+    UnloadReport,
+    Watchers,
+)
 from gateway.tasks import companions
 
 log = structlog.get_logger(__name__)
@@ -93,7 +101,9 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     """Whether a load would give the same."""
     if not (isinstance(before, ModelEntry) and isinstance(after, ModelEntry)):
         return False
-    then, now = before.files.remote, after.files.remote
+    if after.of is not None:  # nothing is loaded under its name
+        return before.of is not None
+    then, now = before.files.elsewhere, after.files.elsewhere
     if then is not None and now is not None:  # nothing is in memory: its next request plans anew
         return (then.upstream, then.model) == (now.upstream, now.model)
     return before.files == after.files and before.options == after.options
@@ -220,6 +230,9 @@ class Registry:
             self._loader, self._history, cards, self._scheduler.room.obstacle
         )
         await self._exits.enter_async_context(self._library.fleet)
+        self.kept = Conversations(self._config.kept, self._scheduler.room)
+        await self.kept.open()
+        self._exits.push_async_callback(self.kept.close)  # behind the last unload
         self._tasks = await self._exits.enter_async_context(companions())
         self._names.begin(self._tasks)
         self._orders = Orders(
@@ -229,11 +242,11 @@ class Registry:
             present=self._names.present,
             clock=self._clock,
             changed=self.watchers.note,
-            watch=self._watch,
+            watch=self._happened,
         )
         self._moves = Moves(
             tasks=self._tasks,
-            loader=self._loader,
+            loader=KeepingLoader(self._loader, self.kept),
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
@@ -248,7 +261,14 @@ class Registry:
             orders=self._orders,
             clock=self._clock,
         )
-        self.survey = Survey(self._scheduler, self._planner, self._moves, self._gauge, self._clock)
+        self.survey = Survey(
+            self._scheduler,
+            self._planner,
+            self._moves,
+            self._gauge,
+            self._clock,
+            lambda: self.kept.store.memory,
+        )
         self._reconfiguration = Reconfiguration(
             scheduler=self._scheduler,
             planner=self._planner,
@@ -278,7 +298,10 @@ class Registry:
         with anyio.CancelScope(shield=True):
             while self._places or self._moves.busy:
                 await self._orders.next_change()
-        await self._exits.aclose()
+        try:
+            await self._exits.aclose()
+        finally:
+            self._loader.end()
 
     def cut_off(self) -> None:
         """Refuse all tickets, old and new, abort running answers, unload all. Returns at once."""
@@ -310,6 +333,7 @@ class Registry:
                 self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
         budgets = {**self._free, **config.swap.memory}
         self._orders.carry_out(self._scheduler.apply(self._now, budgets, config.swap))
+        self.kept.apply(config.kept)
 
     # ---------------------------------------------------------------------------- leases
 
@@ -330,17 +354,19 @@ class Registry:
         load would be needed that `access` denies. The body is cancelled and ModelUnavailable (or
         ShuttingDown) raised, if the model is unloaded by force.
         """
-        entry = await self._as_on_disk(await self.find(name, access))
+        requested = await self.find(name, access)
+        entry = await self._as_on_disk(requested.base)
         if not access.autoload and self._overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
-        with self._in_line(entry, keep_alive=keep_alive) as place:
+        with self._in_line(entry, keep_alive=keep_alive, owner=access.owner) as place:
             if not place.is_lease:
                 async for waiting in place:
                     if on_wait is not None:
                         on_wait(waiting)
             with place.scope:
-                yield self._moves.lease(place)
+                lease = self._moves.lease(place)
+                yield lease if requested.of is None else lease.called(requested)
             if place.scope.cancelled_caught:
                 raise self._aborted(entry.name)
 
@@ -355,7 +381,7 @@ class Registry:
         loaded again. Raises as `lease`, and InvalidRequest for options its backend doesn't know; a
         failed load raises ModelUnavailable from the iteration.
         """
-        entry = await self._as_on_disk(await self.find(name))
+        entry = await self._as_on_disk((await self.find(name)).base)
         if options is not None:
             self._reconfiguration.change_options(entry, options)
         elif self._is_unloaded_there(entry):
@@ -379,13 +405,13 @@ class Registry:
         Those in line for it are refused. Running answers end first; `force` aborts them. A caller
         that leaves meanwhile doesn't call it back. Raises ModelNotFound.
         """
-        entry = await self.find(name)
+        entry = (await self.find(name)).base
         started, was_loaded = self._now, entry.name in self._moves.residents
         self._planner.forget_options(entry.name)
         self._orders.carry_out(self._scheduler.unload_asked(self._now, entry.name), entry.name)
         aborted = self._places.abort(entry.name) if force else 0
         await self._orders.departed(entry.name)
-        if (remote := entry.files.remote) is not None:
+        if (remote := entry.files.elsewhere) is not None:
             with translated():
                 was_loaded |= await self.fleet.unload(remote, force=force)
         return UnloadReport(
@@ -401,7 +427,7 @@ class Registry:
         """Never evicted and never idle, or as any other, whatever the configuration says; until the
         server is started again. Raises ModelNotFound.
         """
-        entry = await self.find(name)
+        entry = (await self.find(name)).base
         self._planner.pin(entry.name, pinned=pinned)
         model = self._planner.model(entry)
         self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
@@ -422,7 +448,7 @@ class Registry:
     def budgets(self) -> Bytes:
         """Bytes that models may take, per device; the cards first."""
         budgets = self._scheduler.room.budgets
-        return dict(sorted(budgets.items(), key=lambda one: one[0] == CPU))
+        return dict(sorted(budgets.items(), key=lambda budget: budget[0] == CPU))
 
     def default_name(self) -> str | None:
         """The model for requests that name none, by its id or an alias."""
@@ -443,7 +469,10 @@ class Registry:
         idle for the shortest time.
         """
         there = self._overview.statuses(only=self._names.present)
-        names = (one.id for one in there if one.state == "loaded" and one.task == task)
+        usable = (status for status in there if status.state == "loaded" and status.task == task)
+        names = (
+            status.id for status in usable if status.id in self._names.present
+        )  # a preset is not
         name = next(filter(access.allows, names), None)
         return None if name is None else self._names.present[name]
 
@@ -477,10 +506,10 @@ class Registry:
 
         Raises ModelNotFound.
         """
-        entries = self._library.entries() if name is None else (await self.find(name),)
-        found = self._planner.forget_measurements(entries)
+        entries = self._library.entries() if name is None else ((await self.find(name)).base,)
+        known = self._planner.forget_measurements(entries)
         await to_thread.run_sync(self._history.save)
-        return found
+        return known
 
     async def refresh(self) -> None:
         """See `ModelNames.refresh`."""
@@ -514,17 +543,26 @@ class Registry:
         """Whether it takes requests here, but the Roundhouse that runs it would have to load it
         first.
         """
-        if (remote := entry.files.remote) is None or self._scheduler.phase(entry.name) != "loaded":
+        if (remote := entry.files.elsewhere) is None or self._scheduler.phase(
+            entry.name
+        ) != "loaded":
             return False
         standing = self.fleet.standing(remote)
         return standing is not None and standing.state in ("unloaded", "failed")
 
     @contextmanager
     def _in_line(
-        self, entry: ModelEntry, *, holds: bool = True, keep_alive: float | None = None
+        self,
+        entry: ModelEntry,
+        *,
+        holds: bool = True,
+        keep_alive: float | None = None,
+        owner: str = "",
     ) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
-        place = self._places.take(entry.name, self._now, holds=holds, keep_alive=keep_alive)
+        place = self._places.take(
+            entry.name, self._now, holds=holds, keep_alive=keep_alive, owner=owner
+        )
         try:
             if holds and self._scheduler.grant_at_once(self._now, place.ticket, entry.name):
                 place.answer()
@@ -555,19 +593,17 @@ class Registry:
             self._scheduler.requested(self._now, place.ticket, model), entry.name
         )
 
+    def _happened(self, event: ModelEvent) -> None:
+        if isinstance(event, ModelUnloaded):
+            self.kept.settle()
+        self._watch(event)
+
     def _give_back(self, name: str, number: int) -> None:
-        self._check_failure(name)
         until = self._scheduler.give_back(self._now, number)
         if until is None:
             self._orders.carry_out(self._scheduler.released(self._now, number), name)
         else:
             self._orders.rest(name, until)
-
-    def _check_failure(self, name: str) -> None:
-        """A lease ends: its holder may have found the model broken."""
-        if (reason := self._moves.residents[name].container.failure) is not None:
-            log.warning("the model broke", model=name, reason=reason)
-            self._orders.carry_out(self._scheduler.broke(self._now, name, reason), name)
 
     def _aborted(self, name: str) -> GatewayError:
         if self._closing:

@@ -11,7 +11,9 @@ What is promised:
 has come.
 - On no device is more promised than its budget, counting the models that load and those that leave.
 - Every ticket is answered exactly once: granted, refused, or cancelled by its owner.
-- Within a model, first come, first served, `slots` leases at a time.
+- Within a model owners of keys take turns, `slots` leases at a time (`ModelRecord.in_turn`); an
+owner's requests are served as they came. Where the lines are full, whoever has most in them gives
+up its newest place to one who has less.
 - No model starves. Once the first in a model's line has waited `max_wait`, the model is overdue:
   nothing behind it is loaded on its devices, and the models in its way take no new work once they
   have had their quantum (`patience.serves_until`). So it is loaded no later than `max_wait` plus,
@@ -40,6 +42,7 @@ The rules that balance waiting requests against served ones:
 It knows no tickets beyond the time they came.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -92,7 +95,7 @@ def choose_victims(
     Greedy by value, then the dearest that turn out superfluous are spared.
     """
     chosen: list[EvictionCandidate] = []
-    for candidate in sorted(candidates, key=lambda one: one.value):
+    for candidate in sorted(candidates, key=lambda each: each.value):
         if covers(chosen, missing):
             break
         if any(candidate.holds.get(device, 0) > 0 for device in lacking(chosen, missing)):
@@ -106,7 +109,7 @@ def cost(
     candidates: Iterable[EvictionCandidate], names: Collection[str]
 ) -> tuple[bool, float, int]:
     """Of the eviction of those called so: whether one of them is in use, and their values."""
-    values = [one.value for one in candidates if one.name in names]
+    values = [candidate.value for candidate in candidates if candidate.name in names]
     return any(used for used, _ in values), sum(value for _, value in values), len(values)
 
 
@@ -215,9 +218,13 @@ class Turns:
         """
         if not (missing := self._room.excess()):
             return
-        loaded = [one for one in self._records.values() if one.phase == "loaded"]
-        evictable = [one for one in loaded if not one.model.pinned]
-        names = choose_victims([candidate(one, now) for one in evictable], missing)
+        loaded = [
+            record
+            for record in self._records.values()
+            if record.phase == "loaded" or (record.phase == "parked" and not record.is_claim)
+        ]
+        evictable = [record for record in loaded if not record.model.pinned]
+        names = choose_victims([candidate(record, now) for record in evictable], missing)
         for record in evictable:
             if names is None or record.model.name in names:
                 record.phase, record.leaving = "draining", "budget"
@@ -226,7 +233,7 @@ class Turns:
         """What was pinned since it began to drain stays, whatever it drains for: others go in its
         place.
         """
-        stayers = [one for one in self._records.values() if one.is_kept]
+        stayers = [record for record in self._records.values() if record.is_kept]
         for record in stayers:
             record.phase = "loaded"
         if stayers:
@@ -250,7 +257,7 @@ class Turns:
                 claim.oldest,
             )
 
-        return sorted((one for one in self._records.values() if one.is_claim), key=rank)
+        return sorted((record for record in self._records.values() if record.is_claim), key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
@@ -277,20 +284,22 @@ class Turns:
 
         For a swap that has begun, idle models may step in for used ones that still drain.
         """
-        swap = self._cheapest(needs, list(self._candidates(claim, now, used=False)))
+        swap = self._cheapest(claim, needs, list(self._candidates(claim, now, used=False)))
         if swap is None and now >= turn_comes_at(claim, self._rules) and not self._draining():
-            swap = self._cheapest(needs, list(self._candidates(claim, now, used=True)))
+            swap = self._cheapest(claim, needs, list(self._candidates(claim, now, used=True)))
         if swap is not None:
             claim.chosen, victims = swap
             self._begin(claim, victims)
 
     def _cheapest(
-        self, needs: Sequence[Bytes], candidates: Sequence[EvictionCandidate]
+        self, claim: ModelRecord, needs: Sequence[Bytes], candidates: Sequence[EvictionCandidate]
     ) -> tuple[Bytes, tuple[str, ...]] | None:
         """For which of `needs` room is made at the least cost, the first of equals, and who goes
         for it; None: for none of them.
         """
-        swaps = [(need, choose_victims(candidates, self._room.missing(need))) for need in needs]
+        swaps = [
+            (need, choose_victims(candidates, self._room.missing(need, claim))) for need in needs
+        ]
         possible = [(need, names) for need, names in swaps if names is not None]
         return min(possible, key=lambda swap: cost(candidates, swap[1]), default=None)
 
@@ -301,6 +310,8 @@ class Turns:
         `claim` insists.
         """
         for record in self._records.values():
+            if record.phase == "parked" and not record.is_claim:
+                yield candidate(record, now)
             if record.phase != "loaded" or record.model.pinned:
                 continue
             if not (used or record.is_idle):
@@ -318,7 +329,7 @@ class Turns:
     def _end(self) -> None:
         """No more room is needed: models that still drain for it go on serving."""
         for victim in self._draining():
-            victim.phase = "loaded"
+            victim.stay()
         self.begun, self._victims = None, ()
 
     def _draining(self) -> list[ModelRecord]:
@@ -339,6 +350,7 @@ def candidate(record: ModelRecord, now: float) -> EvictionCandidate:
     )
 
 
+SHORT_REST = 1.0  # seconds until a model is loaded again that broke after it had served
 SMOOTHING = 8  # grants over which the recent wait is averaged
 
 
@@ -393,7 +405,9 @@ class Scheduler:
             record.phase == "loaded"
             and self._turns.begun is None
             and all(
-                other.phase in ("loaded", "absent") and not other.line and not other.wanted
+                other.phase in ("loaded", "absent", "parked")
+                and not other.line
+                and not other.wanted
                 for other in self._records.values()
             )
         )
@@ -404,10 +418,13 @@ class Scheduler:
         record = self._records.setdefault(model.name, ModelRecord(model=model))
         record.model = model
         if (refusal := self._refusal(now, ticket, record)) is not None:
-            self._forget()
-            return [*orders, refusal]
+            loser = self._greedier(ticket.owner) if refusal.why == "queue_full" else None
+            if loser is None:
+                self._forget()
+                return [*orders, refusal]
+            orders += self._refuse_ticket(loser, refusal)
         self._homes[ticket.number] = record
-        record.line[ticket.number] = ticket
+        record.join(ticket)
         record.wanted = record.wanted or not ticket.holds
         return [*orders, *self._settle(now)]
 
@@ -457,17 +474,31 @@ class Scheduler:
         record.leave()
         return list(self._settle(now))
 
+    def parked(self, now: float, name: str, held: Bytes) -> list[Order]:
+        """A model that was to be parked is: what it holds."""
+        record = self._records[name]
+        assert record.phase == "leaving", f"{name} was parked while {record.phase}"
+        record.park(held)
+        return list(self._settle(now))
+
     def broke(self, now: float, name: str, reason: str) -> list[Order]:
         """`name` is in memory and unusable from now on: it leaves as its last lease ends.
 
-        Reported before that lease is released, so that no ticket gets another one.
+        Reported before that lease is released, so that no ticket gets another one. A model that had
+        served for longer than a rest lasts comes back nearly at once: its files are sound.
         """
         record = self._records[name]
+        if record.phase == "parked":  # its next load takes longer: nobody was promised less
+            record.phase, record.leaving = "draining", "broken"
+            return list(self._settle(now))
         assert record.phase in ("loaded", "draining"), f"{name} broke while {record.phase}"
         if record.phase == "draining" and record.leaving != "room":
             return []  # it goes anyway, or another lease reported it already
         record.phase, record.leaving = "draining", "broken"
-        failure = record.fail(now, reason, self._rules.backoff)
+        rest = self._rules.backoff
+        if now - record.loaded_at > rest:
+            rest = min(rest, SHORT_REST)
+        failure = record.fail(now, reason, rest)
         refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
@@ -488,7 +519,7 @@ class Scheduler:
         if record.phase == "loading":
             record.phase = "leaving"
             orders.append(CancelLoad(name))
-        elif record.phase in ("loaded", "draining"):
+        elif record.phase in ("loaded", "draining", "parked"):
             record.phase, record.leaving = "draining", why
         return [*orders, *self._settle(now)]
 
@@ -509,7 +540,7 @@ class Scheduler:
         and is loaded anew. Those in line stay.
         """
         record = self._records.get(name)
-        if record is None or record.phase not in ("loading", "loaded", "draining"):
+        if record is None or record.phase not in ("loading", "loaded", "draining", "parked"):
             return []
         return self.unload_asked(now, name, again=True, why="config")
 
@@ -575,7 +606,7 @@ class Scheduler:
 
     def _refusal(self, now: float, ticket: Ticket, record: ModelRecord) -> Refuse | None:
         """Why this ticket can't even stand in line."""
-        number, absent = ticket.number, record.phase == "absent"
+        number, absent = ticket.number, record.phase in ("absent", "parked")
         useless = record.phase not in ("loading", "loaded")
         if self._closing:
             return Refuse(number, "closing", "the server is stopping")
@@ -588,6 +619,26 @@ class Scheduler:
             reason = f"{self._rules.max_waiting} requests are already queued"
             return Refuse(number, "queue_full", reason, max(1.0, self._recent_wait))
         return None
+
+    def _greedier(self, owner: str) -> Ticket | None:
+        """The newest of those in line, of the owner who has most there; None where that is no more
+        than `owner` would have.
+        """
+        lines = (record.line.values() for record in self._records.values())
+        waiting = [ticket for line in lines for ticket in line if ticket.holds]
+        counts = Counter(ticket.owner for ticket in waiting)
+        greediest = max(counts, key=counts.__getitem__, default=owner)
+        if counts[greediest] <= counts[owner] + 1:
+            return None
+        theirs = (ticket for ticket in waiting if ticket.owner == greediest)
+        return max(theirs, key=lambda ticket: ticket.number)
+
+    def _refuse_ticket(self, ticket: Ticket, refusal: Refuse) -> Iterator[Order]:
+        """In place of another, which `refusal` was for."""
+        record = self._homes.pop(ticket.number)
+        del record.line[ticket.number]
+        yield msgspec.structs.replace(refusal, ticket=ticket.number)
+        yield from self._drop_unwanted(record)
 
     def _refuse_line(
         self, record: ModelRecord, why: WhyRefuse, reason: str, retry_after: float | None = None
@@ -620,7 +671,9 @@ class Scheduler:
             served is None or served
         ):  # a model may be free to go once those it had to stay for are served
             yield from self._turns.admit(now)
-            served = [one for each in self._in_phase("loaded") for one in self._serve(now, each)]
+            served = [
+                order for record in self._in_phase("loaded") for order in self._serve(now, record)
+            ]
             yield from served
         self._expire(now)
         for record in self._in_phase("draining"):
@@ -641,24 +694,27 @@ class Scheduler:
 
     def _serve(self, now: float, record: ModelRecord) -> Iterator[Order]:
         record.wanted = False
-        for number, ticket in list(record.line.items()):
+        for ticket in record.in_turn():
             if ticket.holds and not record.is_open:
                 continue
-            del record.line[number]
+            record.serve(ticket)
             if ticket.holds:
-                record.users[number] = ticket
                 self._recent_wait += (now - ticket.arrived - self._recent_wait) / SMOOTHING
             else:
-                del self._homes[number]
-            yield Grant(number)
+                del self._homes[ticket.number]
+            yield Grant(ticket.number)
 
     def _dismiss(self, now: float, record: ModelRecord) -> Iterator[Order]:
         if record.users:
             return
         name, record.phase = record.model.name, "leaving"
-        if record.leaving == "room" and (claim := self._turns.begun) is not None:
+        for_room, claim = record.leaving == "room", self._turns.begun
+        if for_room and claim is not None:
             claim.evicted = (*claim.evicted, Evicted(name, now - record.idle_since))
-        yield Unload(name, record.leaving)
+        parks = for_room and not record.is_parked and self.room.may_park(record, claim)
+        if parks:
+            record.begin_parking()
+        yield Unload(name, record.leaving, parks)
 
     def _forget(self) -> None:
         """A model that is neither here nor wanted nor failed needs no record."""

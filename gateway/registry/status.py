@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, Self, TypeAlias, cast
 
 import anyio
 import msgspec
@@ -102,24 +102,28 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     queued_seconds: float  # waited for a turn
     load_seconds: float  # waited for the load
 
+    def called(self, preset: ModelEntry) -> Self:
+        """The same lease, as that of a preset of its model."""
+        return msgspec.structs.replace(self, name=preset.name, entry=preset.over(self.entry))
+
     @property
     def local(self) -> ModelContainer:
         """The container of a model that writes, and runs here. Raises InvalidRequest for any
         other.
         """
-        found = self.tokenizer
+        container = self.tokenizer
         require_task(self.entry, "generate")
-        return cast(ModelContainer, found)
+        return cast(ModelContainer, container)
 
     @property
     def encoder(self) -> EncoderContainer:
         """The container of a model that makes vectors or ranks, and runs here. Raises
         InvalidRequest for any other.
         """
-        found = self.tokenizer
+        container = self.tokenizer
         if self.entry.files.task == "generate":
             raise InvalidRequest(f"model: {self.name} writes texts.", param="model")
-        return cast(EncoderContainer, found)
+        return cast(EncoderContainer, container)
 
     @property
     def tokenizer(self) -> ModelContainer | EncoderContainer:

@@ -4,13 +4,14 @@ A fake engine that objects to what must not happen, a clock that is moved by han
 come and leave when the test says so.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import msgspec
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from backends.catalog import Cards, ModelFiles, Placement
@@ -35,13 +36,19 @@ AT_ONCE = SwapConfig(min_stay=0.0)
 
 
 async def settled() -> None:
-    """Let everything happen that follows from what was done.
+    """Let everything happen that follows from what was done, threads' work included.
 
-    Twice, because a task whose cancellation is on its way counts as blocked.
+    Twice, because a task whose cancellation is on its way counts as blocked, as does one that waits
+    for a thread.
     """
-    for _ in range(2):
+    threads, quiet = to_thread.current_default_thread_limiter(), 0
+    while quiet < 2:
         await anyio.wait_all_tasks_blocked()
         await anyio.lowlevel.checkpoint()
+        quiet += 1
+        if threads.borrowed_tokens:
+            quiet = 0
+            await anyio.sleep(0.001)
 
 
 class HandClock:
@@ -104,6 +111,9 @@ class FakeContainer:
     def failure(self) -> str | None:
         return self._engine.broken.get(self.name)
 
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        self._engine.tell[self.name] = tell
+
     def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:
         raise NotImplementedError
 
@@ -144,6 +154,7 @@ class FakeEngine:
         broken_closes: Iterable[str] = (),
         parts: Mapping[str, tuple[Path, ...]] | None = None,
         real: Mapping[str, int] | None = None,
+        experimental: bool = False,
     ) -> None:
         self.unit = 1  # bytes to a byte of a model's name
         self.options: dict[str, EngineOptions] = {}
@@ -153,12 +164,14 @@ class FakeEngine:
         self.closing_gates: dict[str, anyio.Event] = {}
         self.failures: dict[str, list[Exception]] = {}
         self.broken: dict[str, str] = {}
+        self.tell: dict[str, Callable[[], None]] = {}
         self.leased: dict[str, int] = {}
         self.last_report = Progress("weights", 0, 0)
         self._stubborn = set(stubborn)
         self._broken_closes = set(broken_closes)
         self._parts = parts or {}
         self._real = real or {}
+        self._experimental = experimental
         self._reports: dict[str, Report] = {}
 
     @property
@@ -195,6 +208,9 @@ class FakeEngine:
     ) -> EngineOptions:
         return options
 
+    def is_experimental(self, files: ModelFiles) -> bool:
+        return self._experimental
+
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> FakeContainer:
@@ -216,6 +232,9 @@ class FakeEngine:
             raise
         finally:
             del self._reports[name]
+
+    def end(self) -> None:
+        assert not self.present, "it ends while models are in memory"
 
     async def _bring(self, name: str, options: EngineOptions) -> FakeContainer:
         self.history.append(f"load {name}")
@@ -240,6 +259,11 @@ class FakeEngine:
         self.last_report = Progress("weights", done, total)
         self._reports[name](self.last_report)
         await settled()
+
+    def break_down(self, name: str, reason: str) -> None:
+        """It is of no use any more."""
+        self.broken[name] = reason
+        self.tell[name]()
 
     async def close(self, container: FakeContainer) -> None:
         name = container.name

@@ -39,15 +39,21 @@ class SimulatedMachine:
         self.loading: dict[str, dict[str, int]] = {}
         self.present: dict[str, dict[str, int]] = {}
         self.leaving: dict[str, dict[str, int]] = {}
+        self.parking: set[str] = set()  # of those that leave
+        self.parked: dict[str, dict[str, int]] = {}
         self.loads = 0
 
     # ------------------------------------------------------------------------------- events
 
     def request(
-        self, name: str, *, holds: bool = True, keep_alive: float | None = None
+        self, name: str, *, holds: bool = True, keep_alive: float | None = None, owner: str = ""
     ) -> list[Order]:
         ticket = Ticket(
-            number=next(self.numbers), arrived=self.now, holds=holds, keep_alive=keep_alive
+            number=next(self.numbers),
+            arrived=self.now,
+            holds=holds,
+            keep_alive=keep_alive,
+            owner=owner,
         )
         self.waiting[ticket.number] = ticket, name
         if holds and self.scheduler.grant_at_once(self.now, ticket, name):
@@ -77,8 +83,17 @@ class SimulatedMachine:
         return self.carry_out(self.scheduler.load_failed(self.now, name, "it broke", memory=memory))
 
     def finish_unload(self, name: str) -> list[Order]:
+        """A model that was to be parked is."""
         del self.leaving[name]
-        return self.carry_out(self.scheduler.unloaded(self.now, name))
+        if name not in self.parking:
+            return self.carry_out(self.scheduler.unloaded(self.now, name))
+        self.parking.discard(name)
+        self.parked[name] = dict(self.models[name].parks or {})
+        return self.carry_out(self.scheduler.parked(self.now, name, self.parked[name]))
+
+    def break_parked(self, name: str) -> list[Order]:
+        """Its process ends by itself."""
+        return self.carry_out(self.scheduler.broke(self.now, name, "it broke"))
 
     def ask_unload(self, name: str, *, again: bool = False) -> list[Order]:
         return self.carry_out(self.scheduler.unload_asked(self.now, name, again=again))
@@ -131,8 +146,8 @@ class SimulatedMachine:
             case CancelLoad(model=name):
                 assert name in self.loading, f"{name} is not loading, but its load is cancelled"
                 self.leaving[name] = self.loading.pop(name)
-            case Unload(model=name, why=why):
-                self._unload(name, why)
+            case Unload(model=name, why=why, parks=parks):
+                self._unload(name, why, parks=parks)
             case Grant(ticket=number):
                 self._grant(number)
             case Refuse(ticket=number):
@@ -144,20 +159,30 @@ class SimulatedMachine:
         assert name not in self.loading, f"{name} is loaded twice at once"
         assert name not in self.present, f"{name} is loaded though it is there"
         assert name not in self.leaving, f"{name} is loaded before it has left"
+        self.parked.pop(name, None)
         self.loading[name] = dict(need)
         self.loads += 1
         for device in need:
             promised, budget = self.promised(device), self.budgets[device]
             assert promised <= budget, f"{promised} of {budget} bytes are promised on {device}"
 
-    def _unload(self, name: str, why: str) -> None:
+    def _unload(self, name: str, why: str, *, parks: bool) -> None:
+        if name in self.parked:
+            assert not parks, f"{name} is parked twice"
+            self.leaving[name] = self.parked.pop(name)
+            return
         assert name in self.present, f"{name} is unloaded but not there"
         assert not self.users(name), f"{name} is unloaded while it is used"
         pinned = self.models[name].pinned
         assert why in ("asked", "broken", "config") or not pinned, (
             f"{name} is pinned, but unloaded: {why}"
         )
-        self.leaving[name] = self.present.pop(name)
+        held = self.leaving[name] = self.present.pop(name)
+        if parks:
+            kept = self.models[name].parks or {}
+            both = {*held, *kept}
+            self.leaving[name] = {one: max(held.get(one, 0), kept.get(one, 0)) for one in both}
+            self.parking.add(name)
 
     def _grant(self, number: int) -> None:
         assert number in self.waiting, f"ticket {number} is granted, but doesn't wait"
@@ -166,7 +191,11 @@ class SimulatedMachine:
         assert name in self.present, f"{name} is granted, but not there"
         if not ticket.holds:
             return
-        earlier = [other for other in self.line(name) if other < number]
+        earlier = [
+            other
+            for other in self.line(name)
+            if other < number and self.waiting[other][0].owner == ticket.owner
+        ]
         assert not earlier, f"ticket {number} overtook {earlier} in the line of {name}"
         self.using[number] = ticket, name
         assert len(self.users(name)) <= self.models[name].slots, f"{name} has too many users"
@@ -174,7 +203,7 @@ class SimulatedMachine:
     # ------------------------------------------------------------------------------- books
 
     def promised(self, device: str) -> int:
-        books = (self.loading, self.present, self.leaving)
+        books = (self.loading, self.present, self.leaving, self.parked)
         return sum(held.get(device, 0) for book in books for held in book.values())
 
     def users(self, name: str) -> list[int]:

@@ -47,6 +47,11 @@ def test_a_measurement_is_the_new_total_within_half_and_one_and_a_half_of_the_es
     assert total == min(max(measured, least), most)
 
 
+def test_what_a_process_of_its_own_has_is_not_bounded() -> None:
+    assert corrected(need(4, 1, 1), 100 * GIB, exact=True).total == 100 * GIB
+    assert corrected(need(4, 1, 1), 1, exact=True).total == 1
+
+
 @given(needs, st.integers(0, 10**13))
 def test_no_part_of_a_corrected_need_is_negative(estimate: MemoryNeed, measured: int) -> None:
     part = corrected(estimate, measured)

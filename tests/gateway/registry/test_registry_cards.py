@@ -7,7 +7,7 @@ import pytest
 
 from backends.catalog import Cards, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
-from config.settings import Config
+from config.settings import Config, ModelConfig
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.record import Bytes
 from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
@@ -51,8 +51,9 @@ class CardGauge(FakeGauge):
 
 
 @asynccontextmanager
-async def registry_of(*names: str, engine: FakeEngine) -> AsyncIterator[Registry]:
-    config = Config(models=tuple(map(model, names)), swap=AT_ONCE)
+async def registry_of(*names: ModelConfig | str, engine: FakeEngine) -> AsyncIterator[Registry]:
+    models = tuple(model(one) if isinstance(one, str) else one for one in names)
+    config = Config(models=models, swap=AT_ONCE)
     async with Registry(
         ModelLibrary(config, recognise=engine.recognise),
         config,
@@ -97,6 +98,32 @@ async def test_a_model_larger_than_each_card_is_split_once_both_have_room() -> N
         await registry.load("d120")
         assert engine.told["d120"] == {"cuda:0": 0.5, "cuda:1": 0.5}
         assert held(registry) == {"d120": {"cuda:0": 60, "cuda:1": 60}}
+
+
+AUTO = {"host": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("models", "engine", "host"),
+    [
+        ((model("a60", options=AUTO), "b60"), CardEngine(), "worker"),
+        ((model("a60", options=AUTO),), CardEngine(), "process"),
+        ((model("a60"), "b60"), CardEngine(), None),
+        ((model("a60", options={"host": "process"}), "b60"), CardEngine(), "process"),
+        ((model("a60", options=AUTO), "b60"), FakeEngine(), "process"),
+        ((model("a60", options=AUTO),), FakeEngine(experimental=True), "worker"),
+    ],
+    ids=["takes turns", "alone", "not asked", "decided", "on a CPU", "experimental"],
+)
+async def test_auto_chooses_a_worker_where_an_unload_or_a_crash_would_tell(
+    models: tuple[ModelConfig | str, ...], engine: FakeEngine, host: str | None
+) -> None:
+    async with registry_of(*models, engine=engine) as registry:
+        registry.statuses()  # as the server does when it starts
+        await registry.load("a60")
+        assert engine.options["a60"].host == host
+        other = registry.resolve("a60").options
+        assert (other.host or host) in {host, "auto"}, "what was chosen is not what was configured"
 
 
 async def test_what_is_shown_of_a_model_is_where_it_lies_or_would_now() -> None:

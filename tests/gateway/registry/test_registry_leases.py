@@ -385,7 +385,7 @@ async def test_a_model_found_broken_leaves_with_its_last_lease_and_says_why() ->
         Client.group() as clients,
     ):
         first, second = await clients.lease(registry, "a40"), await clients.lease(registry, "a40")
-        engine.broken["a40"] = "the engine failed twice"
+        engine.break_down("a40", "the engine failed twice")
         await first.leave()
         assert registry.status("a40").state == "draining"
         await second.leave()

@@ -268,8 +268,8 @@ def test_the_refused_learn_when_to_come_again() -> None:
 
 def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> None:
     place = machine(named("a", slots=1), rules=SwapConfig(backoff=5.0))
-    record(place, "a")
     place.request("a")
+    place.finish_load("a")
     waiting = max(place.using) + 1
     assert place.request("a") == []
     assert place.break_down("a") == [Refuse(waiting, "failed", "it broke", 5.0)]
@@ -278,6 +278,16 @@ def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> Non
     assert place.finish_unload("a") == []
     assert place.request("a") == [Refuse(waiting + 2, "failed", "it broke", 5.0)]
     place.advance(5.0)
+    assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
+
+
+def test_a_model_that_breaks_after_it_has_served_comes_back_after_a_second() -> None:
+    place = machine(named("a"), rules=SwapConfig(backoff=5.0))
+    record(place, "a")
+    assert place.break_down("a") == [Unload("a", "broken")]  # it was idle
+    place.finish_unload("a")
+    assert place.request("a") == [Refuse(2, "failed", "it broke", 1.0)]
+    place.advance(1.0)
     assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
 
 

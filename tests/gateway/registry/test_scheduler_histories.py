@@ -40,6 +40,7 @@ def models(draw: st.DrawFn) -> list[Model]:
             slots=draw(st.integers(1, 3)),
             pinned=draw(st.integers(0, 5)) == 0,
             ttl=draw(st.sampled_from([-1.0, -1.0, 0.0, 7.0])),
+            parks=draw(st.one_of(st.none(), st.fixed_dictionaries({"cpu": st.integers(0, 60)}))),
         )
         for name in NAMES
     ]
@@ -127,6 +128,11 @@ class Histories(RuleBasedStateMachine):
     def an_unload_ends(self, data: st.DataObject) -> None:
         self.machine.finish_unload(data.draw(st.sampled_from(sorted(self.machine.leaving))))
 
+    @precondition(lambda self: self.machine.parked)
+    @rule(data=st.data())
+    def a_parked_process_ends(self, data: st.DataObject) -> None:
+        self.machine.break_parked(data.draw(st.sampled_from(sorted(self.machine.parked))))
+
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 7.0, 60.0, 500.0]))
     def time_passes(self, seconds: float) -> None:
         self.machine.advance(seconds)
@@ -139,6 +145,7 @@ class Histories(RuleBasedStateMachine):
             self.machine.close()
             run_out(self.machine)
             assert not self.machine.present
+            assert not self.machine.parked
 
 
 def run_out(machine: SimulatedMachine) -> None:
