@@ -39,6 +39,7 @@ from backends.protocol import (
     Scored,
     TokenLogprob,
 )
+from backends.remote import WriteText
 from backends.samplers import Sampling
 from backends.transcript import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
@@ -195,17 +196,17 @@ def _bytes(held: str, events: Sequence[Event]) -> int:
 
 
 def stopping(
-    splitter: Splitting, request: ChatRequest, asked: GenerationParams
+    splitter: Splitting, request: ChatRequest, params: GenerationParams
 ) -> Splitting | StopStrings:
     """`splitter`, ended by the stop strings. They are not the job's: an engine can't distinguish an
     answer from reasoning.
     """
-    if not asked.stop:
+    if not params.stop:
         return splitter
     return StopStrings(
         splitter,
-        asked.stop,
-        in_reasoning=asked.stop_in_reasoning,
+        params.stop,
+        in_reasoning=params.stop_in_reasoning,
         inline=request.thinking.shown == "inline",
     )
 
@@ -214,13 +215,17 @@ PLAIN = GenerationParams()
 
 
 class DeltaWriter(Protocol):
-    """Where deltas go, to wait for `flush`, without a task's wake-up; as long as it is `free`."""
+    """Where deltas go, to wait for `flush`, without a task's wake-up; as long as it is `free`.
+    `texts`: see `EventWriter.texts_like`.
+    """
 
     def free(self) -> bool: ...
 
-    def write(self, delta: Delta) -> None: ...
+    def write(self, deltas: Sequence[Delta]) -> None: ...
 
     def flush(self) -> None: ...
+
+    def texts(self, choice: int, kind: type[Text]) -> WriteText | None: ...
 
 
 class Choice:
@@ -235,9 +240,9 @@ class Choice:
         prompt: int = 0,
         one_call: bool = False,
         check: ContentCheck | None = None,
-        asked: GenerationParams = PLAIN,
+        params: GenerationParams = PLAIN,
     ) -> None:
-        """`check`: see `Checked`. `asked`: what is to be returned besides the text."""
+        """`check`: see `Checked`. `params`: what is to be returned besides the text."""
         self.index = index
         self.prompt = prompt  # which of the request's prompts it answers
         self.job = job
@@ -251,8 +256,8 @@ class Choice:
         # of the newest event
         self._phase: type[Event] = Reasoning if splitting.in_reasoning else Content
         self._logprobs: list[TokenLogprob] = []
-        self._all_logprobs = asked.logprobs_of == "all"
-        self._tokens: list[int] | None = [] if asked.returns_tokens else None
+        self._all_logprobs = params.logprobs_of == "all"
+        self._tokens: list[int] | None = [] if params.returns_tokens else None
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
@@ -274,7 +279,7 @@ class Choice:
                 self._final = delta
                 return False
             if delta.events:
-                writer.write(self._behind(delta))
+                writer.write((self._behind(delta),))
             return True
 
         if self._checked is None:
@@ -321,7 +326,7 @@ class Choice:
             events[-1] = replace(finished, stop=ended.stop_string)
         if ended.token is not None and self._tokens is not None:
             self._tokens.append(ended.token)
-        delivered = tuple(self._delivered((), events))
+        delivered = tuple(self._delivered((), events)) if self._logprobs else ()
         if ended.logprob is not None and (self._all_logprobs or in_answer):
             delivered += (ended.logprob,)
         return Delta(self.index, tuple(events), delivered)
@@ -492,8 +497,12 @@ class Answer:
         return Usage(
             prompt_tokens=self._prompt_tokens(),
             cached_tokens=self._cached_tokens(),
+            kept_tokens=max((end.kept_tokens for end in ended), default=0),
+            kept_in=next((end.kept_in for end in ended if end.kept_in), ""),
             completion_tokens=sum(_completion_tokens(choice) for choice in self._choices),
             reasoning_tokens=sum(choice.reasoning_tokens for choice in self._choices),
+            drafted_tokens=sum(end.drafted_tokens for end in ended),
+            accepted_tokens=sum(end.accepted_tokens for end in ended),
             prefill_seconds=max((end.prefill for end in ended), default=0.0),
             decode_seconds=max((end.decode for end in ended), default=0.0),
             queue_seconds=max((end.queued for end in ended), default=0.0),
@@ -535,6 +544,10 @@ def _usage(choice: Choice) -> Usage:
     return Usage(
         prompt_tokens=ended.prompt_tokens if ended else len(choice.job.prompt),
         cached_tokens=ended.cached_tokens if ended else 0,
+        kept_tokens=ended.kept_tokens if ended else 0,
+        kept_in=ended.kept_in if ended else "",
+        drafted_tokens=ended.drafted_tokens if ended else 0,
+        accepted_tokens=ended.accepted_tokens if ended else 0,
         completion_tokens=_completion_tokens(choice),
         reasoning_tokens=choice.reasoning_tokens,
         prefill_seconds=ended.prefill if ended else 0.0,
@@ -571,43 +584,63 @@ def _version() -> str:
     return version("roundhouse")
 
 
+class Whose(msgspec.Struct, frozen=True):
+    """Who a request is for, and what that client calls the conversation it belongs to: see
+    `Generation`.
+    """
+
+    owner: str
+    cached_for: str = ""
+    conversation: str = ""
+
+
 def jobs_of(
-    prompts: Sequence[tuple[int, ...]], asked: GenerationParams, lease: Lease, request: int
+    prompts: Sequence[tuple[int, ...]],
+    params: GenerationParams,
+    lease: Lease,
+    request: int,
+    whose: Whose,
 ) -> list[Generation]:
     """One for each choice. The nearer to the request wins, lowest first: engine, model, preset,
     request.
 
-    `request`: its number, by which its jobs take turns in line. Raises InvalidRequest.
+    `request`: its number, by which its jobs take turns in line, as by their owner. Raises
+    InvalidRequest.
     """
     info = lease.local.info
-    if asked.after_samplers and not info.reports_after_samplers:
+    if params.after_samplers and not info.reports_after_samplers:
         text = f"post_sampling_probs: {info.backend} returns the model's own probabilities alone."
         raise InvalidRequest(text, param="post_sampling_probs")
     defaults = info.generation_defaults or Sampling()
-    sampling = _biased(asked.sampling.over(lease.entry.sampling.over(defaults)), asked, lease)
+    sampling = params.sampling.over(lease.entry.sampling.over(defaults))
+    if params.sampling.text_biases:
+        sampling = _biased(sampling, params.sampling.text_biases, lease)
+    adapters = lease.entry.adapters if params.adapters is None else params.adapters
     return [
         Generation(
             prompt=prompt,
-            sampling=_varied(sampling, variant),
-            max_tokens=asked.max_tokens,
-            min_tokens=asked.min_tokens,
-            stop=asked.stop,
-            logprobs=asked.logprobs,
+            sampling=_varied(sampling, variant) if variant else sampling,
+            max_tokens=params.max_tokens,
+            min_tokens=params.min_tokens,
+            stop=params.stop,
+            logprobs=params.logprobs,
             request=request,
-            slot=asked.slot if info.keeps_slots else None,
-            reports_progress=asked.reports_progress and info.reports_progress,
-            after_samplers=asked.after_samplers,
+            owner=whose.owner,
+            cached_for=whose.cached_for,
+            slot=params.slot if info.keeps_slots else None,
+            adapters=adapters if info.chooses_adapters else None,
+            reports_progress=params.reports_progress and info.reports_progress,
+            after_samplers=params.after_samplers,
+            drafts=params.drafts,
+            conversation=whose.conversation,
         )
         for prompt in prompts
-        for variant in range(asked.n)
+        for variant in range(params.n)
     ]
 
 
-def _biased(sampling: Sampling, asked: GenerationParams, lease: Lease) -> Sampling:
+def _biased(sampling: Sampling, texts: Sequence[tuple[str, float]], lease: Lease) -> Sampling:
     """With the biases of texts as those of all their tokens."""
-    texts = asked.sampling.text_biases
-    if not texts:
-        return sampling
     container = lease.local
     added = tuple(
         (token, bias) for text, bias in texts for token in container.tokenize(text, special=False)
@@ -617,7 +650,7 @@ def _biased(sampling: Sampling, asked: GenerationParams, lease: Lease) -> Sampli
 
 def _varied(sampling: Sampling, variant: int) -> Sampling:
     """Several choices with one seed would all be the same: each counts on from it."""
-    if sampling.seed is None or not variant:
+    if sampling.seed is None:
         return sampling
     return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
 

@@ -17,14 +17,21 @@ OnWait: TypeAlias = Callable[[Waiting], None]
 
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """`caller`: for a server elsewhere that answers it; `on_wait` is told of the wait for the
-    model.
+    model; `conversation`: what the client calls the one it belongs to.
     """
 
     request: T
     access: Access
     caller: Caller = UNKNOWN_CALLER
     on_wait: OnWait | None = None
+    conversation: str = ""
 
     def of(self, request: U) -> "Call[U]":
         """The same caller's, for another request."""
-        return Call(request=request, access=self.access, caller=self.caller, on_wait=self.on_wait)
+        return Call(
+            request=request,
+            access=self.access,
+            caller=self.caller,
+            on_wait=self.on_wait,
+            conversation=self.conversation,
+        )

@@ -21,9 +21,8 @@ from gateway.errors import InvalidRequest
 from gateway.events import Content, Delta, Finished
 from gateway.request import ChatRequest, GenerationParams, Unapplied
 from gateway.splitter import Format
-from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_grammar
-from gateway.splitter.grammar.places import Thinking
-from gateway.splitter.grammar.sections import Unwritable
+from gateway.splitter.grammar import OutputGrammar, Thinking, WantedOutput, output_grammar
+from gateway.splitter.payloads.writing import Unwritable
 from gateway.tasks import WorkerThreads
 
 ContentCheck: TypeAlias = Callable[

@@ -12,9 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from operator import itemgetter
-from typing import Protocol
 
-from backends.protocol import ModelInfo, SpecialTokens
+from backends.protocol import EncoderTokenizer, SpecialTokens
 from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end
@@ -23,17 +22,6 @@ _Stretch = tuple[int, int]  # start, end
 # nothing in most vocabularies.
 _LEADS = ("", "\n", "\x1f")
 _PROBES = ("Hello a", "a", "<b> c", "1 2")
-
-
-class Tokenizer(Protocol):
-    """Of a container: what is needed here."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str: ...
 
 
 class Spellings:
@@ -77,7 +65,7 @@ class Spellings:
 class PromptTokenizer:
     """For one container; `spellings` are those of its control tokens."""
 
-    def __init__(self, container: Tokenizer, spellings: Spellings) -> None:
+    def __init__(self, container: EncoderTokenizer, spellings: Spellings) -> None:
         self._container = container
         self._spellings = spellings
         self._kind = cache(self._kind_of)

@@ -46,7 +46,7 @@ from gateway.prompt import (
     with_reasoning,
 )
 from gateway.registry import ModelEntry, ModelStatus
-from gateway.request import ChatRequest, GenerationParams, RequestedSampling
+from gateway.request import ChatRequest, GenerationParams, Message, RequestedSampling, TextPart
 from gateway.splitter import (
     FORMATS,
     Format,
@@ -56,7 +56,7 @@ from gateway.splitter import (
     recognise,
     starts_in_reasoning,
 )
-from gateway.splitter.grammar.places import Thinking
+from gateway.splitter.grammar import Thinking
 from gateway.tasks import Wanted
 
 _LENGTHS = frozenset({"max_tokens", "min_tokens", "stop"})
@@ -80,18 +80,18 @@ class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
     forced: GenerationParams = GenerationParams()
     added: GenerationParams = GenerationParams()
 
-    def over(self, asked: GenerationParams) -> GenerationParams:
-        """`asked` with the overrides applied."""
+    def over(self, params: GenerationParams) -> GenerationParams:
+        """`params` with the overrides applied."""
         if not self.overrides:
-            return asked
-        sampling = _over(_over(self.default.sampling, asked.sampling), self.forced.sampling)
-        limits = (self.forced.max_tokens, asked.max_tokens, self.default.max_tokens)
+            return params
+        sampling = _over(_over(self.default.sampling, params.sampling), self.forced.sampling)
+        limits = (self.forced.max_tokens, params.max_tokens, self.default.max_tokens)
         return replace(
-            asked,
+            params,
             sampling=_joined(self.added.sampling, sampling),
             max_tokens=next((limit for limit in limits if limit is not None), None),
-            min_tokens=self.forced.min_tokens or asked.min_tokens or self.default.min_tokens,
-            stop=self.added.stop + (self.forced.stop or asked.stop or self.default.stop),
+            min_tokens=self.forced.min_tokens or params.min_tokens or self.default.min_tokens,
+            stop=self.added.stop + (self.forced.stop or params.stop or self.default.stop),
         )
 
 
@@ -288,8 +288,10 @@ class Interpreter(msgspec.Struct, frozen=True):
         """The prompt, with pictures where this container finds them. Raises as
         `ChatTemplate.render`.
         """
+        if self.keep_reasoning != "auto":
+            request = with_reasoning(request, self.template.traits, keep=self.keep_reasoning)
         return self.template.render(
-            with_reasoning(request, self.template.traits, keep=self.keep_reasoning),
+            request,
             image_marker=container.info.image_marker,
             allowance=allowance,
             wanted=wanted,
@@ -355,6 +357,28 @@ TAIL = 512  # characters of the prompt that may say how an answer begins
 TemplateKey: TypeAlias = tuple[
     str, str | None, SpecialTokens, str | None, str, str | None, Literal["auto"] | bool
 ]
+
+
+SWITCH = "enable_thinking"  # the variable of most templates, and what clients set
+
+
+def as_configured(request: ChatRequest, entry: ModelEntry) -> ChatRequest:
+    """`request` with what the configuration says of its model where it says nothing itself: the
+    system message, and variables of the template.
+    """
+    if entry.system is not None and not any(one.role == "system" for one in request.messages):
+        system = Message(role="system", parts=(TextPart(entry.system),))
+        request = replace(request, messages=(system, *request.messages))
+    if not entry.template_variables:
+        return request
+    variables, thinking = dict(entry.template_variables), request.thinking
+    if isinstance(thinks := variables.get(SWITCH), bool):
+        if thinking.enabled is None:
+            thinking = replace(thinking, enabled=thinks)
+        else:
+            del variables[SWITCH]  # the request says otherwise
+    variables |= request.template_variables
+    return replace(request, thinking=thinking, template_variables=variables)
 
 
 class Interpreters:

@@ -35,33 +35,40 @@ def unapplied_sampling(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]
 
 
 def unapplied_here(
-    asked: GenerationParams, used: Sampling, info: ModelInfo
+    params: GenerationParams, used: Sampling, info: ModelInfo
 ) -> tuple[Unapplied, ...]:
-    """What an engine here does not apply of `asked`, which has the presets. `used`: its sampling
+    """What an engine here does not apply of `params`, which has the presets. `used`: its sampling
     with the model's own defaults, which ask for nothing.
     """
-    named = asked.sampling.named
+    named = params.sampling.named
     reasons = {
-        asked.spelled.get(name, name): reason
-        for name, reason in unapplied_sampling(info, used).items()
+        params.spelled.get(name, name): reason
+        for name, reason in (unapplied_sampling(info, used) if named else {}).items()
         if name in named
     }
-    if asked.slot is not None and not info.keeps_slots:
-        reasons[asked.spelled.get("id_slot", "id_slot")] = _no_such(info)
-    if asked.reports_progress and not info.reports_progress:
-        reasons[asked.spelled.get("return_progress", "return_progress")] = _no_such(info)
+    if params.slot is not None and not info.keeps_slots:
+        reasons[params.spelled.get("id_slot", "id_slot")] = _no_such(info)
+    if params.adapters is not None and not info.chooses_adapters:
+        reasons[params.spelled.get("lora", "lora")] = _no_such(info)
+    if params.reports_progress and not info.reports_progress:
+        reasons[params.spelled.get("return_progress", "return_progress")] = _no_such(info)
+    if params.drafts and not info.drafts:
+        reasons[params.spelled.get("speculative", "speculative")] = (
+            f"{info.backend} drafts no tokens for this model"
+        )
     if not reasons:
-        return asked.unapplied
-    return (*(Unapplied(name, reasons[name]) for name in sorted(reasons)), *asked.unapplied)
+        return params.unapplied
+    return (*(Unapplied(name, reasons[name]) for name in sorted(reasons)), *params.unapplied)
 
 
 def _no_such(info: ModelInfo) -> str:
     return f"{info.backend} does not have it"
 
 
-def refuse_unparsed(asked: GenerationParams) -> None:
+def refuse_unparsed(params: GenerationParams) -> None:
     """Raises InvalidRequest where the client is strict and a field has no meaning here."""
-    _refuse_fields(asked, [field.name for field in asked.unapplied])
+    if params.strict:
+        _refuse_fields(params, [field.name for field in params.unapplied])
 
 
 def refuse_unapplied_here(named: GenerationParams, info: ModelInfo) -> None:
@@ -74,49 +81,49 @@ def refuse_unapplied_here(named: GenerationParams, info: ModelInfo) -> None:
         raise InvalidRequest(f"{text}.", param=reasons[0][0])
 
 
-def _refuse_fields(asked: GenerationParams, names: list[str]) -> None:
-    if asked.strict and names:
+def _refuse_fields(params: GenerationParams, names: list[str]) -> None:
+    if params.strict and names:
         message = f"Unknown fields, and strict_parameters is set: {', '.join(names)}."
         raise InvalidRequest(message, param=names[0])
 
 
 def parameters(
-    asked: GenerationParams, job: Generation, unapplied: tuple[Unapplied, ...]
+    params: GenerationParams, job: Generation, unapplied: tuple[Unapplied, ...]
 ) -> Parameters:
-    """The report for an answer to `asked`, the client's own, by `job`, which is as the engine sees
+    """The report for an answer to `params`, the client's own, by `job`, which is as the engine sees
     it, within its bounds.
     """
     reasons = _reasons(unapplied)
-    used = {asked.spelled.get(name, name): value for name, value in _used(asked, job).items()}
+    used = {params.spelled.get(name, name): value for name, value in _used(params, job).items()}
     applied = {name: value for name, value in used.items() if name not in reasons}
-    return Parameters(applied, _changed(asked, job, reasons), reasons)
+    return Parameters(applied, _changed(params, job, reasons), reasons)
 
 
 def _reasons(unapplied: tuple[Unapplied, ...]) -> dict[str, str]:
     return {field.name: field.reason for field in unapplied if not field.partly}
 
 
-def _used(asked: GenerationParams, job: Generation) -> Mapping[str, Any]:
+def _used(params: GenerationParams, job: Generation) -> Mapping[str, Any]:
     """What was named, and what else is not neutral."""
     values = {name: getattr(job.sampling, name) for name in SAMPLERS}
     used = {
         name: value
         for name, value in values.items()
-        if name in asked.sampling.named or value != getattr(NEUTRAL, name)
+        if name in params.sampling.named or value != getattr(NEUTRAL, name)
     }
     lengths = {name: getattr(job, name) for name in _LENGTHS if getattr(job, name)}
-    return {**used, **lengths, **({"stop": asked.stop} if asked.stop else {})}
+    return {**used, **lengths, **({"stop": params.stop} if params.stop else {})}
 
 
 def _changed(
-    asked: GenerationParams, job: Generation, unapplied: Mapping[str, str]
+    params: GenerationParams, job: Generation, unapplied: Mapping[str, str]
 ) -> Mapping[str, ChangedParameter]:
-    values = {name: getattr(asked.sampling.values, name) for name in asked.sampling.named}
-    values |= {"max_tokens": asked.max_tokens} if asked.max_tokens else {}
+    values = {name: getattr(params.sampling.values, name) for name in params.sampling.named}
+    values |= {"max_tokens": params.max_tokens} if params.max_tokens else {}
     changed: dict[str, ChangedParameter] = {}
     for name, value in values.items():
         used = job.max_tokens if name == "max_tokens" else getattr(job.sampling, name)
-        written = asked.spelled.get(name, name)
+        written = params.spelled.get(name, name)
         if used != value and written not in unapplied:
             why = "as far as this model goes, or by a preset of the server's administrator"
             changed[written] = ChangedParameter(value, used, why)
@@ -132,16 +139,16 @@ _OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is ano
 
 
 def unapplied_there(
-    request: RemoteRequest, changes: RemoteChanges, asked: GenerationParams
+    request: RemoteRequest, changes: RemoteChanges, params: GenerationParams
 ) -> tuple[Unapplied, ...]:
     """What is not handed on to another server, which may know fields that we don't."""
-    dropped = _dropped(changes, asked)
-    known = {*asked.further, *({"tools[].function.strict"} if _is_chat(request) else ())}
+    dropped = _dropped(changes, params)
+    known = {*params.further, *({"tools[].function.strict"} if _is_chat(request) else ())}
     known -= changes.unapplied.keys()
     return (
-        *(Unapplied(_written(name, asked), dropped[name]) for name in sorted(dropped)),
-        *_without_field(asked),
-        *(field for field in asked.unapplied if field.name not in known),
+        *(Unapplied(_written(name, params), dropped[name]) for name in sorted(dropped)),
+        *_without_field(params),
+        *(field for field in params.unapplied if field.name not in known),
         *_loosened(request, changes),
     )
 
@@ -155,11 +162,12 @@ def _loosened(request: RemoteRequest, changes: RemoteChanges) -> Iterator[Unappl
         yield Unapplied(request.shape.field, UNCONSTRAINED, partly=True)
 
 
-def _without_field(asked: GenerationParams) -> Iterator[Unapplied]:
+def _without_field(params: GenerationParams) -> Iterator[Unapplied]:
     features = (
-        ("return_progress", asked.reports_progress),
-        ("logprobs_of", asked.logprobs_of != "content"),
-        ("return_tokens", asked.returns_tokens and not asked.streamed),
+        ("return_progress", params.reports_progress),
+        ("speculative", bool(params.drafts)),
+        ("logprobs_of", params.logprobs_of != "content"),
+        ("return_tokens", params.returns_tokens and not params.streamed),
     )
     return (Unapplied(name, NO_FIELD) for name, is_asked in features if is_asked)
 
@@ -182,7 +190,7 @@ def refuse_unapplied_there(changes: RemoteChanges, named: GenerationParams) -> N
 def parameters_sent(
     request: RemoteRequest,
     changes: RemoteChanges,
-    asked: GenerationParams,
+    params: GenerationParams,
     unapplied: tuple[Unapplied, ...],
 ) -> Parameters:
     """The report for a request sent to another server; whether that one applies them is not known
@@ -190,18 +198,18 @@ def parameters_sent(
     """
     given, replaced = request.parameters, changes.replaced
     sent = {name: value for name, value in given.items() if name not in changes.unapplied}
-    applied = {_written(name, asked): replaced.get(name, value) for name, value in sent.items()}
+    applied = {_written(name, params): replaced.get(name, value) for name, value in sent.items()}
     changed = {
-        _written(name, asked): ChangedParameter(value, replaced[name], SET)
+        _written(name, params): ChangedParameter(value, replaced[name], SET)
         for name, value in sent.items()
         if name in replaced and replaced[name] != value
     }
     return Parameters(applied, changed, _reasons(unapplied))
 
 
-def _dropped(changes: RemoteChanges, asked: GenerationParams) -> Mapping[str, str]:
+def _dropped(changes: RemoteChanges, params: GenerationParams) -> Mapping[str, str]:
     """Without the fields that change no answer (`store`), which are not missed."""
-    harmless = asked.further.keys() - {field.name for field in asked.unapplied}
+    harmless = params.further.keys() - {field.name for field in params.unapplied}
     return {name: why for name, why in changes.unapplied.items() if name not in harmless}
 
 
@@ -211,6 +219,6 @@ def _is_named(name: str, named: GenerationParams) -> bool:
     return ours in named.sampling.named or ours not in SAMPLERS
 
 
-def _written(name: str, asked: GenerationParams) -> str:
+def _written(name: str, params: GenerationParams) -> str:
     """`name` as the client wrote it."""
-    return asked.spelled.get(_OURS.get(name, name), name)
+    return params.spelled.get(_OURS.get(name, name), name)

@@ -282,7 +282,7 @@ SCHEMES = ("http", "https")
 HEADERS = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "roundhouse"}
 
 
-class Resolver(Protocol):
+class HostLookup(Protocol):
     """Resolves a host name. Raises OSError where there is none."""
 
     async def __call__(self, host: str, port: int) -> Sequence[str]: ...
@@ -301,7 +301,7 @@ class Fetching:
         self,
         limits: ImagesConfig,
         judge: Judge,
-        resolver: Resolver,
+        resolver: HostLookup,
         tls: ssl.SSLContext | None,
     ) -> None:
         self._limits = limits
@@ -509,7 +509,7 @@ class ImageLoader:
     def __init__(
         self,
         limits: ImagesConfig,
-        resolver: Resolver = system_resolver,
+        resolver: HostLookup = system_resolver,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`tls`: whose certificates are trusted; None: the usual authorities'."""

@@ -25,11 +25,12 @@ from backends.bounds import bounded
 from backends.errors import InvalidJob
 from backends.protocol import ModelContainer, Outputs, SpecialTokens
 from backends.remote import RemoteContainer
+from config.settings import Config
 from gateway.access import Access
-from gateway.answers.answer import Answer, Choice, Unsplit, jobs_of, merged, stopping
+from gateway.answers.answer import Answer, Choice, Unsplit, Whose, jobs_of, merged, stopping
 from gateway.answers.call import Call
 from gateway.answers.constraints import FREE, WITHOUT_TOOLS, AnswerConstraint, Constraints
-from gateway.answers.interpreter import SamplingOverrides
+from gateway.answers.interpreter import SamplingOverrides, as_configured
 from gateway.answers.parameters import (
     parameters,
     refuse_unapplied_here,
@@ -171,6 +172,26 @@ FALLS_BACK = frozenset({429, 500, 502, 503, 504, 529})
 log = structlog.get_logger(__name__)
 
 
+class PipelineRules(msgspec.Struct, frozen=True, kw_only=True):
+    """`strict`: sampling parameters that an engine lacks are refused. `max_choices`: of one
+    request, all its prompts together. `shares`: what is cached for one key is found by others.
+    """
+
+    strict: bool
+    max_choices: int
+    shares: bool
+
+    @classmethod
+    def of(cls, config: Config) -> "PipelineRules":
+        """As they are configured."""
+        server = config.server
+        return cls(
+            strict=server.strict_sampling,
+            max_choices=server.max_choices,
+            shares=config.kept.share,
+        )
+
+
 class Pipeline:
     """One per server."""
 
@@ -181,26 +202,20 @@ class Pipeline:
         pictures: ImageLoader,
         tokens: Tokens,
         constraints: Constraints,
-        *,
-        strict: bool,
-        max_choices: int,
+        rules: PipelineRules,
     ) -> None:
-        """`strict`: sampling parameters that an engine lacks are refused. `max_choices`: of one
-        request, all its prompts together.
-        """
         self._registry = registry
         self._presets = presets
         self._pictures = pictures
         self._tokens = tokens
         self._constraints = constraints
         self._remote = RemotePipeline(tokens, constraints)
-        self._strict = strict
-        self._max_choices = max_choices
+        self._rules = rules
         self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
 
-    def apply(self, *, strict: bool, max_choices: int) -> None:
+    def apply(self, rules: PipelineRules) -> None:
         """From the next request on."""
-        self._strict, self._max_choices = strict, max_choices
+        self._rules = rules
 
     @asynccontextmanager
     async def chat(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
@@ -259,20 +274,21 @@ class Pipeline:
         request = call.request
         if entry.files.remote is None:
             refuse_unparsed(request.answering)
-        album = await self._album(held, request, entry)
+        album = await self._album(held, request, entry) if request.has_images else None
+        request = as_configured(request, entry)
         spelled = request.answering.spelled
         prompt_field = spelled.get("messages", "messages")
         held.enter_context(as_written({**spelled, "prompt": prompt_field}))
         held.enter_context(length_explained(request))
         lease = await self._lease(held, entry.name, call)
-        asked = self._asked(request.answering)
+        params = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             if album is not None:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
             with reporting_wait(call.on_wait, lease.name):
                 return await self._remote.chat(
-                    held, LeasedRemote(lease, lease.container, call.caller), request, asked
+                    held, LeasedRemote(lease, lease.container, call.caller), request, params
                 )
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
@@ -281,7 +297,9 @@ class Pipeline:
             bound = await self._constraints.chat(request, interpreter, framed, lease.local)
         images = await held.enter_async_context(album.decoded()) if album else {}
         shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
-        budget = interpreter.budget(request, framed, lease.local)
+        budget = None
+        if request.thinking.budget is not None:
+            budget = interpreter.budget(request, framed, lease.local)
         choices = [
             Choice(
                 index,
@@ -293,20 +311,26 @@ class Pipeline:
                     stop=(),
                     constraint=bound.constraint,
                 ),
-                stopping(interpreter.splitter(request, framed), request, asked),
+                stopping(interpreter.splitter(request, framed), request, params),
                 one_call=request.one_call,
                 check=bound.check,
-                asked=asked,
+                params=params,
             )
-            for index, job in enumerate(jobs_of([prompt.tokens], asked, lease, next(self._numbers)))
+            for index, job in enumerate(
+                jobs_of([prompt.tokens], params, lease, next(self._numbers), self._whose(call))
+            )
         ]
-        return await self._answer(held, lease, choices, request.answering, bound)
+        return await self._answer(held, lease, choices, request.answering, params, bound)
+
+    def _whose(self, call: Call[ChatRequest] | Call[TextRequest]) -> Whose:
+        owner = call.access.owner
+        return Whose(owner, "" if self._rules.shares else owner, call.conversation)
 
     def _asked(self, answering: GenerationParams) -> GenerationParams:
         """With the presets, and as strict as the server is."""
-        asked = self._presets.current.over(answering)
-        strict = self._strict or answering.strict
-        return msgspec.structs.replace(asked, strict=strict)
+        params = self._presets.current.over(answering)
+        strict = self._rules.strict or answering.strict
+        return msgspec.structs.replace(params, strict=strict)
 
     async def _text(
         self, held: AsyncExitStack, call: Call[TextRequest], entry: ModelEntry
@@ -316,25 +340,27 @@ class Pipeline:
             refuse_unparsed(request.answering)
         held.enter_context(as_written(request.answering.spelled))
         lease = await self._lease(held, entry.name, call)
-        asked = self._asked(request.answering)
+        params = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with reporting_wait(call.on_wait, lease.name):
                 return await self._remote.text(
-                    held, LeasedRemote(lease, lease.container, call.caller), request, asked
+                    held, LeasedRemote(lease, lease.container, call.caller), request, params
                 )
         bound = await self._constraints.text(request.answering, lease.local)
         prompts = await text_prompts(self._tokens, request, lease.local)
-        jobs = jobs_of(prompts, asked, lease, next(self._numbers))
+        jobs = jobs_of(prompts, params, lease, next(self._numbers), self._whose(call))
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
         n, constraint = request.answering.n, bound.constraint
-        asked = msgspec.structs.replace(asked, logprobs_of="all")  # of a raw text nothing is split
+        params = msgspec.structs.replace(
+            params, logprobs_of="all"
+        )  # of a raw text nothing is split
         jobs = [msgspec.structs.replace(job, constraint=constraint) for job in jobs]
         choices = [
-            Choice(index, job, Unsplit(), prompt=index // n, check=bound.check, asked=asked)
+            Choice(index, job, Unsplit(), prompt=index // n, check=bound.check, params=params)
             for index, job in enumerate(jobs)
         ]
-        answer = await self._answer(held, lease, choices, request.answering, bound)
+        answer = await self._answer(held, lease, choices, request.answering, params, bound)
         if request.echo:
             answer.echoes = echoes(request, lease.local)
         if request.returns_prompts:
@@ -342,13 +368,13 @@ class Pipeline:
         return answer
 
     def _refuse_too_many(self, prompts: int, n: int) -> None:
-        if prompts * n <= self._max_choices:
+        if prompts * n <= self._rules.max_choices:
             return
         param = "n" if n > 1 else "prompt"
         asked = f"{prompts} prompts with n = {n} ask" if prompts > 1 else f"n = {n} asks"
         raise InvalidRequest(
             f"{param}: {asked} for {prompts * n} choices; this server gives at most "
-            f"{self._max_choices} to one request (server.max_choices).",
+            f"{self._rules.max_choices} to one request (server.max_choices).",
             param=param,
         )
 
@@ -361,8 +387,6 @@ class Pipeline:
         A request with pictures for a model without vision is refused before anything is fetched or
         loaded.
         """
-        if not request.has_images:
-            return None
         placed = images_in(request.messages)
         status = self._registry.status(entry.name)
         remote = entry.files.remote
@@ -390,13 +414,15 @@ class Pipeline:
         lease: Lease,
         choices: Sequence[Choice],
         answering: GenerationParams,
+        params: GenerationParams,
         bound: AnswerConstraint,
     ) -> Answer:
-        """Start all jobs; `held` holds them, and ends them together."""
+        """Start all jobs; `held` holds them, and ends them together. `answering` is the client's
+        own, `params` with the presets.
+        """
         info = lease.local.info
-        if self._strict or answering.strict:
+        if params.strict:
             refuse_unapplied_here(answering, info)
-        asked = self._presets.current.over(answering)
         with translated():
             try:
                 outputs = await _started(held, lease.local, choices)
@@ -408,7 +434,7 @@ class Pipeline:
                     choice.job = msgspec.structs.replace(choice.job, constraint=None)
                 outputs = await _started(held, lease.local, choices)
         source = await merged(held, choices, outputs)
-        unapplied = unapplied_here(asked, choices[0].job.sampling, info) + bound.unapplied
+        unapplied = unapplied_here(params, choices[0].job.sampling, info) + bound.unapplied
         answer = Answer(lease, unapplied, choices, source, outputs)
         if answering.reports:
             answer.parameters = parameters(answering, bounded(choices[0].job, info), unapplied)

@@ -17,46 +17,40 @@ What the client named is handed on, and nothing else: the other server has defau
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece, Tool
+from backends.protocol import AdapterScale, Cause, Ended, Generation, Output, Outputs, Piece
 from backends.remote import (
     Caller,
-    RemoteCall,
     RemoteChanges,
     RemoteChat,
     RemoteContainer,
     RemoteDelta,
     RemoteEmbedding,
+    RemoteEvent,
     RemoteEvents,
     RemoteRequest,
     RemoteRerank,
     RemoteText,
     RemoteThinking,
     RemoteUsage,
+    WriteText,
 )
 from backends.samplers import Sampling
-from gateway.answers.answer import Answer, Choice, merged, stopping
+from gateway.answers.answer import Answer, Choice, DeltaWriter, merged, stopping
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
+from gateway.answers.remote_choice import HabitKey, RemoteChoice, ThinkingHabit
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
-    ArgumentsGrown,
-    Content,
     Delta,
-    Event,
-    Finished,
-    FinishReason,
-    Reasoning,
-    ToolClosed,
-    ToolOpened,
     Usage,
 )
 from gateway.prompt import RenderedPrompt
@@ -70,8 +64,6 @@ from gateway.request import (
     TextRequest,
     Unapplied,
 )
-from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.unparsed import UnparsedCalls
 
 Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
 
@@ -82,13 +74,13 @@ _GOES_ON = {"continue_final_message": True, "add_generation_prompt": False}
 _BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
 
 
-def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Body:
-    """Everything of a chat but messages, tools, the shape and n. `asked`: with the presets."""
-    found = _shared(asked, lease)
-    if asked.logprobs is not None:
+def chat_parameters(request: ChatRequest, params: GenerationParams, lease: Lease) -> Body:
+    """Everything of a chat but messages, tools, the shape and n. `params`: with the presets."""
+    found = _shared(params, lease)
+    if params.logprobs is not None:
         found["logprobs"] = True
-        found["top_logprobs"] = asked.logprobs
-    if asked.stop_in_reasoning:
+        found["top_logprobs"] = params.logprobs
+    if params.stop_in_reasoning:
         found["stop_in_reasoning"] = True
     if request.allow_control_tokens:
         found["allow_control_tokens"] = True
@@ -108,11 +100,11 @@ def template_parameters(request: ChatRequest) -> Body:
     return found | {"add_generation_prompt": request.opens_turn}
 
 
-def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Body:
+def text_parameters(request: TextRequest, params: GenerationParams, lease: Lease) -> Body:
     """Everything of a text completion but prompts, the shape and n."""
-    found = _shared(asked, lease)
-    if asked.logprobs is not None:
-        found["logprobs"] = asked.logprobs
+    found = _shared(params, lease)
+    if params.logprobs is not None:
+        found["logprobs"] = params.logprobs
     if request.suffix is not None:
         found["suffix"] = request.suffix
     if request.add_bos is not None:
@@ -120,36 +112,43 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
     return found
 
 
-def _refuse_local_only(asked: GenerationParams) -> None:
+def _refuse_local_only(params: GenerationParams) -> None:
     """Raises InvalidRequest for what takes the model's own vocabulary or samplers."""
     where = "the model runs on another server"
-    if asked.sampling.text_biases:
+    if params.sampling.text_biases:
         text = f"logit_bias: Send token ids, because {where}."
         raise InvalidRequest(text, param="logit_bias")
-    if asked.after_samplers:
+    if params.after_samplers:
         text = f"post_sampling_probs: Not available, because {where}."
         raise InvalidRequest(text, param="post_sampling_probs")
 
 
-def _shared(asked: GenerationParams, lease: Lease) -> Body:
-    _refuse_local_only(asked)
-    found: Body = dict(asked.further)
-    if asked.slot is not None:
-        found["id_slot"] = asked.slot
-    sampling = asked.sampling.over(lease.entry.sampling.over(Sampling()))
-    for name in sorted(asked.sampling.named | lease.entry.sampling.named):
+def _shared(params: GenerationParams, lease: Lease) -> Body:
+    _refuse_local_only(params)
+    found: Body = dict(params.further)
+    if params.slot is not None:
+        found["id_slot"] = params.slot
+    if params.adapters is not None:
+        found["lora"] = [_lora(each) for each in params.adapters]
+    sampling = params.sampling.over(lease.entry.sampling.over(Sampling()))
+    for name in sorted(params.sampling.named | lease.entry.sampling.named):
         found[_SPELLED.get(name, name)] = _plain(name, getattr(sampling, name))
-    if asked.max_tokens is not None:
-        spelled = asked.spelled.get("max_tokens", "max_tokens")
-        found[spelled if spelled in _MAX_TOKENS else "max_tokens"] = asked.max_tokens
-    if asked.min_tokens:
-        found["min_tokens"] = asked.min_tokens
-    if asked.stop:
-        found["stop"] = list(asked.stop)
+    if params.max_tokens is not None:
+        spelled = params.spelled.get("max_tokens", "max_tokens")
+        found[spelled if spelled in _MAX_TOKENS else "max_tokens"] = params.max_tokens
+    if params.min_tokens:
+        found["min_tokens"] = params.min_tokens
+    if params.stop:
+        found["stop"] = list(params.stop)
     remote = lease.entry.files.remote
-    if asked.keep_alive is not None and remote is not None and remote.roundhouse:
-        found["keep_alive"] = asked.keep_alive
+    if params.keep_alive is not None and remote is not None and remote.roundhouse:
+        found["keep_alive"] = params.keep_alive
     return found
+
+
+def _lora(chosen: AdapterScale) -> Body:
+    named = "name" if isinstance(chosen.adapter, str) else "id"
+    return {named: chosen.adapter, "scale": chosen.scale}
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -212,170 +211,6 @@ def rerank_parameters(request: RerankRequest, caller: Caller) -> RemoteRerank:
 
 
 QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60
-THINK = FORMATS["think_text"]
-_OPENS = THINK.reasoning.opens if THINK.reasoning else ()
-_REASONS: Mapping[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-}
-
-_CLOSES = THINK.reasoning.closes if THINK.reasoning else ()
-
-Shown = Literal["split", "inline", "hidden"]
-
-
-class RemoteChoice:
-    """One choice of an answer, delta by delta. `raw`: all text is content, as it is. `tools`: calls
-    of them are looked for in the content, too. `whole`: it is delivered at its end, so that the end
-    of reasoning counts without its beginning, which some templates write into the prompt.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        *,
-        shown: Shown = "split",
-        raw: bool = False,
-        tools: Sequence[Tool] = (),
-        whole: bool = False,
-    ) -> None:
-        self._index = index
-        self._shown = shown
-        self._whole = whole
-        self._unparsed = UnparsedCalls(tools) if tools else None
-        self._clear = raw  # content goes out as it is: no reasoning is left to be split off
-        self._splitter: Splitter | None = None
-        self._held = ""  # the beginning of the content, while it may become a marker
-        self._kept: list[str] = []  # of a whole answer, until it is known whether it is reasoning
-        self._inside = False  # reasoning sent inline is open
-        self._calls: list[int] = []
-        self.finished = False
-
-    def take(self, remote: RemoteDelta) -> Delta | None:
-        """What a delta adds; None where that is held back. After the end nothing counts."""
-        if self.finished:
-            return Delta(self._index, (), further=remote.further) if remote.further else None
-        if (
-            self._clear
-            and self._unparsed is None
-            and not (remote.reasoning or remote.calls or remote.finished or remote.further)
-        ):
-            if remote.content:
-                return Delta(self._index, (Content(remote.content),), remote.logprobs)
-            return Delta(self._index, (), remote.logprobs) if remote.logprobs else None
-        events = tuple(self._events(remote))
-        if not (events or remote.logprobs or remote.further or self._kept):
-            return None
-        return Delta(self._index, events, remote.logprobs, further=remote.further)
-
-    def end(self) -> Delta | None:
-        """The other server ended the stream without a finish reason."""
-        return self.take(RemoteDelta(finished="tool_calls" if self._calls else "stop"))
-
-    def _events(self, remote: RemoteDelta) -> Iterator[Event]:
-        for event in self._split(remote):
-            if self._unparsed is None:
-                yield event
-            else:
-                yield from self._parsed(self._unparsed, event)
-
-    def _parsed(self, unparsed: UnparsedCalls, event: Event) -> Iterator[Event]:
-        """A server that parses calls itself writes none into its content."""
-        match event:
-            case Content(text):
-                yield from unparsed.feed(text)
-            case ToolOpened():
-                self._unparsed = None
-                yield from (*unparsed.finish(), event)
-            case Finished(reason):
-                yield from unparsed.finish()
-                called = unparsed.called and reason == "stop"
-                yield msgspec.structs.replace(event, reason="tool_calls") if called else event
-            case _:
-                yield event
-
-    def _split(self, remote: RemoteDelta) -> Iterator[Event]:
-        if remote.reasoning:
-            yield from self._thought(remote.reasoning)
-        if remote.content:
-            yield from self._said(remote.content)
-        for call in remote.calls:
-            yield from self._called(call)
-        if remote.finished is not None:
-            yield from self._ended(remote.finished, remote.stop)
-
-    def _thought(self, text: str) -> Iterator[Event]:
-        """The other server splits reasoning off: markers in the content are plain text."""
-        if self._splitter is None:
-            yield from self._unheld()
-            self._clear = self._shown != "inline"
-        if self._shown != "inline":
-            yield Reasoning(text)
-        elif self._inside:
-            yield Content(text)
-        else:
-            self._inside = True
-            yield Content(f"<think>\n{text}")
-
-    def _said(self, text: str) -> Iterator[Event]:
-        yield from self._closed()
-        if self._splitter is not None:
-            yield from self._splitter.feed(text)
-        elif self._clear:
-            yield Content(text)
-        elif self._kept:
-            self._kept.append(text)
-        else:
-            yield from self._begun(self._held + text)
-
-    def _begun(self, text: str) -> Iterator[Event]:
-        """The first characters decide: a marker of reasoning, or none, or not decidable yet."""
-        begin, self._held = text.lstrip(), ""
-        if begin.startswith(_OPENS) and self._shown != "inline":
-            self._splitter = Splitter(THINK, in_reasoning=False)
-            yield from self._splitter.feed(text)
-        elif self._shown != "inline" and any(mark.startswith(begin) for mark in _OPENS):
-            self._held = text
-        elif self._shown != "inline" and self._whole:
-            self._kept.append(text)
-        else:
-            self._clear = True
-            yield Content(text)
-
-    def _called(self, call: RemoteCall) -> Iterator[Event]:
-        yield from self._closed()
-        yield from self._unheld()
-        if call.name:
-            self._calls.append(call.index)
-            yield ToolOpened(call.index, call.id, call.name, call.further)
-        if call.arguments:
-            yield ArgumentsGrown(call.index, call.arguments)
-
-    def _ended(self, reason: str, stop: str | None) -> Iterator[Event]:
-        self.finished = True
-        yield from self._closed()
-        yield from self._unheld()
-        if self._splitter is not None:
-            yield from self._splitter.finish("stop")[:-1]
-        yield from map(ToolClosed, self._calls)
-        finish = _REASONS.get(reason, "stop")
-        yield Finished("tool_calls" if self._calls and finish == "stop" else finish, stop=stop)
-
-    def _unheld(self) -> Iterator[Event]:
-        held, self._held = "".join((self._held, *self._kept)), ""
-        self._kept.clear()
-        if any(mark in held for mark in _CLOSES):
-            self._splitter = Splitter(THINK, in_reasoning=True)
-            yield from self._splitter.feed(held)
-        elif held:
-            yield Content(held)
-
-    def _closed(self) -> Iterator[Event]:
-        if self._inside:
-            self._inside = False
-            yield Content("\n</think>\n\n")
 
 
 class RemoteAnswer(Answer):
@@ -400,13 +235,37 @@ class RemoteAnswer(Answer):
         """The deltas, those together that arrived together. Raises GatewayError."""
         with translated():
             async for events in self._events:
-                self._last = perf_counter()
-                self._first = self._first or self._last
-                deltas = [delta for event in events if (delta := self._delta(event)) is not None]
-                if deltas:
+                if deltas := self.take(events):
                     yield [await self._judged(delta) for delta in deltas]
         if last := [delta for choice in self._remote if (delta := choice.end()) is not None]:
             yield [await self._judged(delta) for delta in last]
+
+    def offer(self, writer: DeltaWriter) -> None:
+        """See `Answer.offer`."""
+        if self._check is None and len(self._remote) == 1:
+            self._events.offer(DirectDeltas(self, writer))
+
+    def texts_like(self, delta: RemoteDelta, writer: DeltaWriter) -> WriteText | None:
+        """See `EventWriter.texts_like`."""
+        choice = self._remote[delta.choice]
+        if (kind := choice.passing(delta)) is None:
+            return None
+        if (write := writer.texts(delta.choice, kind)) is None:
+            return None
+
+        def write_at(text: str) -> bool:
+            if choice.looks and (choice.tail or "<" in text):
+                return False  # it is to be looked at
+            self._last = perf_counter()
+            return write(text)
+
+        return write_at
+
+    def take(self, events: Sequence[RemoteEvent]) -> list[Delta]:
+        """The deltas of some events more."""
+        self._last = perf_counter()
+        self._first = self._first or self._last
+        return [delta for event in events if (delta := self._delta(event)) is not None]
 
     def usage(self) -> Usage:
         """By the other server's count; the times are ours."""
@@ -427,11 +286,28 @@ class RemoteAnswer(Answer):
             for delta in deltas:
                 yield delta
 
-    def _delta(self, event: RemoteDelta | RemoteUsage) -> Delta | None:
+    def _delta(self, event: RemoteEvent) -> Delta | None:
         if isinstance(event, RemoteUsage):
             self._usage = event
             return None
         return self._remote[event.choice].take(event)
+
+
+class DirectDeltas:
+    """An `EventWriter` for the events of an answer of one choice."""
+
+    def __init__(self, answer: RemoteAnswer, writer: DeltaWriter) -> None:
+        self.free = writer.free
+        self._answer = answer
+        self._writer = writer
+
+    def write(self, events: Sequence[RemoteEvent]) -> None:
+        if deltas := self._answer.take(events):
+            self._writer.write(deltas)
+            self._writer.flush()
+
+    def texts_like(self, delta: RemoteDelta) -> WriteText | None:
+        return self._answer.texts_like(delta, self._writer)
 
 
 @contextmanager
@@ -461,9 +337,13 @@ class LeasedRemote(msgspec.Struct, frozen=True):
 
 
 async def remote_chat(
-    held: AsyncExitStack, target: LeasedRemote, request: ChatRequest, asked: GenerationParams
+    held: AsyncExitStack,
+    target: LeasedRemote,
+    request: ChatRequest,
+    params: GenerationParams,
+    habit: ThinkingHabit | None = None,
 ) -> Answer:
-    """`request` handed on; `held` holds what must be given back. `asked`: with the presets.
+    """`request` handed on; `held` holds what must be given back. `params`: with the presets.
 
     Raises GatewayError.
     """
@@ -473,9 +353,9 @@ async def remote_chat(
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
         thinking=thinking_of(request),
-        parameters=chat_parameters(request, asked, target.lease),
-        shape=asked.shape,
-        n=asked.n,
+        parameters=chat_parameters(request, params, target.lease),
+        shape=params.shape,
+        n=params.n,
         caller=target.caller,
     )
     changes = remote_changes(target, remote, request.answering)
@@ -487,35 +367,36 @@ async def remote_chat(
             index,
             shown=request.thinking.shown,
             tools=request.tools if request.tool_choice != "none" else (),
-            whole=not asked.streamed,
+            whole=not params.streamed,
+            habit=habit,
         )
-        for index in range(asked.n)
+        for index in range(params.n)
     ]
-    return _answer(target.lease, changes, remote, asked, choices, events, asked_at)
+    return _answer(target.lease, changes, remote, params, choices, events, asked_at)
 
 
 async def remote_text(
-    held: AsyncExitStack, target: LeasedRemote, request: TextRequest, asked: GenerationParams
+    held: AsyncExitStack, target: LeasedRemote, request: TextRequest, params: GenerationParams
 ) -> Answer:
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
-    if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):
+    if request.echo and (params.logprobs is not None or not all(map(_is_text, request.prompts))):
         text = "echo: not with logprobs or token ids, for a model that runs on another server."
         raise InvalidRequest(text, param="echo")
     prompts = _handed(request)
     remote = RemoteText(
         prompts=prompts,
-        parameters=text_parameters(request, asked, target.lease),
-        shape=asked.shape,
-        n=asked.n,
+        parameters=text_parameters(request, params, target.lease),
+        shape=params.shape,
+        n=params.n,
         caller=target.caller,
     )
     changes = remote_changes(target, remote, request.answering)
     asked_at = perf_counter()
     with translated():
         events = await held.enter_async_context(target.container.complete(remote))
-    count = asked.n * len(prompts)
+    count = params.n * len(prompts)
     choices = [RemoteChoice(index, raw=True) for index in range(count)]
-    return _answer(target.lease, changes, remote, asked, choices, events, asked_at)
+    return _answer(target.lease, changes, remote, params, choices, events, asked_at)
 
 
 def remote_changes(
@@ -552,15 +433,15 @@ def _answer(
     lease: Lease,
     changes: RemoteChanges,
     remote: RemoteRequest,
-    asked: GenerationParams,
+    params: GenerationParams,
     choices: Sequence[RemoteChoice],
     events: RemoteEvents,
     asked_at: float,
 ) -> RemoteAnswer:
-    unapplied = unapplied_there(remote, changes, asked)
+    unapplied = unapplied_there(remote, changes, params)
     answer = RemoteAnswer(lease, unapplied, choices, events, asked_at)
-    if asked.reports:
-        answer.parameters = parameters_sent(remote, changes, asked, unapplied)
+    if params.reports:
+        answer.parameters = parameters_sent(remote, changes, params, unapplied)
     return answer
 
 
@@ -618,7 +499,7 @@ async def split_here(
     held: AsyncExitStack,
     target: LeasedRemote,
     request: ChatRequest,
-    asked: GenerationParams,
+    params: GenerationParams,
     prompt: tuple[Interpreter, RenderedPrompt],
 ) -> Answer:
     """One request for each choice; `held` holds them. Raises GatewayError."""
@@ -630,13 +511,14 @@ async def split_here(
         Choice(
             index,
             Generation(prompt=()),
-            stopping(interpreter.splitter(request, rendered.framed), request, asked),
+            stopping(interpreter.splitter(request, rendered.framed), request, params),
             one_call=request.one_call,
         )
-        for index in range(asked.n)
+        for index in range(params.n)
     ]
     remotes = [
-        _request(rendered.text, request, _varied(asked, index), target) for index in range(asked.n)
+        _request(rendered.text, request, _varied(params, index), target)
+        for index in range(params.n)
     ]
     changes = remote_changes(target, remotes[0], request.answering)
     outputs: list[Outputs] = []
@@ -645,33 +527,33 @@ async def split_here(
             events = await held.enter_async_context(target.container.complete(remote))
             outputs.append(RemoteOutputs(events))
     source = await merged(held, choices, outputs)
-    unapplied = unapplied_there(remotes[0], changes, asked)
+    unapplied = unapplied_there(remotes[0], changes, params)
     answer = Answer(target.lease, unapplied, choices, source)
-    if asked.reports:
-        answer.parameters = parameters_sent(remotes[0], changes, asked, unapplied)
+    if params.reports:
+        answer.parameters = parameters_sent(remotes[0], changes, params, unapplied)
     return answer
 
 
 def _request(
-    text: str, request: ChatRequest, asked: GenerationParams, target: LeasedRemote
+    text: str, request: ChatRequest, params: GenerationParams, target: LeasedRemote
 ) -> RemoteText:
-    raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
-    parameters = text_parameters(raw, asked, target.lease)
+    raw = TextRequest(model=request.model, prompts=(text,), answering=params)
+    parameters = text_parameters(raw, params, target.lease)
     return RemoteText(
         prompts=(text,),
         parameters=parameters,
-        shape=asked.shape,
+        shape=params.shape,
         caller=target.caller,
     )
 
 
-def _varied(asked: GenerationParams, index: int) -> GenerationParams:
+def _varied(params: GenerationParams, index: int) -> GenerationParams:
     """Stop strings are found here, in the content alone; several choices count on from one seed."""
-    values = asked.sampling.values
+    values = params.sampling.values
     if values.seed is not None and index:
         values = msgspec.structs.replace(values, seed=values.seed + index)
-    sampling = msgspec.structs.replace(asked.sampling, values=values)
-    return msgspec.structs.replace(asked, stop=(), sampling=sampling)
+    sampling = msgspec.structs.replace(params.sampling, values=values)
+    return msgspec.structs.replace(params, stop=(), sampling=sampling)
 
 
 class RemotePipeline:
@@ -680,22 +562,23 @@ class RemotePipeline:
     def __init__(self, tokens: Tokens, constraints: Constraints) -> None:
         self._tokens = tokens
         self._constraints = constraints
+        self._habits: dict[HabitKey, None] = {}
 
     async def chat(
         self,
         held: AsyncExitStack,
         target: LeasedRemote,
         request: ChatRequest,
-        asked: GenerationParams,
+        params: GenerationParams,
     ) -> Answer:
-        """`asked`: with the presets."""
+        """`params`: with the presets."""
         if target.container.splits:
-            answer = await remote_chat(held, target, request, asked)
+            answer = await remote_chat(held, target, request, params, self._habit(target, request))
         else:
             raw = await self._tokens.rendered(request, target.lease)
-            answer = await split_here(held, target, request, asked, raw)
+            answer = await split_here(held, target, request, params, raw)
         if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
-            self._check(answer, asked)
+            self._check(answer, params)
         return answer
 
     async def text(
@@ -703,13 +586,19 @@ class RemotePipeline:
         held: AsyncExitStack,
         target: LeasedRemote,
         request: TextRequest,
-        asked: GenerationParams,
+        params: GenerationParams,
     ) -> Answer:
-        """`asked`: with the presets."""
-        answer = await remote_text(held, target, request, asked)
-        self._check(answer, asked)
+        """`params`: with the presets."""
+        answer = await remote_text(held, target, request, params)
+        self._check(answer, params)
         return answer
 
-    def _check(self, answer: Answer, asked: GenerationParams) -> None:
-        if (check := self._constraints.remote(asked.shape)) is not None:
+    def _habit(self, target: LeasedRemote, request: ChatRequest) -> ThinkingHabit:
+        """Of a key's requests alone: a client can make a model write any tag."""
+        thinking = request.thinking
+        kind = (target.caller.key, target.lease.name, thinking.enabled, thinking.effort == "none")
+        return ThinkingHabit(self._habits, kind)
+
+    def _check(self, answer: Answer, params: GenerationParams) -> None:
+        if (check := self._constraints.remote(params.shape)) is not None:
             answer.check_with(check)

@@ -326,7 +326,7 @@ def _with_reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     reading = replace(traits, reasoning_field=next(fields, None))
     return replace(
         reading,
-        keeping_switches=tuple(one for one in _KEEPING if _keeps(trial, reading, one)),
+        keeping_switches=tuple(switch for switch in _KEEPING if _keeps(trial, reading, switch)),
         thinking_switches=switches,
         efforts=efforts,
         opens_reasoning=ends_open(trial.text((USER,), traits)),

@@ -173,16 +173,16 @@ def message_dict(
     """
     if image_marker is not None:
         message = replace(message, parts=_marked(message.parts, image_marker))
-    found: dict[str, Any] = {"role": message.role, "content": _content(message, traits)}
+    written: dict[str, Any] = {"role": message.role, "content": _content(message, traits)}
     if message.name is not None:
-        found["name"] = message.name
+        written["name"] = message.name
     if message.tool_call_id is not None:
-        found["tool_call_id"] = _call_id(message.tool_call_id, traits)
+        written["tool_call_id"] = _call_id(message.tool_call_id, traits)
     if message.tool_calls:
-        found["tool_calls"] = [_call_dict(call, traits) for call in message.tool_calls]
+        written["tool_calls"] = [_call_dict(call, traits) for call in message.tool_calls]
     if message.reasoning and traits.reasoning_field is not None:
-        found[traits.reasoning_field] = message.reasoning
-    return found
+        written[traits.reasoning_field] = message.reasoning
+    return written
 
 
 def tool_dict(tool: Tool) -> dict[str, Any]:
@@ -349,11 +349,16 @@ def arranged(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Messa
 
     No text is dropped and none changes its place, but for tool results: they follow their calls.
     """
-    result = with_results_matched(messages)
-    if traits.calls == "described":
-        result = with_calls_described(result)
-    result = _with_systems_placed(result, traits)
-    result = _with_calls_parted(result, traits)
+    calls = any(message.role == "tool" or message.tool_calls for message in messages)
+    result = tuple(messages)
+    if calls:
+        result = with_results_matched(result)
+        if traits.calls == "described":
+            result = with_calls_described(result)
+    if traits.system != "anywhere":
+        result = _with_systems_placed(result, traits)
+    if calls:
+        result = _with_calls_parted(result, traits)
     return _alternating(result, traits) if traits.alternates else _opened(result, traits)
 
 
@@ -364,8 +369,8 @@ def _with_systems_placed(
     messages: Sequence[Message], traits: TemplateTraits
 ) -> tuple[Message, ...]:
     """System messages where the template takes them; the others become the user's, in place."""
-    if traits.system == "anywhere" or not messages:
-        return tuple(messages)
+    if not messages:
+        return ()
     lost = traits.system_fades and messages[-1].role not in {"user", "system"}
     leading = 0 if lost or traits.system == "none" else _leading_systems(messages)
     head, rest = messages[:leading], messages[leading:]
@@ -514,14 +519,12 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True):
     raw: str  # reasoning and text as the client wrote them in tags; "" if there were none
 
 
-def continuation(request: ChatRequest) -> Continuation | None:
-    """What the answer to `request` goes on from; None if it begins anew.
+def continuation(request: ChatRequest) -> Continuation:
+    """What the answer to `request` goes on from.
 
-    Whether it does is the dialect's to say: clients of some APIs send no flag. Raises
-    InvalidRequest where there is nothing to continue.
+    That it does is the dialect's to say: clients of some APIs send no flag. Raises InvalidRequest
+    where there is nothing to continue.
     """
-    if not request.continue_final:
-        return None
     last = request.messages[-1] if request.messages else None
     if last is None or last.role != "assistant" or last.tool_calls:
         raise InvalidRequest(

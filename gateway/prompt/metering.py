@@ -161,10 +161,10 @@ class Meter:
 
     def joined_lists(self, left: Any, right: Any) -> Any:
         """`left + right`, weighed by what is known of both."""
-        one, two = self._weigh(left, MAX_DEPTH), self._weigh(right, MAX_DEPTH)
+        first, second = self._weigh(left, MAX_DEPTH), self._weigh(right, MAX_DEPTH)
         self.grow(64 + 8 * (len(left) + len(right)))
         both = left + right
-        self._keep(both, one.size + two.size, max(one.height, two.height))
+        self._keep(both, first.size + second.size, max(first.height, second.height))
         return both
 
     def _weigh(self, value: Any, depth: int) -> _Weight:
@@ -211,9 +211,9 @@ def meter() -> Meter:
 
 
 @contextmanager
-def metered(one: Meter) -> Iterator[None]:
-    """What is rendered within is charged to `one`."""
-    token = _METER.set(one)
+def metered(charged: Meter) -> Iterator[None]:
+    """What is rendered within is charged to `charged`."""
+    token = _METER.set(charged)
     try:
         yield
     finally:
@@ -268,7 +268,7 @@ def _splitting(method: Operation, breaks: str) -> Operation:
     def run(text: str, *args: Any, **named: Any) -> Any:
         given = (*args, *named.values())
         at = [arg for arg in given if isinstance(arg, str)] or breaks
-        meter().grow(PIECE * sum(str.count(text, one) for one in at))
+        meter().grow(PIECE * sum(str.count(text, separator) for separator in at))
         return method(text, *args, **named)
 
     return run
@@ -412,9 +412,9 @@ class _Format(SandboxedFormatter):
 
     def pieces(self, form: str, args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
         number = 0
-        found: list[str] = []
+        pieces: list[str] = []
         for literal, field, spec, conversion in self.parse(form):
-            found.append(clients(literal) if is_traced(form) else literal)
+            pieces.append(clients(literal) if is_traced(form) else literal)
             if field is None:
                 continue
             by_place = field[:1] in ("", ".", "[")
@@ -422,8 +422,8 @@ class _Format(SandboxedFormatter):
             number += by_place
             if "{" in (spec or ""):
                 raise TemplateError("a format within a format is more than a template needs")
-            found.append(self._written(value, spec or "", conversion))
-        return found
+            pieces.append(self._written(value, spec or "", conversion))
+        return pieces
 
     def _written(self, value: Any, spec: str, conversion: str | None) -> str:
         for digits in _DIGITS.findall(spec):
@@ -458,24 +458,24 @@ def percent(form: str, values: Any) -> str:
     keyed = False
     pieces: list[str] = []
     at = 0
-    for found in re.finditer("%", form):
-        if found.start() < at:
+    for percent in re.finditer("%", form):
+        if percent.start() < at:
             continue
-        asked = _CONVERSION.match(form, found.start())
-        if asked is None:
+        conversion = _CONVERSION.match(form, percent.start())
+        if conversion is None:
             raise TemplateError("the template uses a format that isn't known")
-        pieces.append(form[at : found.start()])
-        at = asked.end()
-        if asked["kind"] == "%":
+        pieces.append(form[at : percent.start()])
+        at = conversion.end()
+        if conversion["kind"] == "%":
             pieces.append("%")
             continue
-        if asked["key"] is not None:
-            keyed, value = True, values[asked["key"]]
+        if conversion["key"] is not None:
+            keyed, value = True, values[conversion["key"]]
         elif rest:
             value = rest.pop(0)
         else:
             raise TypeError("not enough arguments for format string")
-        pieces.append(_converted(asked, value))
+        pieces.append(_converted(conversion, value))
     if rest and not keyed and not isinstance(values, Mapping):
         raise TypeError("not all arguments converted during string formatting")
     pieces.append(form[at:])
@@ -483,16 +483,16 @@ def percent(form: str, values: Any) -> str:
     return joined(pieces)
 
 
-def _converted(asked: re.Match[str], value: Any) -> str:
-    for digits in (asked["width"], asked["places"]):
+def _converted(conversion: re.Match[str], value: Any) -> str:
+    for digits in (conversion["width"], conversion["places"]):
         if digits:
             bounded(digits[:10])
-    if asked["kind"] == "s" and not asked["width"] and asked["places"] is None:
+    if conversion["kind"] == "s" and not conversion["width"] and conversion["places"] is None:
         return shown(value)
     meter().grow(4 * meter().weight(value))
-    places = "" if asked["places"] is None else f".{asked['places']}"
+    places = "" if conversion["places"] is None else f".{conversion['places']}"
     bare = plain(value) if isinstance(value, str) else value
-    result = f"%{asked['flags']}{asked['width']}{places}{asked['kind']}" % (bare,)
+    result = f"%{conversion['flags']}{conversion['width']}{places}{conversion['kind']}" % (bare,)
     return clients(result) if is_traced(value) else result
 
 

@@ -93,13 +93,13 @@ def with_reasoning(
     switches = {
         switch.variable: switch.on if keep else switch.off for switch in traits.keeping_switches
     }
-    asked = replace(request, template_variables={**switches, **request.template_variables})
+    switched = replace(request, template_variables={**switches, **request.template_variables})
     if keep or switches.keys() & request.template_variables.keys():
-        return asked
+        return switched
     turns = [at for at, message in enumerate(request.messages) if message.role == "user"]
     last = turns[-1] if turns else 0
     earlier = (replace(message, reasoning=None) for message in request.messages[:last])
-    return replace(asked, messages=(*earlier, *request.messages[last:]))
+    return replace(switched, messages=(*earlier, *request.messages[last:]))
 
 
 def nearest_effort(effort: str, known: tuple[str, ...]) -> str:
@@ -150,6 +150,8 @@ class Rendering:
 
     def pictures(self) -> tuple[ImagePart, ...]:
         """The pictures in the text, in its order: arranging may move messages."""
+        if not self._request.has_images:
+            return ()
         return tuple(
             part
             for message in self._arranged(self._request.messages)
@@ -200,6 +202,10 @@ class Rendering:
         return closed(text) if unwanted else text
 
     def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
+        """With `reasoning`, as if the client wanted it: it wrote some already."""
+        thinking = self._request.thinking
+        if reasoning:
+            thinking = replace(thinking, enabled=True)
         native = self._traits.tools == "native"
         tools = tool_dicts(self._tools if native else (), self._traits)
         dicts = [
@@ -211,7 +217,7 @@ class Rendering:
                 **self._tokens,
                 "documents": None,
                 **given_variables(self._template.reads, tools),
-                **self._thinking_variables(reasoning=reasoning),
+                **thinking_variables(thinking, self._traits),
                 **self._request.template_variables,
                 "tools": tools,
                 "add_generation_prompt": prompt,
@@ -224,13 +230,6 @@ class Rendering:
         if self._traits.tools != "native":
             messages = with_tools_described(messages, self._tools)
         return arranged(messages, self._traits)
-
-    def _thinking_variables(self, *, reasoning: bool) -> dict[str, Any]:
-        """With `reasoning`, as if the client wanted it: it wrote some already."""
-        thinking = self._request.thinking
-        return thinking_variables(
-            replace(thinking, enabled=True) if reasoning else thinking, self._traits
-        )
 
 
 def from_clients(request: ChatRequest) -> ChatRequest:
@@ -349,14 +348,16 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
     """See `RenderedPrompt.marks`. `text`: what a template made of `messages`."""
-    spoken = next((text_of(one) for one in reversed(messages) if one.role == "user"), "")
+    spoken = next(
+        (text_of(message) for message in reversed(messages) if message.role == "user"), ""
+    )
     begins, bare = plain(spoken).strip()[:_PROBE], plain(text)
     spans = spans_of(text) or ((0, len(bare)),)
     whole = (start for start, _ in reversed(spans) if bare.startswith(begins, start))
     inside = (at for start, end in reversed(spans) if (at := bare.rfind(begins, start, end)) >= 0)
-    found = next(whole, next(inside, None)) if begins else None
+    before = next(whole, next(inside, None)) if begins else None
     behind = spans[-1][1]
-    return tuple(mark for mark in (found, behind) if mark is not None and mark < len(bare))
+    return tuple(mark for mark in (before, behind) if mark is not None and mark < len(bare))
 
 
 class ChatTemplate:
@@ -400,7 +401,7 @@ class ChatTemplate:
         """
         if not request.allow_control_tokens:
             request = from_clients(request)
-        begun = continuation(request)
+        begun = continuation(request) if request.continue_final else None
         charged = Meter(allowance, wanted)
         try:
             text, pictures = self._written(request, begun, image_marker, charged)

@@ -33,13 +33,13 @@ class TracedText(str):
         return self
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
-        found = str.__getitem__(self, key)
+        part = str.__getitem__(self, key)
         if not isinstance(key, slice):
             key = slice(at := key.__index__() % len(self), at + 1)
         start, stop, step = key.indices(len(self))
         if step != 1:
-            return clients(found) if self.spans else found
-        return traced(found, _clipped(self.spans, start, stop))
+            return clients(part) if self.spans else part
+        return traced(part, _clipped(self.spans, start, stop))
 
     def __iter__(self) -> Iterator[str]:
         return (self[at] for at in range(len(self)))
@@ -146,13 +146,13 @@ def rsplit(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
 
 def splitlines(text: str, keepends: bool = False) -> list[str]:  # noqa: FBT001, FBT002 - str's own
     """As `str.splitlines`."""
-    found: list[str] = []
+    lines: list[str] = []
     at = 0
     wholes = str.splitlines(text, keepends=True)
     for whole, line in zip(wholes, str.splitlines(text, keepends), strict=True):
-        found.append(text[at : at + len(line)])
+        lines.append(text[at : at + len(line)])
         at += len(whole)
-    return found
+    return lines
 
 
 def partition(text: str, separator: str) -> tuple[str, str, str]:
@@ -218,13 +218,13 @@ def _located(text: str, pieces: list[str], separator: str | None) -> list[str]:
     """`pieces` of `text`, in its order, with their origin."""
     if not isinstance(text, TracedText):
         return pieces
-    found: list[str] = []
+    located: list[str] = []
     at = 0
     for piece in pieces:
         at = str.find(text, piece, at) if separator is None else at
-        found.append(text[at : at + len(piece)])
+        located.append(text[at : at + len(piece)])
         at += len(piece) + len(separator or "")
-    return found
+    return located
 
 
 def _parted(text: str, parts: tuple[str, str, str]) -> tuple[str, str, str]:

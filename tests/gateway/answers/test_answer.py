@@ -201,10 +201,12 @@ class Written:
         self._turn += 1
         return self._turn % 3 != 0
 
-    def write(self, delta: Delta) -> None:
-        self._said.append(delta)
+    def write(self, deltas: Sequence[Delta]) -> None:
+        self._said.extend(deltas)
 
     def flush(self) -> None: ...
+
+    def texts(self, choice: int, kind: type[Event]) -> None: ...
 
 
 @given(st.sets(st.integers(1, len(SAID) - 1)), st.sampled_from(["Seen <", "en <b", "b", "."]))

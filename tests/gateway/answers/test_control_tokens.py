@@ -14,8 +14,8 @@ pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import bundled
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, SpecialTokens
+from backends.vocabulary import HfVocabulary
 from gateway.answers.control_tokens import PromptTokenizer, Spellings
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.request import ChatRequest, Message, TextPart, Tool, ToolCall

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from config.settings import ImagesConfig
-from gateway.answers.pictures import Address, Fetching, ImageRefused, Resolver, system_resolver
+from gateway.answers.pictures import Address, Fetching, HostLookup, ImageRefused, system_resolver
 from tests.gateway.answers.picture_hosts import (
     CERTIFICATE,
     RED,
@@ -28,7 +28,7 @@ def judge(address: Address) -> bool:
 
 
 def fetching(
-    resolver: Resolver,
+    resolver: HostLookup,
     limits: ImagesConfig = ImagesConfig(),
     tls: ssl.SSLContext | None = None,
 ) -> Fetching:

@@ -10,7 +10,14 @@ import pytest
 
 from backends.protocol import Tool
 from backends.remote import RemoteCall, RemoteDelta
-from gateway.answers.remote import RemoteChoice, Shown, reporting_wait
+from gateway.answers.remote import reporting_wait
+from gateway.answers.remote_choice import (
+    MOST_HABITS,
+    HabitKey,
+    RemoteChoice,
+    Shown,
+    ThinkingHabit,
+)
 from gateway.events import (
     ArgumentsGrown,
     Content,
@@ -76,6 +83,56 @@ def test_raw_text_is_not_looked_at() -> None:
         Content("<think>Hm.</think>"),
         STOP,
     ]
+
+
+def streamed(habit: ThinkingHabit, *texts: str, finished: str = "stop") -> list[Event]:
+    choice = RemoteChoice(0, habit=habit)
+    deltas = [*map(says, texts), RemoteDelta(finished=finished)]
+    made = [delta for one in deltas if (delta := choice.take(one)) is not None]
+    return joined([event for delta in made for event in delta.events])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_reasoning_that_begins_in_the_prompt_is_known_from_the_second_stream_on(size: int) -> None:
+    habit = ThinkingHabit({}, ("key", "model"))
+    text = "Hm.\n</think>\n\nYes."
+    cut = [text[k : k + size] for k in range(0, len(text), size)]
+
+    assert streamed(habit, *cut) == [Content(text), STOP]
+    assert streamed(habit, *cut) == [Reasoning("Hm."), Content("Yes."), STOP]
+    assert streamed(habit, *cut) == [Reasoning("Hm."), Content("Yes."), STOP]
+
+
+def test_an_answer_taken_for_reasoning_comes_as_content_at_its_end_and_the_next_at_once() -> None:
+    habit = ThinkingHabit({}, ("key", "model"))
+    habit.note(begins=True)
+
+    assert streamed(habit, "Yes", ".")[-2:] == [Content("Yes."), STOP]
+    assert streamed(habit, "Yes", ".") == [Content("Yes."), STOP]
+
+
+def test_reasoning_that_was_cut_stays_reasoning() -> None:
+    habit = ThinkingHabit({}, ("key", "model"))
+    habit.note(begins=True)
+
+    assert streamed(habit, "Hm", finished="length") == [Reasoning("Hm"), Finished("length")]
+    assert habit.begins
+
+
+def test_who_writes_about_the_tags_changes_nothing() -> None:
+    habit = ThinkingHabit({}, ("key", "model"))
+    streamed(habit, "Write <think> and ", "</think>.")
+
+    assert not habit.begins
+
+
+def test_only_so_many_habits_are_kept() -> None:
+    known: dict[HabitKey, None] = {}
+    for number in range(MOST_HABITS + 2):
+        ThinkingHabit(known, (number,)).note(begins=True)
+
+    assert len(known) == MOST_HABITS
+    assert (0,) not in known
 
 
 def test_inline_reasoning_gets_tags() -> None:

@@ -5,9 +5,10 @@ the server that runs it.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from backends.protocol import EncoderTokenizer
+from backends.protocol import EncoderTokenizer, ModelContainer
 from backends.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
 from gateway.access import Access
+from gateway.answers.interpreter import as_configured
 from gateway.answers.remote import template_parameters, thinking_of
 from gateway.answers.tokens import Tokens, pieces_of, text_of
 from gateway.errors import InvalidRequest, translated
@@ -16,7 +17,7 @@ from gateway.request import ChatRequest
 from gateway.tasks import Wanted
 
 
-class Tokenizer:
+class Tokenizers:
     """Reads and writes tokens with the model that is named, or with the one in use."""
 
     def __init__(self, registry: Registry, tokens: Tokens) -> None:
@@ -42,29 +43,53 @@ class Tokenizer:
                 asked = RemoteEncoding(text=text, special=special, add_bos=add_bos, caller=caller)
                 with translated():
                     return await remote.encode(asked)
-            return await self._tokens.of(
-                lease.tokenizer,
-                text,
-                special=special,
-                add_bos=None if add_bos else False,
-                param=param,
-            )
+            return await self._encoded(lease, text, param, special=special, add_bos=add_bos)
+
+    async def spell(
+        self,
+        model: str | None,
+        text: str,
+        access: Access,
+        caller: Caller,
+        *,
+        special: bool,
+        add_bos: bool,
+        param: str = "text",
+    ) -> tuple[Sequence[int], Sequence[bytes]]:
+        """The tokens of `text`, see `encode`, and the bytes of each."""
+        async with self.leased(model, access) as lease:
+            if isinstance(remote := lease.container, RemoteContainer):
+                asked = RemoteEncoding(text=text, special=special, add_bos=add_bos, caller=caller)
+                with translated():
+                    return await remote.spell(asked)
+            found = await self._encoded(lease, text, param, special=special, add_bos=add_bos)
+            return found, await self._pieces(lease.local, found)
+
+    async def _encoded(
+        self, lease: Lease, text: str, param: str, *, special: bool, add_bos: bool
+    ) -> tuple[int, ...]:
+        bos = None if add_bos else False
+        tokenizer = lease.tokenizer
+        return await self._tokens.of(tokenizer, text, special=special, add_bos=bos, param=param)
 
     async def pieces(
         self, model: str | None, tokens: Sequence[int], access: Access
     ) -> Sequence[bytes]:
         """The bytes of each token. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
-            container = lease.local
-            return await self._tokens.run(
-                lambda wanted: tuple(pieces_of(container, tokens, wanted)), len(tokens)
-            )
+            return await self._pieces(lease.local, tokens)
+
+    async def _pieces(self, container: ModelContainer, tokens: Sequence[int]) -> Sequence[bytes]:
+        return await self._tokens.run(
+            lambda wanted: tuple(pieces_of(container, tokens, wanted)), len(tokens)
+        )
 
     async def encode_chat(
         self, model: str | None, request: ChatRequest, access: Access, caller: Caller
     ) -> tuple[int, ...]:
         """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
+            request = as_configured(request, lease.entry)
             if isinstance(remote := lease.container, RemoteContainer):
                 with translated():
                     return await remote.encode_chat(_conversation(request, caller))
@@ -75,6 +100,7 @@ class Tokenizer:
     ) -> int:
         """How many tokens it has. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
+            request = as_configured(request, lease.entry)
             if isinstance(remote := lease.container, RemoteContainer):
                 with translated():
                     return await remote.count(_conversation(request, caller))
@@ -85,6 +111,7 @@ class Tokenizer:
     ) -> str:
         """The same prompt as text, special tokens spelled out. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
+            request = as_configured(request, lease.entry)
             if isinstance(remote := lease.container, RemoteContainer):
                 with translated():
                     return await remote.render(_conversation(request, caller))
