@@ -9,6 +9,15 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+# Coding agents that `launch` knows, by their program, and what installs each.
+AGENTS = {
+    "claude": "npm install -g @anthropic-ai/claude-code",
+    "codex": "npm install -g @openai/codex",
+    "opencode": "npm install -g opencode-ai",
+    "aider": "python -m pip install aider-install && aider-install",
+    "qwen": "npm install -g @qwen-code/qwen-code",
+    "goose": "brew install block-goose-cli",
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,8 +29,10 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
     _serve(commands)
     _listing(commands)
+    _usage(commands)
     _loading(commands)
     _chat(commands)
+    _launch(commands)
     _local(commands)
     return root
 
@@ -136,6 +147,24 @@ def _serve(commands: Commands) -> None:
         action="store_true",
         help="make an administrator's key for this run, and show it",
     )
+    command.add_argument(
+        "--join",
+        metavar="URL",
+        type=address,
+        help="offer the models at the Roundhouse at URL as well, as long as this server runs",
+    )
+    command.add_argument(
+        "--join-key",
+        metavar="KEY",
+        help="an administrator's key of that server, or env:NAME, file:PATH "
+        "(default: $ROUNDHOUSE_JOIN_KEY)",
+    )
+    command.add_argument(
+        "--advertise",
+        metavar="URL",
+        type=address,
+        help="the address that it is to call this server at (default: as it sees this machine)",
+    )
 
 
 def _listing(commands: Commands) -> None:
@@ -147,6 +176,25 @@ def _listing(commands: Commands) -> None:
     command.add_argument("--names", action="store_true", help="print only the names, one per line")
     command = _remote(commands, "ps", "listing", "list the models in memory, and queued requests")
     command.add_argument("--json", action="store_true", help="the server's answer as it is")
+
+
+def _usage(commands: Commands) -> None:
+    command = _remote(
+        commands, "usage", "listing", "show requests and tokens by key, model and day"
+    )
+    command.add_argument(
+        "--from", dest="since", metavar="DAY", help="2026-01-31; 30 days by default"
+    )
+    command.add_argument("--to", dest="until", metavar="DAY", help="the last day; today by default")
+    command.add_argument(
+        "--group",
+        metavar="NAMES",
+        default="key,model,day",
+        help="what sums are made by: key, model, day, or several with commas (default: all)",
+    )
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="as CSV, for spreadsheets")
+    form.add_argument("--json", action="store_true", help="the server's answer as it is")
 
 
 def _loading(commands: Commands) -> None:
@@ -182,6 +230,20 @@ def _chat(commands: Commands) -> None:
     )
 
 
+def _launch(commands: Commands) -> None:
+    command = _remote(commands, "launch", "launch", "run a coding agent on a model of the server")
+    command.add_argument("agent", choices=AGENTS, metavar="AGENT", help=", ".join(AGENTS))
+    command.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT", help="the agent's own, behind --"
+    )
+    command.add_argument(
+        "--model", metavar="MODEL", help="its name; default: the one in use, else the default"
+    )
+    command.add_argument(
+        "--print", action="store_true", help="print the variables and the command, run nothing"
+    )
+
+
 def _local(commands: Commands) -> None:
     command = _command(
         commands, "check", "check", "show what would be served, its memory, and problems"
@@ -191,6 +253,14 @@ def _local(commands: Commands) -> None:
     _model_dirs(command)
     _command(
         commands, "doctor", "doctor", "show engines, devices and compilers, and what is missing"
+    )
+    command = _command(
+        commands, "import", "importing", "write another program's configuration as ours"
+    )
+    command.add_argument("program", choices=["llama-swap"], help="whose configuration it is")
+    command.add_argument("file", type=Path, metavar="FILE", help="its configuration")
+    command.add_argument(
+        "--output", type=Path, metavar="FILE", help="a new file; default: print it"
     )
     _command(commands, "config", "configured", "print every option with its default (default.yaml)")
     command = _command(

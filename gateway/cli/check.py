@@ -20,7 +20,7 @@ from gateway.cli.listing import size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
-from gateway.hub.startup import present
+from gateway.hub.hub import present
 from gateway.registry import ModelEntry, Registry
 from gateway.registry.gauges import SystemGauge
 from gateway.registry.library import ModelLibrary
@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     budgets = {**total, **config.swap.memory}
     print(", ".join(f"{device}: {size(amount)}" for device, amount in budgets.items()))
     rows = [
-        _row(entry, total, budgets) for entry in library.entries() if entry.files.remote is None
+        _row(entry, total, budgets) for entry in library.entries() if entry.files.elsewhere is None
     ]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
     for model in absent:

@@ -135,8 +135,9 @@ class Finding(msgspec.Struct, frozen=True):
 def findings(config: Config, library: ModelLibrary, devices: Collection[str]) -> Iterator[Finding]:
     """`library`: the models of `config`; `devices`: this machine's."""
     yield from _folders(config)
+    named = {name for model in config.models for name in model.options.get("memory", ())}
     for device in config.swap.memory:
-        if device not in devices:
+        if device not in devices and device not in named:  # models may share what is no memory
             problem = f"this machine has no such device; available: {', '.join(devices)}"
             yield Finding(f"$.swap.memory.{device}", problem)
     for option, problem in library.unknown_names():

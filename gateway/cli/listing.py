@@ -1,4 +1,4 @@
-"""`roundhouse models` and `roundhouse ps`."""
+"""`roundhouse models`, `roundhouse ps` and `roundhouse usage`."""
 
 import json
 import os
@@ -8,10 +8,13 @@ import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
 
 from rich.cells import cell_len
+
+if TYPE_CHECKING:
+    from gateway.cli.remote import Remote
 
 GIB, MIB = 2**30, 2**20
 
@@ -25,8 +28,11 @@ def run(arguments: Namespace) -> int:
     from gateway.cli.remote import Remote  # noqa: PLC0415 - not needed without a server
 
     with Remote(arguments.url, arguments.key) as server:
+        if arguments.command == "usage":
+            return _usage(server, arguments)
         if arguments.command == "ps":
-            return _residents(server.get("/status", "models"), as_json=arguments.json)
+            kept = server.get("/v1/kept", "data")
+            return _residents(server.get("/status", "models"), kept, as_json=arguments.json)
         return _models(server.get("/v1/models", "data")["data"], arguments)
 
 
@@ -116,9 +122,9 @@ def _fits(card: Mapping[str, Any]) -> str:
     return f"evicts {size(missing)}" if missing else "yes"
 
 
-def _residents(status: Mapping[str, Any], *, as_json: bool) -> int:
+def _residents(status: Mapping[str, Any], kept: Mapping[str, Any], *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps(status, indent=2))
+        print(json.dumps({**status, "kept": kept}, indent=2))
         return 0
     rows = [
         (
@@ -137,6 +143,45 @@ def _residents(status: Mapping[str, Any], *, as_json: bool) -> int:
     table(heads, rows)
     for one in status.get("failed", ()):
         print(f"{_plain(one['model'])}: {_plain(str(one['reason']))}")
+    if kept["data"]:
+        heads_of_kept = ("KEPT", "MODEL", "TOKENS", "SIZE", "WHERE", "USED", "UNUSED FOR", "NAME")
+        print()
+        table(heads_of_kept, [_kept(one) for one in kept["data"]])
+    return 0
+
+
+def _kept(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """A kept conversation's row."""
+    return (
+        str(one["id"]),
+        str(one["model"]),
+        str(one["tokens"]),
+        size(one["size"]),
+        ", ".join(one["tiers"]),
+        str(one["uses"]),
+        _duration(one["idle"]),
+        f"{one['conversation'] or ''}{' (pinned)' if one['pinned'] else ''}",
+    )
+
+
+def _usage(server: "Remote", arguments: Namespace) -> int:
+    wanted = {"from": arguments.since, "to": arguments.until, "group": arguments.group}
+    query = urlencode({name: value for name, value in wanted.items() if value is not None})
+    if arguments.csv:
+        print(server.text(f"/v1/usage?{query}&format=csv"), end="")
+        return 0
+    found = server.get(f"/v1/usage?{query}", "group", "data")
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    groups = [str(name) for name in found["group"]]
+    numbers = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
+    rows = [
+        (*(str(row.get(name) or "") for name in groups), *(str(row[name]) for name in numbers))
+        for row in found["data"]
+    ]
+    heads = ("REQUESTS", "FAILED", "PROMPT", "CACHED", "ANSWER")
+    table((*(name.upper() for name in groups), *heads), rows)
     return 0
 
 

@@ -38,6 +38,11 @@ class Remote:
         with self._translated():
             return self._json(self._http.get(path), fields)
 
+    def text(self, path: str) -> str:
+        """An answer as it is."""
+        with self._translated():
+            return _checked(self._http.get(path)).text
+
     def post(self, path: str, body: Mapping[str, Any], *fields: str) -> Any:
         """As `get`; of an empty answer, None."""
         with self._translated():

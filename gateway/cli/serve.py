@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -32,10 +33,11 @@ from backends.threads import prepare_process
 from backends.upstream.lists import KeptLists
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
-from config.settings import Config
+from config.settings import Config, KeyConfig
 from config.values import is_on_hub, user_folder
 from gateway.app import build
 from gateway.cli.configured import (
+    COMMAND_LINE,
     findings,
     refuse_empty,
     refuse_unusable,
@@ -45,9 +47,11 @@ from gateway.cli.configured import (
 )
 from gateway.cli.listing import size
 from gateway.errors import GatewayError
+from gateway.http.auth import is_loopback
 from gateway.http.metrics import Metrics
 from gateway.hub import DownloadProgress, cached_models
-from gateway.hub.startup import brought, downloaded, log_reporter
+from gateway.hub.hub import brought, downloaded, log_reporter
+from gateway.joining import Joiner
 from gateway.logs import LogLines, Writer, configure
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, ModelProgressed, Registry
 from gateway.registry.gauges import SystemGauge
@@ -195,14 +199,18 @@ def run(arguments: Namespace) -> int:
         for name in ("host", "port")
         if (value := getattr(arguments, name)) is not None
     }
+    joining = {"url": arguments.join, "key": arguments.join_key, "advertise": arguments.advertise}
+    overrides |= {f"join.{name}": value for name, value in joining.items() if value is not None}
     file = arguments.config or locate(os.environ, Path.cwd())
     environment = dict(os.environ)
 
     new_key = f"rh-{token_urlsafe(24)}" if arguments.new_key else ""
+    lease_key = f"rh-{token_urlsafe(24)}"
 
     def understood(text: str | None) -> Config:
         config = load_text(text, file, environment, overrides=overrides, sampling=Sampling)
         config = with_keys(config, arguments.api_key, new_key, environment)
+        config = with_lease_key(config, lease_key)
         config = with_downloads(with_models(config, arguments.models, arguments.model_dir))
         check_formats(config)
         return config
@@ -252,9 +260,34 @@ def run(arguments: Namespace) -> int:
             hangup=reloader.ask,
             drain=writer.drain,
         )
+        server.joiner = joiner_of(config, lease_key)
         gc.collect()
         gc.freeze()  # what is here stays: looking for cycles in it takes a tenth of a second
         return run_server(server)
+
+
+def with_lease_key(config: Config, made: str) -> Config:
+    """With the key `made` for the server that this one joins, which has a user's rights. A server
+    that is open stays open. Raises ConfigError where the other server couldn't reach this one.
+    """
+    join, server = config.join, config.server
+    if join.url is None:
+        return config
+    is_near = is_loopback(server.host)
+    if is_near and join.advertise is None and not is_loopback(urlsplit(join.url).hostname or ""):
+        problem = f"that server can't reach {server.host} of this machine; use --host"
+        raise ConfigError(COMMAND_LINE, "--join", problem)
+    if not config.keys and (is_near or server.allow_open):
+        return config
+    key = KeyConfig(key=made, label=f"joined {join.url}")
+    return replace(config, keys=(*config.keys, key))
+
+
+def joiner_of(config: Config, lease_key: str) -> Joiner | None:
+    """`lease_key`: for the other server, where this one has keys."""
+    if config.join.url is None:
+        return None
+    return Joiner(config.join, lease_key if config.keys else None)
 
 
 def _left_out(lines: int) -> None:

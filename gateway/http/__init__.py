@@ -2,8 +2,11 @@
 of HTTP.
 
 routes/             which path does what, one file for each API
-console/            the console's files and its event stream
-openapi/            the API's documentation
+openapi.py          the API's documentation
+page.py             the console's files
+gauges.py           the console's numbers, now and in the last hour
+publishing.py       what changes in the console's lists, written into …
+feed.py             … its event stream
 services.py         the services that routes use; entries of the model lists
 auth.py             API keys to rights; without keys: requests that a web page may have caused
 exchange.py         one answer on its way to one client, as an ASGI response

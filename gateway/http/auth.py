@@ -18,10 +18,12 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from backends.remote import HOPS, Caller
-from config.consistency import HOST
+from config.loader import HOST
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import InvalidKey, NotForPages, UnsupportedMediaType
+from gateway.http.tracing import trace_headers
+from gateway.limits import Limits
 
 LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are only counted
 
@@ -49,6 +51,10 @@ class Authenticator:
     def roles(self) -> Mapping[str, int]:
         """How many keys there are of each role."""
         return self._roles
+
+    def label(self, owner: str) -> str | None:
+        """That of the key whose `Access.owner` this is; None: there is none such now."""
+        return next((one.label for _, one in self._keys if one.owner == owner), None)
 
     def apply(self, keys: Sequence[KeyConfig]) -> None:
         """From the next request on; running requests go on."""
@@ -84,6 +90,12 @@ def _access(key: KeyConfig, place: int) -> Access:
         owner=owner,
         loading_text=key.loading_text,
         label=key.label or f"key {place}",
+        limits=Limits(
+            parallel=key.parallel,
+            requests_per_minute=key.requests_per_minute,
+            tokens_per_minute=key.tokens_per_minute,
+            tokens_per_day=key.tokens_per_day,
+        ),
     )
 
 
@@ -102,6 +114,7 @@ def caller(headers: Mapping[str, str], request_id: str) -> Caller:
         request_id=request_id,
         key=presented(headers).decode("latin-1"),
         hops=headers.get(HOPS, ""),
+        trace=trace_headers(headers),
     )
 
 
@@ -199,12 +212,12 @@ class OriginGuard:
         hosts = found.get(b"host", [])  # none: HTTP/1.0, which no browser speaks
         for host in hosts:
             self._check_host(host)
-        self._check_origin(found.get(b"origin", []), hosts)
-        if method not in READING:
-            if b"origin" not in found:
-                _check_site(found.get(b"sec-fetch-site", []))
-            if _has_body(found) and _is_browsers(found):
-                _check_content_type(found.get(b"content-type", [""]))
+        if b"origin" in found:
+            self._check_origin(found[b"origin"], hosts)
+        elif b"sec-fetch-site" in found and method not in READING:
+            _check_site(found[b"sec-fetch-site"])
+        if method not in READING and _is_browsers(found) and _has_body(found):
+            _check_content_type(found.get(b"content-type", [""]))
 
     def _check_host(self, host: str) -> None:
         name = _name(host)

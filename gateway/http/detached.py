@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from gateway.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.events import Usage
-from gateway.http.sse import Plain, cancel_when_left, client_error
+from gateway.http.sse import Plain, client_error, while_connected
 from gateway.tasks import Signal, companions
 
 MOST_BYTES = 4 << 20  # of one stream; what is older is let go
@@ -380,8 +380,7 @@ class DetachedResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
-        async with companions() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
+        async with while_connected(scope, receive):
             try:
                 start = await self._answer.begun()
                 await send({**start, "headers": [*start["headers"]]})  # others may add to it

@@ -3,7 +3,9 @@
 Routes of another API add the fields that their clients read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import structlog
@@ -11,6 +13,7 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
 from gateway.access import Access
+from gateway.dialects.dialect import Dialect
 from gateway.dialects.openai import error_body
 from gateway.errors import (
     GatewayError,
@@ -20,36 +23,38 @@ from gateway.errors import (
     MethodNotAllowed,
     NotForPages,
     NotFound,
+    RateLimited,
     TooLarge,
     UnsupportedMediaType,
 )
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
+from gateway.limits import UNLIMITED
 
 log = structlog.get_logger()
 
 
 Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 
+NO_DIALECT = Dialect(name="", tag="")  # of what belongs to no API
+MOST_PATIENCE = 60.0  # seconds; OpenAI's clients don't follow a longer `retry-after`
+
 
 def handlers(
-    services: Services,
-    body_of: Callable[[GatewayError], bytes] = error_body,
-    id_headers: Sequence[str] = (),
+    services: Services, dialect: Dialect = NO_DIALECT
 ) -> dict[int | type[Exception], Handler]:
-    """How each kind of error is answered: bodies made by `body_of`, the request's id in
-    `id_headers` too.
-    """
+    """How each kind of error is answered, in the form of `dialect`."""
+    body_of = dialect.error_body or error_body
 
     def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
         line = line_of(request)
         line.outcome = error.code or error.type
-        names = dict.fromkeys(id_headers, line.id)
+        names = dict.fromkeys(dialect.id_headers, line.id)
         return Response(
             body_of(error),
             status_code=error.status_hint,
             media_type=MediaType.JSON,
-            headers={**headers(error), **names},
+            headers={**headers(error), **names, **_rates(request, services, dialect)},
         )
 
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
@@ -88,6 +93,18 @@ def _refusal(error: GatewayError) -> str | None:
             return None
 
 
+def _rates(
+    request: Request[Any, Any, Any], services: Services, dialect: Dialect
+) -> Mapping[str, str]:
+    """What its key has left; nothing where it has no limits, or isn't known."""
+    access = request.scope.get("auth")
+    if not isinstance(access, Access) or access.limits == UNLIMITED:
+        return {}
+    now = time.time()
+    allowance = services.limiter.allowance(now, access.owner, access.limits)
+    return dialect.rate_headers.of(allowance, now)
+
+
 def _route(request: Request[Any, Any, Any]) -> str:
     """As it is registered: what a client put into the path may be long."""
     return request.scope["path_template"]
@@ -96,7 +113,9 @@ def _route(request: Request[Any, Any, Any]) -> str:
 def headers(error: GatewayError) -> Mapping[str, str]:
     """When to retry, and whether an OpenAI client should retry by itself."""
     if error.retry_after is not None:
-        return {"retry-after": str(max(1, round(error.retry_after)))}
+        wait = {"retry-after": str(max(1, math.ceil(error.retry_after)))}
+        is_long = isinstance(error, RateLimited) and error.retry_after > MOST_PATIENCE
+        return {**wait, "x-should-retry": "false"} if is_long else wait
     # A client that retries a request that can't succeed only makes its user wait.
     return {"x-should-retry": "false"} if error.status_hint >= 500 else {}
 

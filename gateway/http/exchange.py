@@ -10,20 +10,22 @@ its own id, and refuses what came through it before. Knows headers; no routes an
 """
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 from msgspec.structs import replace
 
-from backends.remote import HOPS, MOST_HOPS
+from backends.remote import HOPS, MOST_HOPS, WriteText
 from gateway.answers.answer import Answer
-from gateway.answers.call import Call
+from gateway.answers.call import Call, OnWait
 from gateway.answers.encoding import Encoded, is_long
+from gateway.dialects.dialect import RATE_HEADERS, FrameTemplate, RateHeaders
 from gateway.errors import GatewayError, LoopDetected
-from gateway.events import Delta, Usage
+from gateway.events import Delta, Event, Usage
 from gateway.http.request_record import RequestRecord
 from gateway.http.sse import (
     DIRECT,
@@ -32,13 +34,14 @@ from gateway.http.sse import (
     EventStream,
     Framing,
     Plain,
-    cancel_when_left,
     client_error,
     sentence,
+    while_connected,
 )
+from gateway.limits import UNLIMITED
 from gateway.registry import Waiting
 from gateway.request import Unapplied
-from gateway.tasks import WorkerThreads, companions
+from gateway.tasks import WorkerThreads
 
 Wanted = TypeVar("Wanted")
 
@@ -62,6 +65,17 @@ class Reply(Protocol):
     def whole(self, usage: Usage) -> bytes: ...
 
 
+@runtime_checkable
+class Templated(Protocol):
+    """A reply that has frames for plain text."""
+
+    def template(self, choice: int, kind: type[Event]) -> FrameTemplate | None:
+        """The frame of some more of the text that is open, which this reply needs not see. None:
+        there is none.
+        """
+        ...
+
+
 class AskedAnswer(Protocol):
     """What a dialect parsed: the form of the answer."""
 
@@ -83,6 +97,7 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     quiet: float  # seconds of silence in a stream before something is sent to keep it alive
     framing: Framing = SSE
+    rates: RateHeaders = RATE_HEADERS
     loading: LoadingText | None = None  # what a stream says while its model is waited for
     headers: Mapping[str, str] = {}
     keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
@@ -113,6 +128,18 @@ def about(done: Done) -> dict[str, str]:
     return {name: value for name, says in HEADERS.items() if (value := says(done))}
 
 
+def left(account: RequestRecord, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
+    """The headers of what the key has left; none where it has no limits."""
+    if account.access.limits == UNLIMITED:
+        return {}
+    return names.of(account.allowance(), time.time())
+
+
+def traced(account: RequestRecord, call: Call[Wanted], on_wait: OnWait) -> Call[Wanted]:
+    """`call` as part of the request's trace; `on_wait` is told of its wait."""
+    return replace(call, on_wait=on_wait, caller=account.traced(call.caller))
+
+
 class DirectFrames:
     """The direct path of a delta to the connection without a task's wake-up, for nearly all of a
     stream. See `Answer.offer`.
@@ -124,10 +151,25 @@ class DirectFrames:
         self._reply = reply
         self._account = account
 
-    def write(self, delta: Delta) -> None:
+    def write(self, deltas: Sequence[Delta]) -> None:
         self._account.delta()
-        if frames := self._reply.delta(delta):
+        if frames := b"".join([self._reply.delta(delta) for delta in deltas]):
             self._events.write_directly(frames)
+
+    def texts(self, choice: int, kind: type[Event]) -> WriteText | None:
+        if not isinstance(self._reply, Templated):
+            return None
+        if (template := self._reply.template(choice, kind)) is None:
+            return None
+        send, render, account = self._events.send_directly, template.render, self._account.delta
+
+        def write(text: str) -> bool:
+            if not send(render(text)):
+                return False
+            account()
+            return True
+
+        return write
 
 
 class Exchange(Generic[Wanted]):
@@ -157,8 +199,7 @@ class Exchange(Generic[Wanted]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
-        async with companions() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
+        async with while_connected(scope, receive):
             if self._asked.stream:
                 report_wait = self._report_wait if self._loading is not None else None
                 events = EventStream(
@@ -181,9 +222,10 @@ class Exchange(Generic[Wanted]):
 
     async def _send(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
-            with self._account.kept(was_cut_off):
+            with self._account.kept(self._call.request, was_cut_off):
                 closing = await self._stream_answer(events)
-                await self._keep()
+                if self._options.keep is not None:
+                    await self._options.keep()
             await events.end(closing)
         except Exception as error:
             if not events.began:
@@ -197,10 +239,11 @@ class Exchange(Generic[Wanted]):
             self._account.waits(news)
             events.wait(news)
 
-        async with self._open_answer(replace(self._call, on_wait=waits)) as answer:
+        async with self._open_answer(traced(self._account, self._call, waits)) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
-            await self._introduce(events, about(answer))
+            rates = left(self._account, self._options.rates)
+            await self._introduce(events, {**about(answer), **rates})
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
             answer.offer(DirectFrames(events, reply, self._account))
@@ -218,17 +261,14 @@ class Exchange(Generic[Wanted]):
         await events.begin(headers)
 
     async def _whole(self) -> Plain:
-        with self._account.kept():
+        with self._account.kept(self._call.request):
             body = await self._whole_answer()
-            await self._keep()
+            if self._options.keep is not None:
+                await self._options.keep()
             return body
 
-    async def _keep(self) -> None:
-        if self._options.keep is not None:
-            await self._options.keep()
-
     async def _whole_answer(self) -> Plain:
-        call = replace(self._call, on_wait=self._account.waits)
+        call = traced(self._account, self._call, self._account.waits)
         async with self._open_answer(call) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
@@ -237,7 +277,8 @@ class Exchange(Generic[Wanted]):
                 for delta in deltas:
                     reply.add(delta)
             body = reply.whole(answer.usage())
-            return Plain(body, headers={**self._headers, **about(answer)})
+            rates = left(self._account, self._options.rates)
+            return Plain(body, headers={**self._headers, **about(answer), **rates})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
@@ -276,13 +317,13 @@ class EncodingResponse(Generic[Wanted]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
-        async with companions() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-            with self._account.kept():
-                encoded = await self._encode(replace(self._call, on_wait=self._account.waits))
+        async with while_connected(scope, receive):
+            with self._account.kept(self._call.request):
+                call = traced(self._account, self._call, self._account.waits)
+                encoded = await self._encode(call)
                 self._account.answered_by(encoded)
                 body = await self._written(encoded)
-            response = Plain(body, headers=about(encoded))
+            response = Plain(body, headers={**about(encoded), **left(self._account)})
             await response(scope, receive, send)
 
     async def _written(self, encoded: Encoded) -> bytes:

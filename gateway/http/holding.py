@@ -47,7 +47,7 @@ class Holdings:
             del self._held[owner]
 
 
-class Held:
+class RequestHolding:
     """What one request holds."""
 
     def __init__(self, holdings: Holdings, owner: Callable[[], str]) -> None:
@@ -60,9 +60,9 @@ class Held:
         self._holdings.take(self._owner(), size)
         self._size += size
 
-    def moved(self) -> "Held":
+    def moved(self) -> "RequestHolding":
         """All of it, for what outlives the request."""
-        other = Held(self._holdings, self._owner)
+        other = RequestHolding(self._holdings, self._owner)
         other._size, self._size = self._size, 0
         return other
 
@@ -73,9 +73,9 @@ class Held:
         self._size = 0
 
 
-def held(request: Request[Any, Any, Any]) -> Held:
+def held(request: Request[Any, Any, Any]) -> RequestHolding:
     """What a request holds."""
-    found: Held = request.scope["state"][_STATE]
+    found: RequestHolding = request.scope["state"][_STATE]
     return found
 
 
@@ -92,7 +92,7 @@ def holding(holdings: Holdings, keys: Authenticator, max_body: int) -> Callable[
                     "" if keys.is_open else presented(Headers.from_scope(scope)).decode("latin-1")
                 )
 
-            mine = Held(holdings, owner)
+            mine = RequestHolding(holdings, owner)
             scope["state"][_STATE] = mine
             size = _announced(scope)
             if size is None or LONG_BODY <= size <= max_body:
@@ -117,7 +117,7 @@ def _announced(scope: Scope) -> int | None:
     return 0
 
 
-def _counting(receive: Receive, mine: Held, size: int | None, max_body: int) -> Receive:
+def _counting(receive: Receive, mine: RequestHolding, size: int | None, max_body: int) -> Receive:
     """`receive`, which takes what is announced before it reads anything, or what comes."""
     begun, seen = False, 0
 

@@ -5,7 +5,7 @@ itself.
 Each server has its own registry of metrics, so two in one process don't share numbers. Gaps between
 tokens arrive counted by bucket already: a call for each token would cost more than its own way
 through the gateway. What llama-server counts of its decoding (`n_decode_total`,
-`n_busy_slots_per_decode`) and of its drafts is not known above the engines, and left out.
+`n_busy_slots_per_decode`) is not known above the engines, and left out.
 """
 
 import platform
@@ -32,7 +32,9 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from backends.kept.store import KeptCounts
 from backends.upstream.replicas import Replica
+from gateway.errors import RateLimited
 from gateway.events import Usage
 from gateway.http.request_record import GAPS, RequestReport
 from gateway.registry import (
@@ -61,6 +63,7 @@ class LlamaMetrics:
     def __init__(self) -> None:
         self._prompt = self._cached = self._predicted = self._longest = 0
         self._prompt_seconds = self._predicted_seconds = 0.0
+        self._drafted = self._accepted = 0
         self._steps = 0  # of answers: the first token comes with the prompt
         self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
 
@@ -73,6 +76,8 @@ class LlamaMetrics:
         self._prompt += usage.prompt_tokens - usage.cached_tokens
         self._cached += usage.cached_tokens
         self._predicted += usage.completion_tokens
+        self._drafted += usage.drafted_tokens
+        self._accepted += usage.accepted_tokens
         self._longest = max(self._longest, usage.prompt_tokens + usage.completion_tokens)
         self._prompt_seconds += usage.prefill_seconds
         self._predicted_seconds += usage.decode_seconds
@@ -103,6 +108,15 @@ class LlamaMetrics:
         )
         yield LlamaMetric(
             "n_tokens_max", "counter", "The longest prompt and answer.", self._longest
+        )
+        yield LlamaMetric(
+            "spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.", self._drafted
+        )
+        yield LlamaMetric(
+            "spec_decode_num_accepted_tokens_total",
+            "counter",
+            "Drafted tokens that came.",
+            self._accepted,
         )
         yield LlamaMetric(
             "prompt_tokens_seconds",
@@ -171,10 +185,22 @@ class Metrics:
             ("key", "kind"),
             registry=self._metrics,
         )
+        self._key_limited = Counter(
+            "roundhouse_key_limited",
+            "Requests that the limits of their key refused, by its label.",
+            ("key",),
+            registry=self._metrics,
+        )
         self._tokens = Counter(
             "roundhouse_tokens",
             "Tokens, each of one kind: prompt (computed), cached (of prompts, found in the cache), "
             "completion (of answers), reasoning (before them).",
+            ("model", "kind"),
+            registry=self._metrics,
+        )
+        self._drafts = Counter(
+            "roundhouse_draft_tokens",
+            "Tokens that were drafted to come next: drafted (all), accepted (those that came).",
             ("model", "kind"),
             registry=self._metrics,
         )
@@ -240,11 +266,13 @@ class Metrics:
         ledger: Callable[[], Ledger],
         replicas: Callable[[], Mapping[str, Sequence[Replica]]],
         keys: Callable[[], Mapping[str, int]],
+        kept: Callable[[], KeptCounts],
     ) -> None:
-        """Add memory by device, the upstreams' servers, and how many keys there are by role, as
-        they are at each scrape.
+        """Add memory by device, the upstreams' servers, how many keys there are by role, and what
+        is kept of conversations, as they are at each scrape.
         """
         self._metrics.register(_Server(ledger, replicas, keys))
+        self._metrics.register(_Kept(kept))
 
     def answered(self, report: RequestReport) -> None:
         """A request is over."""
@@ -252,8 +280,11 @@ class Metrics:
         self._requests.labels(model, report.api, report.outcome).inc()
         if report.is_fault:
             self._faults.labels(model, report.api).inc()
-        if report.key is not None:
-            self._key_requests.labels(report.key).inc()
+        key = report.access.label
+        if key is not None:
+            self._key_requests.labels(key).inc()
+            if report.outcome == RateLimited.code:
+                self._key_limited.labels(key).inc()
         self._whole.labels(model).observe(report.seconds)
         if report.first is not None:
             self._first.labels(model).observe(report.first)
@@ -263,9 +294,9 @@ class Metrics:
         if usage is not None:
             self._gaps.add(model, report.gaps, report.gaps_seconds)
             self._count(model, usage)
-            if report.key is not None:
-                self._key_tokens.labels(report.key, "prompt").inc(usage.prompt_tokens)
-                self._key_tokens.labels(report.key, "completion").inc(usage.completion_tokens)
+            if key is not None:
+                self._key_tokens.labels(key, "prompt").inc(usage.prompt_tokens)
+                self._key_tokens.labels(key, "completion").inc(usage.completion_tokens)
             self._llama.count(usage)
 
     def _count(self, model: str, usage: Usage) -> None:
@@ -277,6 +308,9 @@ class Metrics:
         }
         for kind, tokens in kinds.items():
             self._tokens.labels(model, kind).inc(max(0, tokens))
+        if usage.drafted_tokens:
+            self._drafts.labels(model, "drafted").inc(usage.drafted_tokens)
+            self._drafts.labels(model, "accepted").inc(usage.accepted_tokens)
         self._prompts.labels(model).observe(usage.prompt_tokens)
         self._cached.labels(model).observe(usage.cached_tokens)
         self._answers.labels(model).observe(usage.completion_tokens)
@@ -440,6 +474,41 @@ class _Server(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not ask a registry that isn't running yet."""
+        return ()
+
+
+class _Kept(Collector):
+    """The store of kept conversations, read when it is asked for."""
+
+    def __init__(self, counts: Callable[[], KeptCounts]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        counts = self._counts()
+        yield GaugeMetricFamily("roundhouse_kept_entries", "Kept conversations.", counts.entries)
+        sizes = {"memory": counts.memory, "disk": counts.disk}
+        yield _by("kept_bytes", "What kept conversations take.", "tier", sizes)
+        limits = {"memory": counts.memory_limit, "disk": counts.disk_limit}
+        yield _by("kept_limit_bytes", "What they may take now.", "tier", limits)
+        hits = CounterMetricFamily(
+            "roundhouse_kept_hits", "Prompts that went on from a kept one.", labels=["tier"]
+        )
+        tokens = CounterMetricFamily(
+            "roundhouse_kept_tokens", "Their tokens that weren't computed.", labels=["tier"]
+        )
+        for tier, count in counts.hits.items():
+            hits.add_metric([tier], count)
+            tokens.add_metric([tier], counts.tokens[tier])
+        yield hits
+        yield tokens
+        yield CounterMetricFamily(
+            "roundhouse_kept_saved_seconds",
+            "What computing these would have taken.",
+            counts.seconds,
+        )
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not ask a store that isn't there yet."""
         return ()
 
 

@@ -28,11 +28,15 @@ from litestar import Request
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.access import Access
+from backends.remote import Caller
+from gateway.access import ADMIN, Access
 from gateway.errors import Cancelled, GatewayError, InvalidKey, NotFound, NotSupported, ShuttingDown
 from gateway.events import Usage
 from gateway.http.auth import READING, Authenticator
+from gateway.http.tracing import Trace, Tracing
+from gateway.limits import UNLIMITED, Allowance, Charge, Limiter
 from gateway.registry import Waiting
+from gateway.request import expected_tokens
 
 LINE = "roundhouse.request"  # in a request's state: its `RequestLine`
 ID_HEADER = "x-request-id"
@@ -49,6 +53,7 @@ class RequestLine:
         """`label`: of the key that it came with, where nobody has said it before."""
         self.id = request_id
         self._label = label
+        self._access: Access | None = None
         self.began = perf_counter()
         self.status = 0  # until the answer begins
         self.outcome = ""  # an error's code; "": what the status says
@@ -62,11 +67,11 @@ class RequestLine:
 
     def sent_by(self, access: Access) -> None:
         """Whoever admitted it knows its key."""
-        self._label = lambda: access.label
+        self._access = access
 
     def key(self) -> str | None:
         """The label of the key; None: it has none that is known."""
-        return self._label()
+        return self._label() if self._access is None else self._access.label
 
     def asks_for(self, model: str) -> None:
         """The model that the client named, "" for none."""
@@ -206,7 +211,7 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     gaps_seconds: float = 0.0  # all of them together
     usage: Usage | None = None  # None: it never came to an answer
     is_fault: bool = False  # of this server, or of another one behind it; not of the client
-    key: str | None = None  # the label of the key that sent it
+    access: Access = ADMIN  # of the key that sent it
 
 
 class Waits:
@@ -260,12 +265,14 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int  # of the drafted ones, those that came
     tokens_per_second: float | None  # of the answer since its first delta
     outcome: str | None  # as in `RequestReport`, when done
     prompt: str | None  # how it ends, where prompts are shown
 
 
-class Answered(Protocol):
+class AnswerUnderWay(Protocol):
     """The model that answers a request, and the usage so far."""
 
     @property
@@ -284,13 +291,21 @@ class Answered(Protocol):
         ...
 
 
+class Books(msgspec.Struct, frozen=True):
+    """Where a server's requests are entered. `notify` is called with each one's report."""
+
+    notify: Callable[[RequestReport], None]
+    activity: "Activity"
+    limiter: Limiter
+    tracing: Tracing | None = None
+
+
 class RequestRecord:
-    """One request's. `notify` is called with the report, exactly once."""
+    """One request's, reported exactly once."""
 
     def __init__(
         self,
-        notify: Callable[[RequestReport], None],
-        activity: "Activity",
+        books: Books,
         *,
         api: Api,
         model: str,
@@ -298,15 +313,19 @@ class RequestRecord:
         access: Access,
         shows_prompt: bool = False,
     ) -> None:
-        self._notify = notify
-        self._activity = activity
+        self._notify = books.notify
+        self._activity = books.activity
+        self._limiter = books.limiter
+        self._tracing = books.tracing
+        self._trace: Trace | None = None
         self._api = api
         self._model = model
         self.request = line.id
         self._line = line
         self.access = access
+        self._charge: Charge | None = None  # of a key with limits
         self._shows_prompt = shows_prompt
-        self._answer: Answered | None = None
+        self._answer: AnswerUnderWay | None = None
         self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
         self._began_at = time()
@@ -320,14 +339,20 @@ class RequestRecord:
         self._report: RequestReport | None = None
 
     @contextmanager
-    def kept(self, was_cut_off: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    def kept(
+        self, wanted: object, was_cut_off: Callable[[], bool] = lambda: False
+    ) -> Iterator[None]:
         """Around all of the answer; the report is made when it ends, on every path.
 
-        `was_cut_off`: whether it was cancelled because the client didn't read.
+        `wanted`: the request, by which a key with limits is charged until it is known how many
+        tokens it took. `was_cut_off`: whether it was cancelled because the client didn't read.
+        Raises RateLimited.
         """
         outcome, is_fault = None, False  # cancelled: the client has left
         self._number = self._activity.began(self)
         try:
+            if self.access.limits != UNLIMITED:
+                self._charge = self._begun_charge(wanted)
             with self._cancellable():
                 yield
             outcome = "ok"
@@ -340,6 +365,29 @@ class RequestRecord:
         finally:
             gone = "send_timeout" if was_cut_off() else "left"
             self._close(outcome or gone, is_fault=is_fault)
+
+    def _begun_charge(self, wanted: object) -> Charge:
+        access, expected = self.access, expected_tokens(wanted)
+        return self._limiter.charge(time(), access.owner, access.limits, expected)
+
+    def _end_charge(self, charge: Charge) -> None:
+        if (answer := self._answer) is None:
+            charge.settle(time(), 0, began=False)
+            return
+        usage = answer.usage()
+        total = usage.prompt_tokens + usage.completion_tokens
+        charge.settle(time(), total if usage.is_counted else None)
+
+    def traced(self, caller: Caller) -> Caller:
+        """`caller`, for servers elsewhere: what they do belongs to this request's trace."""
+        if self._tracing is None:
+            return caller
+        trace = self._trace = self._tracing.begin(self._api, caller)
+        return msgspec.structs.replace(caller, trace=trace.headers, served_by=trace.served_by)
+
+    def allowance(self) -> Allowance:
+        """What the key has left."""
+        return self._limiter.allowance(time(), self.access.owner, self.access.limits)
 
     @contextmanager
     def _cancellable(self) -> Iterator[None]:
@@ -361,7 +409,7 @@ class RequestRecord:
         self._activity.moved(self._number)
         log.debug("request waits", request=self.request, stage=news.stage, position=news.position)
 
-    def answered_by(self, answer: Answered) -> None:
+    def answered_by(self, answer: AnswerUnderWay) -> None:
         """Now it is known which model answers."""
         self._answer = answer
         self._model = answer.model
@@ -386,25 +434,32 @@ class RequestRecord:
 
     def _close(self, outcome: str, *, is_fault: bool) -> None:
         answer = self._answer
-        queued, loading = self._waits.ended(perf_counter())
+        if self._charge is not None:
+            self._end_charge(self._charge)
+        if answer is None:
+            queued, loading = self._waits.ended(perf_counter())
+        else:
+            queued, loading = answer.queued_seconds, answer.load_seconds
         report = RequestReport(
             api=self._api,
             model=self._model,
             outcome=outcome,
             seconds=perf_counter() - self._began,
-            queued=answer.queued_seconds if answer else queued,
-            loading=answer.load_seconds if answer else loading,
+            queued=queued,
+            loading=loading,
             first=self._first,
             gaps=tuple(self._gaps),
             gaps_seconds=self._gaps_seconds,
             usage=answer.usage() if answer else None,
             is_fault=is_fault,
-            key=self.access.label,
+            access=self.access,
         )
         self._report = report
         self._activity.ended(self._number)
         self._log(report)
         self._notify(report)
+        if self._trace is not None:
+            self._trace.end(report)
 
     def _log(self, report: RequestReport) -> None:
         """In the request's line; in one of its own where that is written already."""
@@ -418,8 +473,12 @@ class RequestRecord:
         report, answer = self._report, self._answer
         news = self._news if answer is None and report is None else None
         seconds = report.seconds if report else perf_counter() - self._began
-        queued, loading = self._waits.until(perf_counter())
-        usage = answer.usage() if answer else Usage(prompt_tokens=0, completion_tokens=0)
+        if answer is None:
+            queued, loading = self._waits.until(perf_counter())
+            usage = Usage(prompt_tokens=0, completion_tokens=0)
+        else:
+            queued, loading = answer.queued_seconds, answer.load_seconds
+            usage = answer.usage()
         return RequestStanding(
             number=self._number,
             request=self.request,
@@ -431,13 +490,15 @@ class RequestRecord:
             percent=news.percent if news else None,
             began_at=self._began_at,
             seconds=seconds,
-            queued_seconds=answer.queued_seconds if answer else queued,
-            load_seconds=answer.load_seconds if answer else loading,
+            queued_seconds=queued,
+            load_seconds=loading,
             ttft=self._first,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             reasoning_tokens=usage.reasoning_tokens,
+            drafted_tokens=usage.drafted_tokens,
+            accepted_tokens=usage.accepted_tokens,
             tokens_per_second=self._speed(usage.completion_tokens, seconds),
             outcome=report.outcome if report else None,
             prompt=self._prompt,

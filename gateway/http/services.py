@@ -3,7 +3,8 @@
 Entries of the model lists: the registry's state as the dialects' cards.
 """
 
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,31 +21,46 @@ from gateway.answers.call import Call
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.tokenizer import Tokenizer
+from gateway.answers.tokenizers import Tokenizers
+from gateway.dialects.llamaserver.request import NO_MODEL
 from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
-from gateway.dialects.tabby.reply import CurrentModel, LoadedParameters, OutputFormat
+from gateway.dialects.tabby import CurrentModel, LoadedParameters, OutputFormat
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
-from gateway.http.console.feed import Feed
-from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.detached import (
     BackgroundAnswer,
     DetachedAnswer,
     DetachedAnswers,
     PolledAnswers,
 )
+from gateway.http.feed import Feed
+from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import Activity, RequestLine, RequestRecord, line_of
+from gateway.http.request_record import (
+    Activity,
+    Books,
+    RequestLine,
+    RequestRecord,
+    RequestReport,
+    line_of,
+)
+from gateway.http.tracing import Tracing
 from gateway.hub import Downloads, Hub, Uploads
+from gateway.joining import Announcements
+from gateway.limits import Limiter
 from gateway.logs import LogLines
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.reloading import Reloader
 from gateway.store import Store
 from gateway.tasks import WorkerThreads
+from gateway.usage import UsageBook
 
 T = TypeVar("T")
 
+# What clients call conversations in: llama-server's, and Codex'.
+CONVERSATION_HEADERS = ("x-conversation-id", "session_id", "x-session-id")
+LONGEST_CONVERSATION = 256  # characters
 LONG_BODY = 64 << 10  # bytes; read in about a millisecond
 
 
@@ -52,12 +68,14 @@ class Services(msgspec.Struct, frozen=True):
     """The packages below, as the routes use them."""
 
     reloader: Reloader
+    announcements: Announcements
     registry: Registry
     pipeline: Pipeline
     encoders: Encoders
     authenticator: Authenticator
+    limiter: Limiter
     refusals: Refusals
-    tokenizer: Tokenizer
+    tokenizers: Tokenizers
     templates: Templates
     presets: SamplingOverrides
     capabilities: Capabilities
@@ -65,6 +83,8 @@ class Services(msgspec.Struct, frozen=True):
     metrics: Metrics
     bodies: WorkerThreads
     store: Store
+    usage: UsageBook
+    tracing: Tracing | None
     background: DetachedAnswers[BackgroundAnswer]
     streams: DetachedAnswers[DetachedAnswer]
     polled: PolledAnswers
@@ -104,6 +124,12 @@ class Services(msgspec.Struct, frozen=True):
         except ModelNotFound:
             text = "No model is loaded, and there is no default for this key."
             raise ModelUnavailable(text) from None
+
+    async def meant(self, name: str, access: Access) -> ModelStatus:
+        """The model of a request whose query names one, or none, as llama-server's clients do."""
+        if name in NO_MODEL:
+            return await self.answering(access)
+        return self.status((await self.find(name, access)).name, access)
 
     def status(self, name: str, access: Access) -> ModelStatus:
         """The state of one model, as the caller may see it. Raises as `Registry.resolve`."""
@@ -175,7 +201,7 @@ class Services(msgspec.Struct, frozen=True):
                 yield from _spellings(status.unusable, status.id)
             for text in _paths_in(status.options):
                 yield from _spellings(Path(text).expanduser(), status.id)
-        for model in config.models:
+        for model in filter(lambda model: model.path, config.models):
             yield from _spellings(Path(model.path).expanduser(), model.name)
 
     def reports_loading(self, access: Access, *, asked: bool | None) -> bool:
@@ -191,6 +217,11 @@ class Services(msgspec.Struct, frozen=True):
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
 
+    def _answered(self, report: RequestReport) -> None:
+        self.metrics.answered(report)
+        ok = report.outcome in ("ok", "left", "send_timeout")
+        self.usage.count(time.time(), report.access, report.model, report.usage, ok=ok)
+
     def account(self, api: str, model: str, line: RequestLine, access: Access) -> RequestRecord:
         """A new one for a request that names `model`; only names that exist for its caller are
         counted by.
@@ -202,8 +233,7 @@ class Services(msgspec.Struct, frozen=True):
         line.asks_for(model)
         line.sent_by(access)
         return RequestRecord(
-            self.metrics.answered,
-            self.activity,
+            Books(self._answered, self.activity, self.limiter, self.tracing),
             api=api,
             model=name,
             line=line,
@@ -212,10 +242,19 @@ class Services(msgspec.Struct, frozen=True):
         )
 
 
-def call_of(request: AnyRequest, asked: T) -> Call[T]:
-    """What `request` wants done: `asked`, with its caller's rights."""
+def call_of(request: AnyRequest, asked: T, conversation: str = "") -> Call[T]:
+    """What `request` wants done: `asked`, with its caller's rights. `conversation`: which one it
+    belongs to, where its headers name none.
+    """
     by = caller(request.headers, line_of(request).id)
-    return Call(request=asked, access=request.auth, caller=by)
+    conversation = conversation_of(request.headers) or conversation
+    return Call(request=asked, access=request.auth, caller=by, conversation=conversation)
+
+
+def conversation_of(headers: Mapping[str, str]) -> str:
+    """What the client calls the conversation that its request belongs to; "" where it doesn't."""
+    named = (headers.get(name, "") for name in CONVERSATION_HEADERS)
+    return next(filter(None, named), "")[:LONGEST_CONVERSATION]
 
 
 def given(services: Services) -> Provide:
@@ -287,6 +326,7 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "status": status_wire(status),
         "why_failed": status.why_failed,
         "aliases": status.aliases,
+        "parent": status.entry.of.name if status.entry and status.entry.of else msgspec.UNSET,
         "backend": files.backend if files else None,
         "format": files.format if files else None,
         "context_length": context_length(status),
@@ -299,7 +339,7 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "remaining_time_seconds": status.remaining_seconds,
         "in_use": status.in_use,
         "waiting": status.waiting,
-        "adapters": facts.adapters,
+        "adapters": tuple(adapter.name for adapter in facts.adapters),
     }
 
 

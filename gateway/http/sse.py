@@ -6,7 +6,7 @@ Plain ASGI responses: status, headers, and a body in bytes. Spares Litestar's ow
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Protocol
 
 import anyio
@@ -112,6 +112,14 @@ class Direct(Protocol):
 
     def flush(self) -> None: ...
 
+    def calling_when_lost(self, call: Callable[[], None]) -> AbstractContextManager[None]:
+        """In the context `call` is called when the client has left; at once, if it has."""
+        ...
+
+    def send(self, body: bytes) -> bool:
+        """`write` and `flush` if it is free; False: it isn't."""
+        ...
+
 
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
@@ -183,6 +191,13 @@ class EventStream:
         """Send what was written directly."""
         if self._direct is not None:
             self._direct.flush()
+
+    def send_directly(self, frames: bytes) -> bool:
+        """`write_directly` and `flush` if it is free; False: it isn't, and nothing was sent."""
+        if self._direct is None or self._writing or self._ended or self._comment is not None:
+            return False
+        self._last = time.monotonic()
+        return self._direct.send(frames)
 
     async def end(self, frames: bytes) -> None:
         self._ended = True
@@ -283,8 +298,7 @@ class ProgressStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
-        async with companions() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
+        async with while_connected(scope, receive):
             events = EventStream(send, {}, self._quiet, framing=self._framing)
             async with events.with_comments():
                 await self._stream(events)
@@ -311,8 +325,7 @@ class WholeErrand:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
-        async with companions() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
+        async with while_connected(scope, receive):
             body = Plain(await self._run(), headers=self._headers)
             await body(scope, receive, send)
 
@@ -325,8 +338,22 @@ def client_error(error: Exception, request: str = "") -> GatewayError:
     return InternalError("Internal server error; see the server's log.")
 
 
-async def cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancel `scope` when the client is gone."""
+@asynccontextmanager
+async def while_connected(scope: Scope, receive: Receive) -> AsyncIterator[None]:
+    """The body is cancelled when the client leaves. A connection that calls back when it is lost
+    spares a request the task that waits for it, some 0.1 ms.
+    """
+    direct: Direct | None = scope["state"].get(DIRECT)
+    if direct is None:
+        async with companions() as tasks:
+            tasks.start_soon(_cancel_when_left, receive, tasks.cancel_scope)
+            yield
+    else:
+        with anyio.CancelScope() as body, direct.calling_when_lost(body.cancel):
+            yield
+
+
+async def _cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

@@ -10,7 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, Field
 
-from gateway.splitter.grammar.output import OutputGrammar
+from gateway.splitter.grammar import OutputGrammar
 from tests.gateway.http.routes.test_openai import TOOL, WEATHER, client
 from tests.gateway.http.serving import HELLO, Running, events
 

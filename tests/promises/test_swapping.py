@@ -17,17 +17,25 @@ BIG = 2_000_000_000  # bytes; the budget holds one of them
 TURNS = 3
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+# Where the first model and the second run; the small one does where the server is told.
+HOSTS = (("process", "process", "process"), ("worker", "process", "worker"))
+
+
+@pytest.fixture(scope="module", params=HOSTS, ids=["process", "mixed"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    first, second, others = request.param
     folder = tmp_path_factory.mktemp("swapping")
     models = [
-        scripted(folder, "first", "one " * 30, size_bytes=BIG, tokens_per_second=100),
-        scripted(folder, "second", "two " * 30, size_bytes=BIG, tokens_per_second=100),
+        scripted(folder, "first", "one " * 30, size_bytes=BIG, tokens_per_second=100, host=first),
+        scripted(folder, "second", "two " * 30, size_bytes=BIG, tokens_per_second=100, host=second),
         scripted(folder, "small", "three", size_bytes=1000),
         scripted(folder, "huge", size_bytes=BIG * 9),
     ]
     swap = {"memory": {"cpu": BIG * 3 // 2}, "min_stay": 0.0}
-    with served(folder, {"models": models, "swap": swap}) as server:
+    config = {"models": models, "swap": swap, "engines": {"host": others}}
+    with served(folder, config) as server:
         yield server
 
 

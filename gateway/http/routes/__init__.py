@@ -7,20 +7,8 @@ says how it is written, and one here: its `ROUTES` are the routes and what each 
 
 from importlib import import_module
 
-import msgspec
-
 from config.settings import ApisConfig
-from gateway.dialects.dialect import Dialect
-from gateway.http.openapi.models import Routes
-
-
-class Api(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder`: its module in `gateway.dialects`; "": the server's own."""
-
-    folder: str = ""
-    dialect: Dialect
-    routes: Routes
-    front: Routes = {}
+from gateway.http.openapi import Api
 
 
 def enabled_apis(switches: ApisConfig) -> list[Api]:

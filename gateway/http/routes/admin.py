@@ -1,21 +1,28 @@
-"""Roundhouse's own calls for administrators, which no other server has: reloads, and the upstreams'
-states and draining.
+"""Roundhouse's own calls, which no other server has: reloads, the upstreams' states and draining,
+usage.
 """
 
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated
+
 import msgspec
-from litestar import get, post
+from litestar import delete, get, post
+from litestar.params import Parameter
 from litestar.types import ASGIApp
 
 from backends.upstream.replicas import Replica
+from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.dialects.frames import body
-from gateway.errors import NotFound
+from gateway.errors import InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain
+from gateway.joining import Announcement
 from gateway.reloading import ReloadReport
+from gateway.usage import GROUPS, Group, Period, UsageRow, as_csv
 
 
 @post("/v1/admin/reload", status_code=200, access="admin")
@@ -34,6 +41,7 @@ class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     state: str
+    lease: float | None  # seconds until an announced server is removed; null if it is configured
     draining: bool
     busy: int  # requests under way
     asked: int
@@ -43,7 +51,7 @@ class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One upstream of the configuration."""
+    """One upstream, configured or announced."""
 
     name: str
     replicas: list[ReplicaWire]
@@ -76,16 +84,87 @@ async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(_upstreams_body(services))
 
 
+class AnnouncementWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that wants requests. `url`: its base URL; without one, `port` at the caller's
+    address. `name`: of the upstream that it is a server of; `prefix` is put before the names of its
+    models. `key`: that it is to be called with. `lease`: seconds.
+    """
+
+    url: str | None = None
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    name: str = "joined"
+    prefix: str = ""
+    key: str | None = None
+    lease: float = 30.0
+
+
+class LeaseWire(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server is listed, and for how many seconds; the same call renews the lease."""
+
+    name: str
+    url: str
+    prefix: str
+    lease: float
+
+
+@post("/v1/upstreams", status_code=200, access="admin")
+async def announce(request: AnyRequest, services: Services) -> ASGIApp:
+    """Announce a Roundhouse whose models are to be offered here, or renew its lease. It is removed
+    when the lease ends; running requests finish.
+    """
+    wire = Fields(order_object(await request.body()), {}).read(AnnouncementWire)
+    box = Announcement(
+        url=_announced_url(request, wire),
+        name=wire.name,
+        prefix=wire.prefix,
+        key=wire.key,
+        lease=wire.lease,
+    )
+    known = await services.announcements.announce(box)
+    lease = LeaseWire(name=known.name, url=known.url, prefix=known.prefix, lease=known.lease)
+    return Plain(msgspec.json.encode(lease))
+
+
+def _announced_url(request: AnyRequest, wire: AnnouncementWire) -> str:
+    """Raises InvalidRequest."""
+    if wire.url is not None:
+        return wire.url
+    if wire.port is None or request.client is None:
+        raise InvalidRequest("url: Expected the server's base URL, or its port.", param="url")
+    host = request.client.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{wire.port}"
+
+
+@delete("/v1/upstreams", status_code=200, access="admin")
+async def withdraw(
+    request: AnyRequest, services: Services, *, name: str = "joined", url: str = ""
+) -> ASGIApp:
+    """Remove an announced server: running requests finish. The states of all servers are
+    returned.
+    """
+    audit(request, "withdraw", server=url)
+    if not await services.announcements.withdraw(name, url):
+        raise NotFound(f"No server {url!r:.200} of upstream {name!r:.100} was announced.")
+    return Plain(_upstreams_body(services))
+
+
 def _upstreams_body(services: Services) -> bytes:
-    found = services.registry.fleet.replicas().items()
-    return body([UpstreamWire(name=name, replicas=[*map(_wire, all_)]) for name, all_ in found])
+    leases = services.announcements.leases()
+    wires = [
+        UpstreamWire(
+            name=name, replicas=[_wire(one, leases.get((name, one.url))) for one in replicas]
+        )
+        for name, replicas in services.registry.fleet.replicas().items()
+    ]
+    return body(wires)
 
 
-def _wire(replica: Replica) -> ReplicaWire:
+def _wire(replica: Replica, lease: float | None) -> ReplicaWire:
     fault = replica.silence or replica.fault
     return ReplicaWire(
         url=replica.url,
         state=replica.state,
+        lease=lease,
         draining=replica.draining,
         busy=replica.busy,
         asked=replica.asked,
@@ -95,8 +174,74 @@ def _wire(replica: Replica) -> ReplicaWire:
     )
 
 
+LONG_AGO = timedelta(days=29)  # before the last day, where no first one is given
+
+
+class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage in a period of days in UTC, in sums by `group`."""
+
+    object: str = "usage"
+    first: str = msgspec.field(name="from")
+    last: str = msgspec.field(name="to")
+    group: Sequence[str]
+    data: Sequence[UsageRow]
+
+
+@get("/v1/usage", access="user")
+async def usage(
+    request: AnyRequest,
+    services: Services,
+    *,
+    first: Annotated[str, Parameter(query="from")] = "",
+    last: Annotated[str, Parameter(query="to")] = "",
+    group: str = "key,model,day",
+    form: Annotated[str, Parameter(query="format")] = "",
+) -> ASGIApp:
+    """Get requests and tokens by `group` (`key`, `model`, `day`, or several of them), from the day
+    `from` to the day `to` in UTC (`2026-01-31`); by default, of the last 30 days. Administrators
+    get the usage of all keys, users that of their own. With `format=csv`, or `Accept: text/csv`, as
+    CSV.
+    """
+    until = _day(last, "to") if last else datetime.now(UTC).date()
+    since = _day(first, "from") if first else until - LONG_AGO
+    groups = _groups(group)
+    access = request.auth
+    owner = None if access.role == "admin" else access.owner
+    rows = await services.usage.read(Period(since, until), groups, owner)
+    if form == "csv" or (not form and "text/csv" in request.headers.get("accept", "")):
+        text = await services.bodies.run(lambda _wanted: as_csv(rows, groups).encode())
+        return Plain(text, media_type=b"text/csv; charset=utf-8")
+    wire = UsageWire(first=str(since), last=str(until), group=groups, data=rows)
+    return Plain(await services.bodies.run(lambda _wanted: msgspec.json.encode(wire)))
+
+
+def _day(text: str, param: str) -> date:
+    """Raises InvalidRequest."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        explained = f"{param}: Expected a day like 2026-01-31, got {text[:40]!r}."
+        raise InvalidRequest(explained, param=param) from None
+
+
+def _groups(text: str) -> Sequence[Group]:
+    """In the order of `GROUPS`. Raises InvalidRequest."""
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if unknown := sorted(names - {*GROUPS}):
+        explained = f"group: Expected key, model or day, got {unknown[0][:40]!r}."
+        raise InvalidRequest(explained, param="group")
+    return [name for name in GROUPS if name in names]
+
+
 ROUTES: Routes = {
+    usage: Described(gives=(UsageWire,)),
     reload: Described(gives=(ReloadReport,)),
     upstreams: Described(gives=(list[UpstreamWire],)),
+    announce: Described(
+        takes=AnnouncementWire,
+        gives=(LeaseWire,),
+        examples={"A server": {"url": "http://127.0.0.1:9", "name": "spare", "lease": 1}},
+    ),
+    withdraw: Described(gives=(list[UpstreamWire],)),
     drain: Described(takes=DrainWire, gives=(list[UpstreamWire],)),
 }

@@ -19,8 +19,7 @@ from gateway.dialects.anthropic.request import AnsweringWire, ConversationWire
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import Exchange, WireOptions, ignoring
-from gateway.http.openapi.bodies import USER
-from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
+from gateway.http.openapi import DEFAULT, USER, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
@@ -55,6 +54,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
         WireOptions(
             quiet=services.config.server.comment_after,
             framing=PINGS,
+            rates=anthropic.DIALECT.rate_headers,
             headers={anthropic.ID_HEADER: request_id},
         ),
     )
@@ -69,7 +69,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
-        count = await services.tokenizer.count_chat(asked.model, asked, request.auth, by)
+        count = await services.tokenizers.count_chat(asked.model, asked, request.auth, by)
         return anthropic.count_body(count)
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()

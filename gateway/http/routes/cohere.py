@@ -22,13 +22,12 @@ from gateway.dialects.cohere.request import (
     Tokenized,
     TokenizeWire,
 )
+from gateway.dialects.dialect import body
 from gateway.dialects.fields import read_fields
-from gateway.dialects.frames import body
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.openapi.bodies import TOOL, USER
-from gateway.http.openapi.models import Body, Described, Routes
+from gateway.http.openapi import TOOL, USER, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import Plain
@@ -71,12 +70,11 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text."""
     asked = read_fields(await request.body()).read(TokenizeWire)
-    name = await services.tokenizer.named(asked.model, request.auth)
+    name = await services.tokenizers.named(asked.model, request.auth)
     by = caller(request.headers, line_of(request).id)
-    tokens = await services.tokenizer.encode(
+    tokens, pieces = await services.tokenizers.spell(
         name, asked.text, request.auth, by, special=False, add_bos=False
     )
-    pieces = await services.tokenizer.pieces(name, tokens, request.auth)
     texts = [piece.decode(errors="replace") for piece in pieces]
     return Plain(body(Tokenized(tokens, texts)))
 
@@ -86,7 +84,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Convert tokens to text."""
     asked = read_fields(await request.body()).read(DetokenizeWire)
     by = caller(request.headers, line_of(request).id)
-    text = await services.tokenizer.decode(asked.model, asked.tokens, request.auth, by)
+    text = await services.tokenizers.decode(asked.model, asked.tokens, request.auth, by)
     return Plain(body(Detokenized(text)))
 
 

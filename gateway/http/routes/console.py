@@ -20,20 +20,20 @@ from litestar.types import ASGIApp
 
 from config.changes import MASK, Effect, effect_of, masked, masked_text
 from config.errors import ConfigError
-from config.facts import OptionFacts, all_facts
 from config.loader import DEFAULT, OptionOrigin
+from config.schema import OptionFacts, all_facts
 from config.settings import ApisConfig, Config
 from config.shape import value_of
 from gateway.access import Access
 from gateway.dialects import openai
+from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.dialects.frames import body
 from gateway.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest
-from gateway.http.console.feed import seen_event, seen_gauges, seen_history, seen_model
-from gateway.http.console.gauges import GaugesWire, HistoryWire, ModelWire
-from gateway.http.console.publishing import model_updates
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.feed import seen_event, seen_gauges, seen_history, seen_model
+from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
+from gateway.http.openapi import Described, Routes
+from gateway.http.publishing import model_updates
 from gateway.http.request_record import RequestStanding, audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand

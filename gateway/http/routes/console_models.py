@@ -18,20 +18,19 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from backends.samplers import ROWS, Number, Sampling, Slider
-from config.facts import OptionFacts, facts
 from config.models import written
+from config.schema import OptionFacts, facts
 from config.settings import ModelConfig
 from config.values import hub_id
 from gateway.access import Access
 from gateway.answers.parameters import unsupported
+from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest
-from gateway.http.console.gauges import ModelWire
-from gateway.http.console.publishing import model_updates
-from gateway.http.openapi.bodies import NAMED
-from gateway.http.openapi.models import DEFAULT, Described, Routes
+from gateway.http.gauges import ModelWire
+from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
+from gateway.http.publishing import model_updates
 from gateway.http.request_record import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
@@ -128,7 +127,7 @@ def _free_options(services: Services, asked: Mapping[str, Any]) -> Mapping[str, 
 async def _local(services: Services, name: str, access: Access) -> ModelEntry:
     """The model, where it runs here. Raises InvalidRequest for any other."""
     entry = await services.find(name, access)
-    if entry.files.remote is not None:
+    if entry.files.elsewhere is not None:
         text = f"{entry.name} runs on another server, which has its own options."
         raise InvalidRequest(text, param="model")
     return entry

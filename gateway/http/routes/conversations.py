@@ -11,7 +11,7 @@ from gateway.dialects.responses import items, stored
 from gateway.errors import NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.holding import held
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.openapi import Described, Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.store import KeptConversation, KeptItem, fresh_id

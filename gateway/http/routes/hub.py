@@ -10,14 +10,12 @@ from litestar import delete, post
 from litestar.types import ASGIApp
 
 from gateway.access import Access
-from gateway.dialects import openai
-from gateway.dialects.frames import body, frame
+from gateway.dialects import openai, tabby
+from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
-from gateway.dialects.tabby import reply
-from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
@@ -35,14 +33,14 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
 
     With `text/event-stream` in `Accept`, or with `stream`, the progress is streamed.
     """
-    wire_order = wants.read(await request.body(), wants.Download)
+    wire_order = tabby.read(await request.body(), tabby.Download)
     order = _order(wire_order)
     audit(request, "download", repository=order.repository)
     if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
 
         async def whole() -> bytes:
             path = await _timed(fetched(services, order), wire_order.timeout)
-            return body(reply.Downloaded(path))
+            return body(tabby.Downloaded(path))
 
         return WholeErrand(whole)
 
@@ -54,7 +52,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-def _order(asked: wants.Download) -> Order:
+def _order(asked: tabby.Download) -> Order:
     if asked.repo_type != "model":
         raise InvalidRequest("repo_type: only models can be downloaded", param="repo_type")
     return msgspec.structs.replace(
@@ -125,7 +123,7 @@ def _event(
     status: Literal["downloading", "finished"], step: DownloadProgress, path: str | None = None
 ) -> bytes:
     return frame(
-        reply.DownloadEvent(
+        tabby.DownloadEvent(
             status=status,
             file=step.file,
             done=step.done,
@@ -184,6 +182,7 @@ async def deletion(services: Services, model: str, access: Access) -> Callable[[
 
     async def delete_files() -> None:
         await services.registry.unload(entry.name)
+        services.registry.kept.store.drop(lambda one: one.model == str(entry.files.path))
         await services.hub.delete(paths)
         await services.registry.refresh()
 
@@ -204,9 +203,9 @@ def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
 
 TABBY_ROUTES: Routes = {
     download: Described(
-        takes=wants.Download,
-        gives=(reply.Downloaded,),
-        events=(reply.DownloadEvent,),
+        takes=tabby.Download,
+        gives=(tabby.Downloaded,),
+        events=(tabby.DownloadEvent,),
     ),
 }
 LLAMASERVER_ROUTES: Routes = {

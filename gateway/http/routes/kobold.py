@@ -13,16 +13,14 @@ from litestar.types import ASGIApp
 from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.dialects import kobold
+from gateway.dialects.dialect import body
 from gateway.dialects.fields import fields_of, order_object, read_fields
-from gateway.dialects.frames import body
-from gateway.dialects.kobold import request as wire
 from gateway.dialects.parameters import SamplingWire
 from gateway.events import Usage
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import NO_USAGE, Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
-from gateway.http.openapi.bodies import STRING
-from gateway.http.openapi.models import Body, Described, Routes
+from gateway.http.openapi import STRING, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import JSON, SSE, Plain
@@ -97,15 +95,15 @@ async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
 
 def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
     texts = services.polled.texts(access.owner, key) or ("",)
-    return Plain(body(wire.Results([wire.Result(text=text) for text in texts])))
+    return Plain(body(kobold.Results([kobold.Result(text=text) for text in texts])))
 
 
 @post("/api/extra/abort", access="user")
 async def abort(request: AnyRequest, services: Services) -> ASGIApp:
     """Stop the caller's generation with this key; without a key, the only one that has none."""
     key = kobold.read_keyed(await request.body()).genkey
-    found: wire.Word = "true" if services.polled.abort(request.auth.owner, key) else "false"
-    return Plain(body(wire.Aborted(found, found)))
+    found: kobold.Word = "true" if services.polled.abort(request.auth.owner, key) else "false"
+    return Plain(body(kobold.Aborted(found, found)))
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -115,9 +113,9 @@ async def abort(request: AnyRequest, services: Services) -> ASGIApp:
 async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text and count its tokens."""
     asked = await services.read(
-        lambda content: read_fields(content).read(wire.TokenCount), await request.body()
+        lambda content: read_fields(content).read(kobold.TokenCount), await request.body()
     )
-    tokens = await services.tokenizer.encode(
+    tokens = await services.tokenizers.encode(
         asked.model,
         asked.prompt,
         request.auth,
@@ -125,18 +123,18 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
         special=True,
         add_bos=asked.special,
     )
-    return Plain(body(wire.TokensWire(len(tokens), tokens)))
+    return Plain(body(kobold.TokensWire(len(tokens), tokens)))
 
 
 @post("/api/extra/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Convert tokens to text."""
     asked = await services.read(
-        lambda content: read_fields(content).read(wire.Detokenize), await request.body()
+        lambda content: read_fields(content).read(kobold.Detokenize), await request.body()
     )
     by = caller(request.headers, line_of(request).id)
-    text = await services.tokenizer.decode(asked.model, asked.ids, request.auth, by)
-    return Plain(body(wire.Detokenized(text)))
+    text = await services.tokenizers.decode(asked.model, asked.ids, request.auth, by)
+    return Plain(body(kobold.Detokenized(text)))
 
 
 # ------------------------------------------------------------------------------------ what there is
@@ -145,7 +143,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 @get(["/api/v1/model", "/api/latest/model"], access="user")
 async def model(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the name of the model that answers requests."""
-    return Plain(body(wire.TextValue((await services.answering(request.auth)).id)))
+    return Plain(body(kobold.TextValue((await services.answering(request.auth)).id)))
 
 
 @get(
@@ -159,13 +157,13 @@ async def model(request: AnyRequest, services: Services) -> ASGIApp:
 async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the model's context length in tokens."""
     status = await services.answering(request.auth)
-    return Plain(body(wire.NumberValue(_context(status))))
+    return Plain(body(kobold.NumberValue(_context(status))))
 
 
 @get(["/api/v1/config/max_length", "/api/latest/config/max_length"], access="user")
 async def max_length() -> ASGIApp:
     """Get the default length of an answer in tokens."""
-    return Plain(body(wire.NumberValue(wire.MAX_LENGTH)))
+    return Plain(body(kobold.NumberValue(kobold.MAX_LENGTH)))
 
 
 def _context(status: ModelStatus) -> int:
@@ -177,20 +175,20 @@ def _context(status: ModelStatus) -> int:
 @get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"], access="open")
 async def soft_prompts() -> ASGIApp:
     """List soft prompts. Always empty, because no engine supports them."""
-    return Plain(body(wire.SoftPrompts()))
+    return Plain(body(kobold.SoftPrompts()))
 
 
 @get(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="open")
 async def soft_prompt() -> ASGIApp:
     """Get the active soft prompt. Always empty."""
-    return Plain(body(wire.SoftPrompt()))
+    return Plain(body(kobold.SoftPrompt()))
 
 
 @put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="user")
 async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
     """Set the soft prompt. Only the empty one is valid."""
     fields = fields_of(order_object(await request.body()))
-    if fields.read(wire.SoftPrompt).value:
+    if fields.read(kobold.SoftPrompt).value:
         raise fields.wrong("value", "Soft prompts are not supported.")
     return Plain(b"{}")
 
@@ -198,20 +196,20 @@ async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
 @get(["/api/v1/info/version", "/api/latest/info/version"], access="open")
 async def united_version() -> ASGIApp:
     """Get the version of the supported KoboldAI API."""
-    return Plain(body(wire.TextValue(UNITED)))
+    return Plain(body(kobold.TextValue(UNITED)))
 
 
 @get("/api/extra/version", access="open")
 async def cpp_version(services: Services) -> ASGIApp:
     """Get the version of the supported KoboldCpp API."""
-    return Plain(body(wire.KoboldVersion(protected=not services.authenticator.is_open)))
+    return Plain(body(kobold.KoboldVersion(protected=not services.authenticator.is_open)))
 
 
 @get("/api/extra/perf", access="user")
 async def perf(request: AnyRequest, services: Services) -> ASGIApp:
     """Get statistics of the caller's last generation and the server's load."""
     last, statuses = services.polled.last(request.auth.owner), services.visible(request.auth)
-    found = wire.Perf(
+    found = kobold.Perf(
         last_process=last.usage.prefill_seconds,
         last_eval=last.usage.decode_seconds,
         last_token_count=last.usage.completion_tokens,
@@ -228,7 +226,7 @@ async def perf(request: AnyRequest, services: Services) -> ASGIApp:
 KOBOLD = Body(
     name="KoboldGenerateRequest",
     about="A prompt to continue, in KoboldAI's format.",
-    shapes=(wire.GenerateWire, SamplingWire),
+    shapes=(kobold.GenerateWire, SamplingWire),
     further={
         "banned_tokens": {"type": "array", "items": STRING, "description": "Texts, not ids."},
         "custom_token_bans": {**STRING, "description": "Ids of tokens, with commas between."},
@@ -249,30 +247,30 @@ _KOBOLD_EXAMPLE = {
 }
 
 ROUTES: Routes = {
-    generate: Described(takes=KOBOLD, gives=(wire.Results,), examples=_KOBOLD_EXAMPLE),
-    generate_stream: Described(takes=KOBOLD, events=(wire.TokenStep,), examples=_KOBOLD_EXAMPLE),
-    check: Described(gives=(wire.Results,)),
+    generate: Described(takes=KOBOLD, gives=(kobold.Results,), examples=_KOBOLD_EXAMPLE),
+    generate_stream: Described(takes=KOBOLD, events=(kobold.TokenStep,), examples=_KOBOLD_EXAMPLE),
+    check: Described(gives=(kobold.Results,)),
     check_keyed: Described(
-        takes=wire.Keyed, gives=(wire.Results,), examples={"A key": {"genkey": "KCPP1234"}}
+        takes=kobold.Keyed, gives=(kobold.Results,), examples={"A key": {"genkey": "KCPP1234"}}
     ),
     abort: Described(
-        takes=wire.Keyed, gives=(wire.Aborted,), examples={"A key": {"genkey": "KCPP1234"}}
+        takes=kobold.Keyed, gives=(kobold.Aborted,), examples={"A key": {"genkey": "KCPP1234"}}
     ),
     token_count: Described(
-        takes=wire.TokenCount, gives=(wire.TokensWire,), examples={"A text": {"prompt": "Hi"}}
+        takes=kobold.TokenCount, gives=(kobold.TokensWire,), examples={"A text": {"prompt": "Hi"}}
     ),
     detokenize: Described(
-        takes=wire.Detokenize, gives=(wire.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
+        takes=kobold.Detokenize, gives=(kobold.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
     ),
-    model: Described(gives=(wire.TextValue,)),
-    max_context_length: Described(gives=(wire.NumberValue,)),
-    max_length: Described(gives=(wire.NumberValue,)),
-    soft_prompts: Described(gives=(wire.SoftPrompts,)),
-    soft_prompt: Described(gives=(wire.SoftPrompt,)),
+    model: Described(gives=(kobold.TextValue,)),
+    max_context_length: Described(gives=(kobold.NumberValue,)),
+    max_length: Described(gives=(kobold.NumberValue,)),
+    soft_prompts: Described(gives=(kobold.SoftPrompts,)),
+    soft_prompt: Described(gives=(kobold.SoftPrompt,)),
     set_soft_prompt: Described(
-        takes=wire.SoftPrompt, gives=(dict[str, Any],), examples={"None": {"value": ""}}
+        takes=kobold.SoftPrompt, gives=(dict[str, Any],), examples={"None": {"value": ""}}
     ),
-    united_version: Described(gives=(wire.TextValue,)),
-    cpp_version: Described(gives=(wire.KoboldVersion,)),
-    perf: Described(gives=(wire.Perf,)),
+    united_version: Described(gives=(kobold.TextValue,)),
+    cpp_version: Described(gives=(kobold.KoboldVersion,)),
+    perf: Described(gives=(kobold.Perf,)),
 }

@@ -21,10 +21,11 @@ from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import reply as wires
-from gateway.dialects.ollama.presets import CopyWire, CreateWire
 from gateway.dialects.ollama.request import (
     AnsweringWire,
     ChatWire,
+    CopyWire,
+    CreateWire,
     GenerateWire,
     NamedModel,
     OptionsWire,
@@ -33,8 +34,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.openapi.bodies import NAMED, USER
-from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Routes
+from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described, Routes
 from gateway.http.request_record import audit, line_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services, call_of

@@ -13,9 +13,9 @@ from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.anthropic.reply import ModelPage, ModelWire
 from gateway.dialects.llamaserver.request import asks_own_form
+from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.openai.chat_reply import ChatChunk, ChatCompletion
 from gateway.dialects.openai.embeddings import EmbeddingList, EmbeddingsWire, PooledList
-from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
@@ -24,10 +24,9 @@ from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedAnswer, DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
-from gateway.http.openapi.bodies import CHAT, SHAPES, TOOL, USER
-from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
+from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described, Routes
 from gateway.http.request_record import line_of
-from gateway.http.routes.llamaserver.completions import checked_conversation, embedded
+from gateway.http.routes.llamaserver import checked_conversation, embedded
 from gateway.http.services import Services, call_of, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus

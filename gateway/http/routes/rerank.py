@@ -8,7 +8,7 @@ from litestar.types import ASGIApp
 from gateway.dialects import rerank as dialect
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 

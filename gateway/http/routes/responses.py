@@ -31,8 +31,8 @@ from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, 
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
-from gateway.http.holding import Held, held
-from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
+from gateway.http.holding import RequestHolding, held
+from gateway.http.openapi import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import RequestLine, line_of
 from gateway.http.routes import conversations
 from gateway.http.services import LONG_BODY, Services, call_of
@@ -119,7 +119,8 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _asked(request, services, request.auth, exchange)
     making = _Making(services, request.auth, exchange)
     await making.prepare()
-    call, line = call_of(request, asked), line_of(request)
+    call = call_of(request, asked, exchange.conversation or "")
+    line = line_of(request)
     if not exchange.background:
         return making.to_client(call, line, in_background=False)
     return await _in_background(making, call, line.apart(), held(request))
@@ -134,7 +135,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
         return stored.tokens_body(
-            await services.tokenizer.count_chat(asked.model, asked, request.auth, by)
+            await services.tokenizers.count_chat(asked.model, asked, request.auth, by)
         )
 
     return WholeErrand(whole)
@@ -231,7 +232,7 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
 
 
 async def _in_background(
-    making: _Making, call: Call[ChatRequest], line: RequestLine, request_holds: Held
+    making: _Making, call: Call[ChatRequest], line: RequestLine, request_holds: RequestHolding
 ) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply

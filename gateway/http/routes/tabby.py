@@ -17,12 +17,10 @@ from litestar.types import ASGIApp
 
 from gateway.access import Access
 from gateway.answers.interpreter import Chosen, preset
-from gateway.dialects import openai
-from gateway.dialects.frames import body
-from gateway.dialects.openai.models import ModelCard, ModelList
-from gateway.dialects.tabby import reply
-from gateway.dialects.tabby import request as wants
-from gateway.dialects.tabby.request import Translation, engine_options
+from gateway.dialects import openai, tabby
+from gateway.dialects.dialect import body
+from gateway.dialects.models import ModelCard, ModelList
+from gateway.dialects.tabby import Translation, engine_options
 from gateway.errors import (
     GatewayError,
     InvalidRequest,
@@ -33,8 +31,7 @@ from gateway.errors import (
 )
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import ignoring
-from gateway.http.openapi.bodies import NAMED
-from gateway.http.openapi.models import DEFAULT, Described, Routes
+from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
 from gateway.http.request_record import audit, line_of
 from gateway.http.routes import hub
 from gateway.http.services import Services, card, current_card
@@ -70,7 +67,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/model/embedding/load", access="admin")
 async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load an embedding model. The response is sent when it is loaded."""
-    order = wants.read(await request.body(), wants.EmbeddingLoad)
+    order = tabby.read(await request.body(), tabby.EmbeddingLoad)
     entry = await services.find(order.embedding_model_name, request.auth)
     require_task(entry, "embed")
     audit(request, "load", model=entry.name)
@@ -79,7 +76,7 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         await services.registry.load(entry.name)
-        return reply.embedding_load_body()
+        return tabby.embedding_load_body()
 
     return WholeErrand(whole, ignoring(unapplied))
 
@@ -93,7 +90,7 @@ async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
         for one in services.usable(request.auth):
             if one.task == "embed" and one.state in ("loading", "loaded"):
                 await services.registry.unload(one.id)
-        return reply.NULL
+        return tabby.NULL
 
     return WholeErrand(whole)
 
@@ -130,7 +127,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load a model and stream the progress. With `Accept: application/json`, one response is sent
     at the end.
     """
-    order = wants.read_load(await request.body())
+    order = tabby.read_load(await request.body())
     entry = await services.find(order.model, request.auth)
     template = await _template(services, order.template) if order.template else None
     options = _options(order, entry, services, request.auth) or None
@@ -149,7 +146,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
             async with loading() as news:
                 async for _ in news:
                     pass
-            return reply.load_body()
+            return tabby.load_body()
 
         return WholeErrand(whole)
 
@@ -163,14 +160,14 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 def _options(
-    order: wants.LoadRequest, entry: ModelEntry, services: Services, access: Access
+    order: tabby.LoadRequest, entry: ModelEntry, services: Services, access: Access
 ) -> Mapping[str, Any]:
     """The options to load with. Raises InvalidRequest for what it doesn't know."""
     files = entry.files
     if order.backend not in (None, files.backend):
         text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
         raise InvalidRequest(text, param="backend")
-    if files.remote is not None:
+    if files.elsewhere is not None:
         if order.asked or order.draft is not None:
             raise InvalidRequest(f"{entry.name} runs on another server, which has its own options")
         return {}
@@ -188,7 +185,7 @@ def _options(
 
 
 def _vision(
-    order: wants.LoadRequest, entry: ModelEntry, own: Mapping[str, Translation]
+    order: tabby.LoadRequest, entry: ModelEntry, own: Mapping[str, Translation]
 ) -> Mapping[str, Any]:
     """Images are on where a model takes them; some engines can load it without."""
     sees = "image" in entry.files.modalities
@@ -202,7 +199,7 @@ def _vision(
 
 async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
     """Progress as it comes; comments while it waits in line. The load outlives its listeners."""
-    load_reply = reply.LoadReply()
+    load_reply = tabby.LoadReply()
     async for waiting in news:
         if waiting.progress is None:
             events.wait(waiting)
@@ -216,13 +213,13 @@ async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
 @post("/v1/model/unload", access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all models. `force` aborts running answers."""
-    order = wants.read(await request.body(), wants.UnloadRequest)
+    order = tabby.read(await request.body(), tabby.UnloadRequest)
     audit(request, "unload", model=order.model)
 
     async def whole() -> bytes:
         if not await unload_models(services, order.model, request.auth, force=order.force):
             raise ModelUnavailable("No model is loaded.")
-        return reply.NULL
+        return tabby.NULL
 
     return WholeErrand(whole)
 
@@ -261,7 +258,7 @@ async def unload_models(
 @get("/v1/auth/permission", access="user")
 async def permission(request: AnyRequest) -> ASGIApp:
     """Get the permissions of the caller's key."""
-    return Plain(reply.permission(is_admin=request.auth.role == "admin"))
+    return Plain(tabby.permission(is_admin=request.auth.role == "admin"))
 
 
 # ------------------------------------------------------------------------------------------- tokens
@@ -271,10 +268,10 @@ async def permission(request: AnyRequest) -> ASGIApp:
 async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text, or the prompt of a conversation."""
     data = await request.body()
-    order = await services.read(lambda body: wants.read_long(body, wants.Encode), data)
+    order = await services.read(lambda body: tabby.read_long(body, tabby.Encode), data)
     by = caller(request.headers, line_of(request).id)
     if isinstance(order.text, str):
-        tokens = await services.tokenizer.encode(
+        tokens = await services.tokenizers.encode(
             order.model,
             order.text,
             request.auth,
@@ -283,23 +280,23 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
             add_bos=order.add_bos_token,
         )
     else:
-        chat = await services.read(lambda body: openai.read_chat(wants.as_chat(body)), data)
-        tokens = await services.tokenizer.encode_chat(order.model, chat.request, request.auth, by)
-    return Plain(body(reply.TabbyTokens(tokens, len(tokens))))
+        chat = await services.read(lambda body: openai.read_chat(tabby.as_chat(body)), data)
+        tokens = await services.tokenizers.encode_chat(order.model, chat.request, request.auth, by)
+    return Plain(body(tabby.TabbyTokens(tokens, len(tokens))))
 
 
 @post("/v1/token/decode", access="user")
 async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     """Convert tokens to text."""
     order = await services.read(
-        lambda body: wants.read_long(body, wants.Decode), await request.body()
+        lambda body: tabby.read_long(body, tabby.Decode), await request.body()
     )
     special = order.decode_special_tokens
     by = caller(request.headers, line_of(request).id)
-    text = await services.tokenizer.decode(
+    text = await services.tokenizers.decode(
         order.model, order.tokens, request.auth, by, special=special
     )
-    return Plain(body(reply.TabbyText(text)))
+    return Plain(body(tabby.TabbyText(text)))
 
 
 # ---------------------------------------------------------------------------------------- templates
@@ -309,20 +306,20 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
 async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
     """List the available templates. Users see only the active ones."""
     if request.auth.role == "admin":
-        return Plain(body(reply.Names(services.templates.names())))
+        return Plain(body(tabby.Names(services.templates.names())))
     chosen = (services.templates.chosen(one.id) for one in services.visible(request.auth))
-    return Plain(body(reply.Names(tuple(sorted({name for name in chosen if name})))))
+    return Plain(body(tabby.Names(tuple(sorted({name for name in chosen if name})))))
 
 
 @post("/v1/template/switch", access="admin")
 async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """Switch the template of one model, by default of the loaded model in use."""
-    order = wants.read(await request.body(), wants.TemplateSwitch)
+    order = tabby.read(await request.body(), tabby.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
-    name = await services.tokenizer.named(order.model, request.auth)
+    name = await services.tokenizers.named(order.model, request.auth)
     audit(request, "switch template", model=name, template=order.prompt_template_name)
     services.templates.switch(name, chosen)
-    return Plain(reply.NULL)
+    return Plain(tabby.NULL)
 
 
 async def _template(services: Services, name: str) -> Chosen:
@@ -333,11 +330,11 @@ async def _template(services: Services, name: str) -> Chosen:
 @post("/v1/template/unload", access="admin")
 async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Restore the model's own template."""
-    order = wants.read(await request.body(), wants.TemplateUnload)
-    name = await services.tokenizer.named(order.model, request.auth)
+    order = tabby.read(await request.body(), tabby.TemplateUnload)
+    name = await services.tokenizers.named(order.model, request.auth)
     audit(request, "unload template", model=name)
     services.templates.unload(name)
-    return Plain(reply.NULL)
+    return Plain(tabby.NULL)
 
 
 # ---------------------------------------------------------------------------------------- overrides
@@ -348,7 +345,7 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the active sampling overrides. Administrators also get the available presets."""
     current = services.presets.current
     names = services.presets.names() if request.auth.role == "admin" else ()
-    shown = reply.Overrides(
+    shown = tabby.Overrides(
         selected_preset=current.name, overrides=current.overrides, presets=names
     )
     return Plain(body(shown))
@@ -357,7 +354,7 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/sampling/override/switch", access="admin")
 async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """Activate a preset by name, or the overrides in the body."""
-    order = wants.read(await request.body(), wants.OverrideSwitch)
+    order = tabby.read(await request.body(), tabby.OverrideSwitch)
     audit(request, "switch sampling overrides", preset=order.preset)
     if order.preset:
         services.presets.switch(await to_thread.run_sync(services.presets.read, order.preset))
@@ -365,7 +362,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
         services.presets.switch(preset(order.overrides))
     else:
         raise InvalidRequest("Name a preset, or send the overrides.", param="preset")
-    return Plain(reply.NULL)
+    return Plain(tabby.NULL)
 
 
 @post("/v1/sampling/override/unload", access="admin")
@@ -373,7 +370,7 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Remove the sampling overrides."""
     audit(request, "unload sampling overrides")
     services.presets.unload()
-    return Plain(reply.NULL)
+    return Plain(tabby.NULL)
 
 
 # ------------------------------------------------------------------------------------------
@@ -381,17 +378,22 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 @get(["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")
-async def loras() -> ASGIApp:
-    """List adapters. Always empty, because no engine can change the adapters of a loaded model."""
-    return Plain(body(reply.Names()))
+async def loras(request: AnyRequest, services: Services) -> ASGIApp:
+    """List the adapters of the model in use, otherwise of the default, with the scales that count
+    where a request names none.
+    """
+    status = await services.answering(request.auth)
+    facts = services.facts(status)
+    adapters = facts.adapters if facts is not None else ()
+    return Plain(body(tabby.Names(tuple(tabby.LoraCard(one.name, one.scale) for one in adapters))))
 
 
 @post(["/v1/lora/load", "/v1/lora/unload"], access="admin")
 async def lora_load() -> ASGIApp:
     """Not supported. The error describes how adapters are configured."""
     raise InvalidRequest(
-        "No engine here changes adapters of a loaded model. "
-        "Name them in the model's options (adapters) and load it again.",
+        "No engine here loads adapters into a loaded model. Name them in the model's options "
+        "(adapters) and load it again; requests choose of them (lora).",
         param="loras",
     )
 
@@ -403,7 +405,7 @@ async def lora_load() -> ASGIApp:
 async def service_info(services: Services) -> ASGIApp:
     """Describe this server and the APIs it supports."""
     apis = services.config.apis
-    return Plain(reply.service_info(openai=apis.openai, koboldai=apis.kobold))
+    return Plain(tabby.service_info(openai=apis.openai, koboldai=apis.kobold))
 
 
 def wants_json(headers: Mapping[str, str]) -> bool:
@@ -414,46 +416,46 @@ def wants_json(headers: Mapping[str, str]) -> bool:
 
 ROUTES: Routes = {
     model_list: Described(gives=(ModelList,)),
-    current_model: Described(gives=(reply.CurrentModel,)),
+    current_model: Described(gives=(tabby.CurrentModel,)),
     load: Described(
-        takes=wants.LoadWire,
-        gives=(reply.TabbyLoadEvent,),
-        events=(reply.TabbyLoadEvent,),
+        takes=tabby.LoadWire,
+        gives=(tabby.TabbyLoadEvent,),
+        events=(tabby.TabbyLoadEvent,),
         examples={"A model": {"model_name": DEFAULT}},
     ),
     unload: Described(
-        takes=wants.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
+        takes=tabby.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
     ),
-    permission: Described(gives=(reply.Permission,)),
+    permission: Described(gives=(tabby.Permission,)),
     encode: Described(
-        takes=wants.Encode,
-        gives=(reply.TabbyTokens,),
+        takes=tabby.Encode,
+        gives=(tabby.TabbyTokens,),
         examples={
             "A text": {"text": "Hello"},
             "A conversation": {"text": [{"role": "user", "content": "Hello"}]},
         },
     ),
     decode: Described(
-        takes=wants.Decode,
-        gives=(reply.TabbyText,),
+        takes=tabby.Decode,
+        gives=(tabby.TabbyText,),
         examples={"Tokens": {"tokens": [5, 6]}},
     ),
-    template_list: Described(gives=(reply.Names,)),
-    template_switch: Described(takes=wants.TemplateSwitch, gives=(None,)),
-    template_unload: Described(takes=wants.TemplateUnload, gives=(None,), examples=NAMED),
-    overrides: Described(gives=(reply.Overrides,)),
+    template_list: Described(gives=(tabby.Names,)),
+    template_switch: Described(takes=tabby.TemplateSwitch, gives=(None,)),
+    template_unload: Described(takes=tabby.TemplateUnload, gives=(None,), examples=NAMED),
+    overrides: Described(gives=(tabby.Overrides,)),
     override_switch: Described(
-        takes=wants.OverrideSwitch,
+        takes=tabby.OverrideSwitch,
         gives=(None,),
         examples={"A temperature": {"overrides": {"temperature": {"override": 0.7}}}},
     ),
     override_unload: Described(gives=(None,)),
-    loras: Described(gives=(reply.Names,)),
-    lora_load: Described(takes=wants.LoraLoad),
-    service_info: Described(gives=(reply.ServiceInfo,)),
+    loras: Described(gives=(tabby.Names,)),
+    lora_load: Described(takes=tabby.LoraLoad),
+    service_info: Described(gives=(tabby.ServiceInfo,)),
     embedding_list: Described(gives=(ModelList,)),
     current_embedding: Described(gives=(ModelCard,)),
-    embedding_load: Described(takes=wants.EmbeddingLoad, gives=(reply.TabbyLoadEvent,)),
+    embedding_load: Described(takes=tabby.EmbeddingLoad, gives=(tabby.TabbyLoadEvent,)),
     embedding_unload: Described(gives=(None,)),
     **hub.TABBY_ROUTES,
 }

@@ -12,12 +12,12 @@ from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from gateway.dialects import tgi
-from gateway.dialects.frames import body
+from gateway.dialects.dialect import body
 from gateway.dialects.parameters import MAX_STOPS
-from gateway.dialects.tgi.request import EmbedWire, Generated, GenerateWire, InfoWire, StreamStep
+from gateway.dialects.tgi import EmbedWire, Generated, GenerateWire, InfoWire, StreamStep
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import Plain
@@ -56,7 +56,7 @@ async def _generated(
 ) -> ASGIApp:
     read = partial(tgi.read_generate, stream=stream)
     exchange = await services.read(read, await request.body())
-    name = await services.tokenizer.named(exchange.request.model, request.auth)
+    name = await services.tokenizers.named(exchange.request.model, request.auth)
     asked = replace(exchange.request, model=name)
     return Exchange(
         services.pipeline.text,

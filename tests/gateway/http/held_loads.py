@@ -9,8 +9,7 @@ import anyio
 from backends.catalog import BACKENDS, Backend, Catalog, ContainerModule, ModelFiles
 from backends.driver import DrivenContainer
 from backends.protocol import ModelContainer, Progress, Report
-from backends.scripted.engine import ScriptedEngine
-from backends.scripted.files import read
+from backends.scripted import ScriptedEngine, read
 from config.engines import EngineOptions, ScriptedOptions
 
 

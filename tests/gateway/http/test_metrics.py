@@ -21,11 +21,13 @@ from gateway.http.metrics import Metrics
 from gateway.http.request_record import (
     GAPS,
     Activity,
+    Books,
     RequestLine,
     RequestRecord,
     RequestReport,
     Waits,
 )
+from gateway.limits import Limiter
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state
 from tests.hang import HANG
@@ -168,9 +170,13 @@ async def test_an_account_is_reported_once_whatever_happens() -> None:
 
     def answer(error: BaseException | None) -> None:
         record = RequestRecord(
-            reports.append, Activity(), api="chat", model="a", line=RequestLine("r"), access=ADMIN
+            Books(reports.append, Activity(), Limiter()),
+            api="chat",
+            model="a",
+            line=RequestLine("r"),
+            access=ADMIN,
         )
-        with record.kept():
+        with record.kept(0):
             if error is not None:
                 raise error
 

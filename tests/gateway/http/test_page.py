@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from config.settings import ConsoleConfig, KeyConfig
-from gateway.http.console.files import FOLDER
+from gateway.http.page import FOLDER
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio

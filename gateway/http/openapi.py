@@ -1,15 +1,22 @@
-"""The two documents, made at the first request for them, and their routes.
+"""The API's documentation, as OpenAPI 3.1 and as a page for people.
 
-The document as one page of HTML: no scripts, no network, all of it in one file.
+Litestar lists the routes, their parameters and descriptions; the types of their bodies and answers,
+which no handler's signature says, because bodies are read as bytes, are in each module's `ROUTES`.
+A body is often read by several structs, each of which takes its part, and a field of ours may have
+several names: `Body` puts together what a client may write.
+
+Both documents are made at the first request for one. The page has no scripts and needs no network.
 """
 
 import json
+import re
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from anyio import to_thread
@@ -19,16 +26,264 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
+from msgspec import inspect
 
-from gateway.dialects.openai.models import ErrorEnvelope
-from gateway.http.openapi.models import Described, Schema, SchemaModels
-from gateway.http.routes import Api
+from gateway.dialects.dialect import Dialect
+from gateway.dialects.fields import SPELLINGS
+from gateway.dialects.models import ErrorEnvelope
+from gateway.dialects.openai import messages, request
+from gateway.dialects.parameters import SamplingWire
 from gateway.http.sse import Plain
+
+Schema = dict[str, Any]
+REF = "#/components/schemas/"
+OWN = "Roundhouse"
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that several structs read. `further`: fields that none of them names, with their
+    schemas; `names`: what clients of this API call fields that have other names elsewhere;
+    `needs`: bodies that `further` refers to.
+    """
+
+    name: str
+    about: str
+    shapes: tuple[type[msgspec.Struct], ...]
+    further: Mapping[str, Schema] = {}
+    names: Mapping[str, tuple[str, ...]] = {}
+    needs: "tuple[Body, ...]" = ()
+
+    def called(self, field: str) -> tuple[str, ...]:
+        """What clients write for one of our fields, the usual name first."""
+        return self.names.get(field) or SPELLINGS.get(field, (field,))
+
+
+class SchemaModels:
+    """The components of one document. Knows no routes."""
+
+    def __init__(self, kinds: Sequence[Any], apis: Mapping[str, str]) -> None:
+        """`kinds`: types and `Body`s, all that will be referred to. `apis`: what components of an
+        API begin with, by its module in `gateway.dialects`; those of all others with `OWN`.
+        """
+        bodies = [kind for kind in kinds if isinstance(kind, Body)]
+        bodies += [needed for one in bodies for needed in one.needs]
+        shown = [kind for kind in kinds if not isinstance(kind, Body)]
+        types = list(dict.fromkeys([*shown, *(shape for one in bodies for shape in one.shapes)]))
+        refs, known = msgspec.json.schema_components(types, ref_template=f"{REF}{{name}}")
+        names = _names(types, apis)
+        found = {names[name]: _renamed(one, names) for name, one in known.items()}
+        self._refs = {kind: _renamed(ref, names) for kind, ref in zip(types, refs, strict=True)}
+        whole = {one.name: self._merged(one, found) for one in bodies}
+        reached = _reached([*whole.values(), *(self._refs[kind] for kind in shown)], found)
+        described = {name: _described(name, found[name]) for name in reached}
+        self.schemas: Schema = dict(sorted({**described, **whole}.items()))
+
+    def ref(self, kind: Any) -> Schema:
+        """How a document refers to `kind`, which was named at the beginning."""
+        return {"$ref": f"{REF}{kind.name}"} if isinstance(kind, Body) else self._refs[kind]
+
+    def _merged(self, body: Body, found: Mapping[str, Schema]) -> Schema:
+        """One object of all that the body's structs read."""
+        properties: Schema = {}
+        required: dict[str, None] = {}
+        for shape in body.shapes:
+            schema = found[self._refs[shape]["$ref"].removeprefix(REF)]
+            for field, kind in schema["properties"].items():
+                properties |= _spelled(body.called(field), kind)
+            required |= dict.fromkeys(body.called(field)[0] for field in schema.get("required", ()))
+        needed = {"required": list(required)} if required else {}
+        return {
+            "title": body.name,
+            "description": body.about,
+            "type": "object",
+            "properties": {**properties, **body.further},
+            **needed,
+        }
+
+
+def _spelled(names: Sequence[str], kind: Schema) -> Schema:
+    """A field under each name that a client may write."""
+    first, *others = names
+    about = {"description": f"Another name of `{first}`."}
+    return {first: kind, **{name: {**kind, **about} for name in others}}
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """`value` with all that it refers to under our names."""
+    if isinstance(value, dict):
+        return {key: _renamed(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, names) for item in value]
+    if isinstance(value, str) and value.startswith(REF):
+        return f"{REF}{names[value.removeprefix(REF)]}"
+    return value
+
+
+def _names(types: Sequence[Any], apis: Mapping[str, str]) -> dict[str, str]:
+    """The names of components as msgspec has them, and ours: `OpenAIMessage` of
+    `openai.messages.MessageWire`; where an API has one in its requests and one in its answers, the
+    other is `…AnswerMessage`, and where two are left of one name each has its module's in front.
+    """
+    seen: set[type] = set()
+    structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
+    short = Counter(struct.__name__ for struct in structs)
+    plain = Counter(_name(struct, apis) for struct in structs)
+    ours = {
+        struct: _name(struct, apis, "Answer" if _is_second(struct, plain, apis) else "")
+        for struct in structs
+    }
+    left = Counter(ours.values())
+    return {
+        struct.__name__
+        if short[struct.__name__] == 1
+        else f"{struct.__module__}.{struct.__qualname__}": name
+        if left[name] == 1
+        else _name(struct, apis, struct.__module__.rpartition(".")[2].title().replace("_", ""))
+        for struct, name in ours.items()
+    }
+
+
+def _is_second(struct: type, plain: Mapping[str, int], apis: Mapping[str, str]) -> bool:
+    """Whether it is an answer's, of two of one name."""
+    return plain[_name(struct, apis)] > 1 and "reply" in struct.__module__
+
+
+def _name(struct: type, apis: Mapping[str, str], part: str = "") -> str:
+    _, _, below = struct.__module__.partition("dialects.")
+    api = apis.get(below.partition(".")[0], OWN)
+    base = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
+    return f"{api}{part}{base}"
+
+
+def _structs(kind: inspect.Type, seen: set[type]) -> Iterator[type]:
+    """The structs in `kind` and below."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields):
+            if cls in seen:
+                return
+            seen.add(cls)
+            yield cls
+            for field in fields:
+                yield from _structs(field.type, seen)
+        case inspect.UnionType(types):
+            for one in types:
+                yield from _structs(one, seen)
+        case inspect.TupleType(item_types=types):
+            for one in types:
+                yield from _structs(one, seen)
+        case inspect.DictType(value_type=one):
+            yield from _structs(one, seen)
+        case inspect.Type() if (item := getattr(kind, "item_type", None)) is not None:
+            yield from _structs(item, seen)
+
+
+def _reached(schemas: Sequence[Schema], found: Mapping[str, Schema]) -> set[str]:
+    """The components that `schemas` refer to, and those that these refer to."""
+    waiting, reached = list(schemas), set[str]()
+    while waiting:
+        for name in _refs(waiting.pop()) - reached:
+            reached.add(name)
+            waiting.append(found[name])
+    return reached
+
+
+def _refs(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return {name for item in value.values() for name in _refs(item)}
+    if isinstance(value, list):
+        return {name for item in value for name in _refs(item)}
+    is_ref = isinstance(value, str) and value.startswith(REF)
+    return {value.removeprefix(REF)} if is_ref else set()
+
+
+def _described(name: str, schema: Schema) -> Schema:
+    """With its own name, and its docstring in one line each paragraph."""
+    about = re.sub(r"\s*\n\s+", " ", schema.get("description", ""))
+    return {**schema, "title": name, "description": about}
+
+
+DEFAULT = "default"  # the configured default model, by the name that it always has
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """`takes`: its JSON body, a type or a `models.Body`, or with `takes_file` a file as it is;
+    `gives`: its JSON answer, any of these; `events`: the types in a stream of it, as server-sent
+    events or, with `lines`, as lines of JSON; `query`: a struct of parameters that Litestar doesn't
+    know of; `examples`: bodies by what they show, each of which a server with a default model, one
+    that embeds and one that ranks answers with `status`; `text`: the type of an answer that is no
+    JSON.
+    """
+
+    takes: Any = None
+    takes_file: bool = False
+    gives: tuple[Any, ...] = ()
+    events: tuple[Any, ...] = ()
+    lines: bool = False
+    query: type[msgspec.Struct] | None = None
+    text: str | None = None
+    status: int = 200
+    examples: Mapping[str, Mapping[str, Any]] = {}
+
+    def kinds(self) -> tuple[Any, ...]:
+        """All models that it refers to."""
+        taken = () if self.takes is None else (self.takes,)
+        return (*taken, *self.gives, *self.events)
+
+
+Routes: TypeAlias = Mapping[HTTPRouteHandler, Described]  # and what each takes and gives
+
+
+class Api(msgspec.Struct, frozen=True, kw_only=True):
+    """`folder`: its module in `gateway.dialects`; "": the server's own."""
+
+    folder: str = ""
+    dialect: Dialect
+    routes: Routes
+    front: Routes = {}
+
+
+NAMED = {"A model": {"model": DEFAULT}}
+USER = [{"role": "user", "content": "Say hello."}]
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FUNCTION = {"name": "weather", "description": "The weather of a city", "parameters": WEATHER}
+TOOL = {"type": "function", "function": FUNCTION}
+
+OBJECT: Schema = {"type": "object"}
+STRING: Schema = {"type": "string"}
+SCHEMA: Schema = {"anyOf": [OBJECT, STRING, {"type": "boolean"}]}
+SHAPES: Mapping[str, Schema] = {
+    "response_format": {**OBJECT, "description": "OpenAI's, or another server's, object."},
+    "structured_outputs": {**OBJECT, "description": "vLLM's object."},
+    "json_schema": {**SCHEMA, "description": "A JSON schema, or the text of one."},
+    "guided_json": {**SCHEMA, "description": "vLLM's name of `json_schema`."},
+    "regex_pattern": {**STRING, "description": "What matches the whole answer."},
+    "regex": {**STRING, "description": "SGLang's name of `regex_pattern`."},
+    "ebnf": {**STRING, "description": "SGLang's name of `grammar`."},
+    "guided_regex": {**STRING, "description": "vLLM's name of `regex_pattern`."},
+    "grammar": {"anyOf": [STRING, OBJECT], "description": "GBNF or Lark; or TGI's object."},
+    "grammar_string": {**STRING, "description": "TabbyAPI's name of `grammar`."},
+    "guided_grammar": {**STRING, "description": "vLLM's name of `grammar`."},
+    "guided_choice": {"type": "array", "items": STRING, "description": "One of these texts."},
+    "structural_tag": {"anyOf": [OBJECT, STRING], "description": "Shapes behind markers."},
+}
+
+CHAT = Body(
+    name="OpenAIChatRequest",
+    about="A conversation to continue. Null fields are treated as not given.",
+    shapes=(
+        request.AnsweringWire,
+        messages.ConversationWire,
+        request.ChatWire,
+        request.ThinkingWire,
+        SamplingWire,
+    ),
+    further=SHAPES,
+)
+
 
 Node = Mapping[str, Any]
 METHODS = ("get", "head", "post", "put", "delete")
 DEEP = 6  # levels of a schema that are spelled out
-REF = "#/components/schemas/"
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.access import Access
-from gateway.http.console.gauges import GaugesWire, HistoryWire, ModelWire
+from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.request_record import RequestStanding
 from gateway.hub import DownloadState
 from gateway.logs import LogLine

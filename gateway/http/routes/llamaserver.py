@@ -1,27 +1,33 @@
-"""llama-server's text completion and infill.
+"""llama-server's routes: text completion, infill and vectors in its own form, tokens without an
+answer, chat streams that are taken up again (begun with the header `X-Conversation-Id`, read from
+any place by the key that began them), and the slots: what each does, and its prompt cache saved,
+restored and erased.
 
-Vectors in llama-server's own form.
-
-Tokenizing, detokenizing and rendering of prompts, without an answer.
-
-Chat streams that are taken up again: begun with the header `X-Conversation-Id`, read from any
-place by the key that began them.
+Slots' files lie in the configured folder alone. Orders are for administrators: they write files,
+and drop what others have cached. Management of models: `llamaserver_models`.
 """
 
+import tempfile
+import time
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, get_args
 
+import anyio
 import msgspec
 from litestar import delete, get, post
 from litestar.types import ASGIApp
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
-from backends.protocol import ModelInfo
+from backends.errors import BackendError
+from backends.protocol import ModelInfo, Slots, SlotState
 from backends.remote import Caller
 from gateway.access import Access
 from gateway.dialects import openai
-from gateway.dialects.frames import body
+from gateway.dialects.dialect import body
+from gateway.dialects.llamaserver import completion as wires
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.completion import Completion, CompletionReply
 from gateway.dialects.llamaserver.request import (
@@ -33,15 +39,17 @@ from gateway.dialects.llamaserver.request import (
 )
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.parameters import SamplingWire
-from gateway.errors import InvalidRequest, ModelUnavailable, NotFound
+from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
-from gateway.http.openapi.bodies import CHAT, SHAPES, USER
-from gateway.http.openapi.models import DEFAULT, Body, Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described, Routes
+from gateway.http.request_record import audit, line_of
+from gateway.http.routes import hub, llamaserver_models
 from gateway.http.services import Services, call_of, card
 from gateway.http.sse import Plain, WholeErrand
+from gateway.paths import within
+from gateway.registry import ModelStatus
 from gateway.request import ChatRequest, Unapplied
 
 
@@ -102,15 +110,15 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     data = await request.body()
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
-    name = await services.tokenizer.named(order.model, request.auth)
+    name = await services.tokenizers.named(order.model, request.auth)
     by = caller(request.headers, line_of(request).id)
-    if order.is_chat:
-        tokens, left = await _of_conversation(services, request.auth, by, name, data)
-    else:
-        tokens = await _of_text(services, request.auth, by, name, order)
     pieces: Sequence[bytes] = ()
-    if order.with_pieces or order.return_token_strs:
-        pieces = await services.tokenizer.pieces(name, tokens, request.auth)
+    if not order.is_chat:
+        tokens, pieces = await _of_text(services, request.auth, by, name, order)
+    else:
+        tokens, left = await _of_conversation(services, request.auth, by, name, data)
+        if order.with_pieces or order.return_token_strs:
+            pieces = await services.tokenizers.pieces(name, tokens, request.auth)
     found = wire.LlamaTokens(
         tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
         count=len(tokens),
@@ -124,16 +132,18 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 async def _of_text(
     services: Services, access: Access, by: Caller, name: str, order: wire.Tokenize
-) -> Sequence[int]:
-    return await services.tokenizer.encode(
-        name,
-        order.text,
-        access,
-        by,
-        special=order.parse_special,
-        add_bos=order.add_bos,
-        param=order.field,
+) -> tuple[Sequence[int], Sequence[bytes]]:
+    """The tokens, and the bytes of each where these are requested."""
+    tokenizers, text, special = services.tokenizers, order.text, order.parse_special
+    add_bos, param = order.add_bos, order.field
+    if order.with_pieces or order.return_token_strs:
+        return await tokenizers.spell(
+            name, text, access, by, special=special, add_bos=add_bos, param=param
+        )
+    tokens = await tokenizers.encode(
+        name, text, access, by, special=special, add_bos=add_bos, param=param
     )
+    return tokens, ()
 
 
 async def _of_conversation(
@@ -143,7 +153,7 @@ async def _of_conversation(
     request = await _conversation(services, data)
     unapplied = request.answering.unapplied
     left = [field for field in unapplied if field.name not in wire.OF_CONVERSATIONS]
-    return await services.tokenizer.encode_chat(name, request, access, by), left
+    return await services.tokenizers.encode_chat(name, request, access, by), left
 
 
 async def _conversation(services: Services, data: bytes) -> ChatRequest:
@@ -165,7 +175,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
     by = caller(request.headers, line_of(request).id)
-    text = await services.tokenizer.decode(order.model, order.tokens, request.auth, by)
+    text = await services.tokenizers.decode(order.model, order.tokens, request.auth, by)
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
@@ -175,10 +185,7 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
     the one in use, otherwise the default. No model is loaded: the tokens are available for models
     in memory.
     """
-    if model in wire.NO_MODEL:
-        status = await services.answering(request.auth)
-    else:
-        status = services.status((await services.find(model, request.auth)).name, request.auth)
+    status = await services.meant(model, request.auth)
     entry = status.entry
     assert entry is not None, "a name that resolves has its files"
     known = await services.capabilities.of(status)
@@ -203,7 +210,7 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
-        text = await services.tokenizer.render_chat(asked.model, asked, request.auth, by)
+        text = await services.tokenizers.render_chat(asked.model, asked, request.auth, by)
         return body(wire.Rendered(text))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
@@ -216,7 +223,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
-        count = await services.tokenizer.count_chat(asked.model, asked, request.auth, by)
+        count = await services.tokenizers.count_chat(asked.model, asked, request.auth, by)
         return body(wire.InputTokens(count))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
@@ -321,7 +328,177 @@ INFILL = Body(
     further=SHAPES,
 )
 
+
+@get("/slots", access="user")
+async def slots(
+    request: AnyRequest, services: Services, model: str = "", fail_on_no_slot: str = ""
+) -> ASGIApp:
+    """List the slots of a model and their states: of the named model, otherwise the one in use,
+    otherwise the default.
+    """
+    if not services.config.llamaserver.slots:
+        raise NotSupported("The slots are not listed here (llamaserver.slots).")
+    status = await services.meant(model, request.auth)
+    states = await _states(status)
+    if fail_on_no_slot == "1" and all(one.task is not None for one in states):
+        raise ModelUnavailable("All slots are busy.", retry_after=1)
+    length = card(status, None, None).context_length or 0
+    shows = request.auth.role == "admin"
+    return Plain(
+        body([wires.slot_wire(one, context_length=length, shows_params=shows) for one in states])
+    )
+
+
+@post("/slots/{slot:str}", status_code=200, access="admin")
+async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
+    """Save, restore or erase a slot's prompt cache, by `action`."""
+    if action not in get_args(wires.Action):
+        message = "action: Expected save, restore or erase, behind the question mark."
+        raise InvalidRequest(message, param="action")
+    if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
+        raise NotFound(f"Slot {slot!r:.40} not found.", param="id_slot")
+    asked = wire.read(await request.body(), wires.SlotOrder)
+    path = None if action == "erase" else _file(services, asked.filename)
+    audit(request, f"{action} slot", model=asked.model, slot=int(slot))
+
+    async def whole() -> bytes:
+        async with services.tokenizers.leased(asked.model, request.auth) as lease:
+            with translated():
+                return await _carried_out(lease.local.slots, int(slot), action, path)
+
+    return WholeErrand(whole)
+
+
+async def _states(status: ModelStatus) -> list[SlotState]:
+    """All idle where the model is not in memory. Nothing is loaded to know that."""
+    entry = status.entry
+    assert entry is not None, "a name that resolves has its files"
+    if entry.files.remote is not None:
+        raise NotSupported(f"{status.id} runs on another server, which has the slots.")
+    if entry.files.task != "generate":
+        raise NotSupported(f"{status.id} writes no texts and has no slots.")
+    if status.slots is not None:
+        try:
+            return list(await status.slots.states())
+        except BackendError:
+            pass  # it has just been closed
+    return [SlotState(id=number) for number in range(entry.options.max_concurrent)]
+
+
+def _file(services: Services, name: str) -> Path:
+    """Where a slot is saved. Raises NotSupported, InvalidRequest."""
+    folder = services.config.llamaserver.slot_save_path
+    if folder is None:
+        raise NotSupported("Slots can't be saved: llamaserver.slot_save_path is not set.")
+    if "/" in name:
+        raise InvalidRequest("filename: Expected a name without a folder.", param="filename")
+    if name.endswith(DIGEST):
+        raise InvalidRequest(f"filename: {DIGEST} ends a digest's name.", param="filename")
+    return within(Path(folder).expanduser(), name, "filename")
+
+
+async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) -> bytes:
+    started = time.perf_counter()
+    if path is None:
+        return body(wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
+    if action == "save":
+        saved = await slots.save(slot)
+        await anyio.to_thread.run_sync(_save, path, saved.data)
+        return body(
+            wires.SlotSaved(
+                id_slot=slot,
+                filename=path.name,
+                n_saved=saved.tokens,
+                n_written=len(saved.data),
+                timings=wires.SavedTimings(_since(started)),
+            )
+        )
+    data, verified = await anyio.to_thread.run_sync(_saved, path)
+    return body(
+        wires.SlotRestored(
+            id_slot=slot,
+            filename=path.name,
+            n_restored=await slots.restore(slot, data),
+            n_read=len(data),
+            verified=verified,
+            timings=wires.RestoredTimings(_since(started)),
+        )
+    )
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+# ------------------------------------------------------------------------------------------- files
+# llama.cpp takes nearly any bytes for cells: of files with one changed byte most were restored, and
+# answers went on from them. So a digest is kept beside each, in the form of `sha256sum -c`.
+
+DIGEST = ".sha256"
+
+
+def _save(path: Path, data: bytes | bytearray) -> None:
+    """Both files, whole or not at all, and for their owner alone: they hold what people wrote.
+
+    The digest comes first, so that a file that is there without its own is never ours.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
+        _write(path, data)
+    except OSError as error:
+        message = f"filename: {path.name} can't be written: {error.strerror}."
+        raise InvalidRequest(message, param="filename") from error
+
+
+def _write(path: Path, data: bytes | bytearray) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            file.write(data)
+            file.flush()
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _saved(path: Path) -> tuple[bytes, bool]:
+    """What was saved, and whether a digest says that it is that; llama-server's files have none.
+
+    Raises InvalidRequest, also where the digest says that it isn't.
+    """
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(2, "no such file")
+        data, digest = path.read_bytes(), _beside(path)
+        if not digest.is_file():
+            return data, False
+        expected = digest.read_bytes().split(maxsplit=1)
+    except OSError as error:
+        message = f"filename: {path.name} can't be read: {error.strerror}."
+        raise InvalidRequest(message, param="filename") from error
+    if expected[:1] != [sha256(data).hexdigest().encode()]:
+        message = (
+            f"filename: {path.name} is not what was saved: its digest is another than that of "
+            f"{digest.name}. Save the slot anew."
+        )
+        raise InvalidRequest(message, param="filename")
+    return data, True
+
+
+def _beside(path: Path) -> Path:
+    """Where its digest is."""
+    return path.with_name(path.name + DIGEST)
+
+
 ROUTES: Routes = {
+    **llamaserver_models.ROUTES,
+    slots: Described(gives=(list[wires.SlotWire],)),
+    order: Described(
+        takes=wires.SlotOrder,
+        gives=(wires.SlotSaved, wires.SlotRestored, wires.SlotErased),
+    ),
     completion: Described(
         takes=COMPLETION,
         gives=(Completion, list[Completion]),
@@ -367,4 +544,5 @@ ROUTES: Routes = {
         gives=(list[StreamWire],),
         examples={"Two conversations": {"conversation_ids": ["a", "b"]}},
     ),
+    **hub.LLAMASERVER_ROUTES,
 }

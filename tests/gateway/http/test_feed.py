@@ -12,9 +12,9 @@ import pytest
 from backends.protocol import SlotState
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
-from gateway.http.console.feed import Feed, ModelRemoved
-from gateway.http.console.gauges import kept_tokens
-from gateway.http.console.publishing import poll_forever, progress_of
+from gateway.http.feed import Feed, ModelRemoved
+from gateway.http.gauges import kept_tokens
+from gateway.http.publishing import poll_forever, progress_of
 from gateway.registry import ModelStatus
 from gateway.registry.overview import NO_PARTS, ModelCost
 from gateway.reloading import ConfigSource

@@ -1,4 +1,4 @@
-"""The files of the page, read once and kept in memory: compressed, with the digest of each.
+"""The files of the console's page, read once and kept in memory: compressed, with their digests.
 
 A page of this server may talk to it with its reader's key, so nothing runs in it but these files:
 no inline script, nothing from another host, no frame around it.
@@ -18,7 +18,7 @@ from gateway.errors import NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.sse import Plain
 
-FOLDER = Path(__file__).parents[2] / "console"
+FOLDER = Path(__file__).parents[1] / "console"
 INDEX = "index.html"
 TYPES = {
     ".css": "text/css; charset=utf-8",

@@ -1,9 +1,6 @@
-"""Models as llama-server's clients manage them, and `transformers chat`, which loads before it
-asks.
-
-llama-server's `/props`: what a frontend needs to know of a model.
-
-Loaded models and unloading: simple calls for people and scripts.
+"""Models as llama-server's clients manage them: its `/props`, which say what a frontend needs to
+know of a model; `transformers chat`, which loads before it asks; and simple calls for people and
+scripts, which list what is loaded and unload it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +17,13 @@ from backends.protocol import Generation
 from backends.samplers import Sampling
 from gateway.access import Access
 from gateway.dialects import openai
-from gateway.dialects.frames import body, frame
-from gateway.dialects.llamaserver import request as loading
+from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.request import settings
-from gateway.dialects.openai.models import ModelList
+from gateway.dialects.models import ModelList
+from gateway.errors import NotSupported
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi.bodies import NAMED
-from gateway.http.openapi.models import Described, Routes
+from gateway.http.openapi import NAMED, Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, context_length, status_wire
@@ -54,7 +50,7 @@ async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
 
     return ProgressStream(
         send_events,
-        services.failed(request.auth, lambda error: loading.failed(name, error)),
+        services.failed(request.auth, lambda error: wire.failed(name, error)),
         quiet=services.config.server.comment_after,
     )
 
@@ -68,7 +64,7 @@ async def _send_load(events: EventStream, name: str, services: Services, access:
             events.wait(waiting)
         else:
             await events.begin()
-            await events.write(loading.progress(name, waiting.progress))
+            await events.write(wire.progress(name, waiting.progress))
 
     async with (
         relayed(write) as report,
@@ -76,7 +72,7 @@ async def _send_load(events: EventStream, name: str, services: Services, access:
     ):
         pass
     await events.begin()
-    await events.write(loading.ready(name, cached=was_loaded))
+    await events.write(wire.ready(name, cached=was_loaded))
 
 
 # ------------------------------------------------------------------------------------ llama-server
@@ -89,11 +85,11 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """
     statuses = services.visible(request.auth)
     known = await services.capabilities.of_all(statuses)
-    cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
+    cards = [card(status, known.get(status.id), services.facts(status)) for status in statuses]
     cached = () if request.auth.models else await services.hub.cached()
     found = [
-        openai.Stored(repo_id=one.repository, repo_type=one.kind, size_on_disk=one.size)
-        for one in cached
+        openai.Stored(repo_id=stored.repository, repo_type=stored.kind, size_on_disk=stored.size)
+        for stored in cached
     ]
     return Plain(openai.stored_list(cards, found))
 
@@ -111,7 +107,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
             await events.write(_changed(services.visible(request.auth), sent))
             while names := await changes.read():
                 statuses = services.visible(request.auth, names)
-                gone = names.difference(one.id for one in statuses)
+                gone = names.difference(status.id for status in statuses)
                 if frames := _changed(statuses, sent) + _removed(gone, sent):
                     await events.write(frames)
 
@@ -182,23 +178,20 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     """Get the properties of a model: the named one, otherwise the one in use, otherwise the
     default.
     """
-    if model in wire.NO_MODEL:
-        one = await services.answering(request.auth)
-    else:
-        one = services.status((await services.find(model, request.auth)).name, request.auth)
-    known = await services.capabilities.of(one)
-    shown = card(one, known, services.facts(one))
-    entry, info = one.entry, one.info
+    status = await services.meant(model, request.auth)
+    known = await services.capabilities.of(status)
+    shown = card(status, known, services.facts(status))
+    entry, info = status.entry, status.info
     assert entry is not None, "a name that resolves has its files"
     context = shown.context_length or entry.files.context_length
-    params = settings(_by_default(services, one, entry), context_length=context)
+    params = settings(_by_default(services, status, entry), context_length=context)
     is_path = request.auth.role == "admin" and entry.files.remote is None
     found = wire.Props(
         total_slots=info.max_concurrent if info else entry.options.max_concurrent,
         chat_template=known.template if known else DEFAULT_TEMPLATE,
         default_generation_settings=wire.Settings(context, params),
         modalities=wire.Modalities(vision="image" in shown.modalities),
-        model_alias=one.id,
+        model_alias=status.id,
         build_info=BUILD,
         is_sleeping=info is None,
         model_path=str(entry.files.path) if is_path else UNSET,
@@ -239,7 +232,7 @@ class FailedWire(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class LlamaStatusWire(msgspec.Struct, frozen=True, kw_only=True):
+class ServerStatusWire(msgspec.Struct, frozen=True, kw_only=True):
     """The models in memory: the one in use, and all of them. `failed`: models that can't be loaded,
     if any.
     """
@@ -258,36 +251,66 @@ class UnloadedWire(msgspec.Struct, frozen=True):
     status: Literal["unloaded"] = "unloaded"
 
 
+@get("/lora-adapters", access="user")
+async def lora_adapters(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+    """List the LoRA adapters of a model, with the scales that count where a request names none: of
+    the named model, otherwise the one in use, otherwise the default.
+    """
+    found = await services.meant(model, request.auth)
+    facts = services.facts(found)
+    adapters = facts.adapters if facts is not None else ()
+    return Plain(
+        body(
+            [
+                wire.LoraAdapter(
+                    id=number, name=adapter.name, path=adapter.file, scale=adapter.scale
+                )
+                for number, adapter in enumerate(adapters)
+            ]
+        )
+    )
+
+
+@post("/lora-adapters", access="admin")
+async def set_lora_adapters() -> ASGIApp:
+    """Not supported. The error describes the alternatives."""
+    raise NotSupported(
+        "The scales of a loaded model don't change for everybody. Send `lora` with a request, or "
+        "set adapter_scaling in the model's options."
+    )
+
+
 @get("/status", access="user")
 async def status(request: AnyRequest, services: Services) -> ASGIApp:
     """List the models in memory."""
     statuses = services.visible(request.auth)
-    there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
-    failed = [one for one in statuses if one.state == "failed"]
+    there = [status for status in statuses if status.state in ("loading", "loaded", "draining")]
+    failed = [status for status in statuses if status.state == "failed"]
     in_use = services.registry.in_use(request.auth)
-    first = next((one for one in there if in_use and one.id == in_use.name), None)
+    first = next((status for status in there if in_use and status.id == in_use.name), None)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
-    found = LlamaStatusWire(
+    found = ServerStatusWire(
         loaded_model=first.id if first else None,
         remaining_time_seconds=first.remaining_seconds if first else None,
         status="loaded" if first else state,
-        models=[_resident(one) for one in there],
-        failed=[FailedWire(model=one.id, reason=one.why_failed) for one in failed] or UNSET,
+        models=[_resident(status) for status in there],
+        failed=[FailedWire(model=status.id, reason=status.why_failed) for status in failed]
+        or UNSET,
     )
     return Plain(body(found))
 
 
-def _resident(one: ModelStatus) -> ResidentWire:
+def _resident(status: ModelStatus) -> ResidentWire:
     return ResidentWire(
-        model=one.id,
-        state=one.state,
-        engine=one.files.backend if one.files else None,
-        context_length=context_length(one),
-        devices=one.devices or None,
-        in_use=one.in_use,
-        waiting=one.waiting,
-        idle_seconds=one.idle_seconds,
-        remaining_time_seconds=one.remaining_seconds,
+        model=status.id,
+        state=status.state,
+        engine=status.files.backend if status.files else None,
+        context_length=context_length(status),
+        devices=status.devices or None,
+        in_use=status.in_use,
+        waiting=status.waiting,
+        idle_seconds=status.idle_seconds,
+        remaining_time_seconds=status.remaining_seconds,
     )
 
 
@@ -310,7 +333,10 @@ def _unloaded(reports: Sequence[UnloadReport]) -> str:
     """
     if not reports:
         return "No model was loaded."
-    names, seconds = ", ".join(one.name for one in reports), sum(one.seconds for one in reports)
+    names, seconds = (
+        ", ".join(report.name for report in reports),
+        sum(report.seconds for report in reports),
+    )
     last = reports[-1]
     cards = any(name != CPU for name in last.held)
     return (
@@ -341,17 +367,17 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
 
 
 ROUTES: Routes = {
-    load_model: Described(
-        takes=loading.NamedModel, events=(loading.LlamaLoadEvent,), examples=NAMED
-    ),
+    load_model: Described(takes=wire.NamedModel, events=(wire.LlamaLoadEvent,), examples=NAMED),
     models: Described(gives=(ModelList,)),
-    model_events: Described(events=(loading.StateEvent,)),
-    begin_load: Described(takes=loading.NamedModel, gives=(loading.Success,), examples=NAMED),
-    end_load: Described(takes=loading.NamedModel, gives=(loading.Success,), examples=NAMED),
-    props: Described(gives=(loading.Props,)),
-    status: Described(gives=(LlamaStatusWire,)),
-    unload: Described(takes=loading.MaybeNamedModel, gives=(UnloadedWire,), examples=NAMED),
+    model_events: Described(events=(wire.StateEvent,)),
+    begin_load: Described(takes=wire.NamedModel, gives=(wire.Success,), examples=NAMED),
+    end_load: Described(takes=wire.NamedModel, gives=(wire.Success,), examples=NAMED),
+    props: Described(gives=(wire.Props,)),
+    lora_adapters: Described(gives=(list[wire.LoraAdapter],)),
+    set_lora_adapters: Described(takes=list[wire.LoraAdapter]),
+    status: Described(gives=(ServerStatusWire,)),
+    unload: Described(takes=wire.MaybeNamedModel, gives=(UnloadedWire,), examples=NAMED),
     reset_measurements: Described(
-        takes=loading.MaybeNamedModel, gives=(ForgottenWire,), examples=NAMED
+        takes=wire.MaybeNamedModel, gives=(ForgottenWire,), examples=NAMED
     ),
 }

@@ -17,6 +17,7 @@ from typing import TypeVar
 import anyio
 import msgspec
 
+from backends.catalog import CPU
 from backends.protocol import Modality, SlotState
 from gateway.http.request_record import Activity, RequestStanding
 from gateway.registry import ModelStatus, Registry, State
@@ -89,13 +90,16 @@ class ClaimWire(msgspec.Struct, frozen=True):
 
 
 class DeviceWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. Null: it can't be measured."""
+    """One device. Null: it can't be measured. `kept`: of `free`, what conversations have that no
+    slot holds; models get it when they need it.
+    """
 
     device: str
     total: int | None
     budget: int
     promised: int
     free: int
+    kept: int
     others: int | None
     process: int | None
     available: int | None
@@ -175,11 +179,11 @@ class Totals:
         """The totals now. `standings`: the newest first, as they are listed."""
         seen: dict[int, Counters] = {}
         first: dict[str, float] = {}
-        for one in standings:
-            seen[one.number] = now = _counted(one)
-            self._grow(one.model, self._seen.get(one.number, Counters()), now)
-            if one.ttft is not None:
-                first.setdefault(one.model, one.ttft)
+        for request in standings:
+            seen[request.number] = now = _counted(request)
+            self._grow(request.model, self._seen.get(request.number, Counters()), now)
+            if request.ttft is not None:
+                first.setdefault(request.model, request.ttft)
         self._seen = seen
         self.ttft |= first
         return dict(self._all)
@@ -192,10 +196,10 @@ class Totals:
         )
 
 
-def _counted(one: RequestStanding) -> Counters:
+def _counted(request: RequestStanding) -> Counters:
     """A prompt counts when its answer begins: only then the number of cached tokens is known."""
-    prompts = one.prompt_tokens - one.cached_tokens if one.ttft is not None else 0
-    return Counters(one.completion_tokens, prompts)
+    prompts = request.prompt_tokens - request.cached_tokens if request.ttft is not None else 0
+    return Counters(request.completion_tokens, prompts)
 
 
 class GaugeSampler:
@@ -211,18 +215,18 @@ class GaugeSampler:
     async def sample(self) -> GaugesWire:
         """As it is now."""
         measured = await self._registry.survey.measured()
-        statuses = [one for one in self._registry.statuses() if _is_active(one)]
+        statuses = [status for status in self._registry.statuses() if _is_active(status)]
         await self._sample_caches(statuses)
-        totals = self._totals.take(one for _, one in self._activity.all())
+        totals = self._totals.take(standing for _, standing in self._activity.all())
         seconds, before = self._since(time.monotonic(), totals)
-        speeds = [self._speed(one, totals, before, seconds) for one in statuses]
+        speeds = [self._speed(status, totals, before, seconds) for status in statuses]
         return GaugesWire(
             time=time.time(),
             devices=devices(self._registry.survey.ledger(), measured, statuses, self._kept),
             models=speeds,
-            waiting=sum(one.waiting for one in speeds),
-            in_use=sum(one.in_use for one in speeds),
-            tokens_per_second=sum(one.tokens_per_second for one in speeds),
+            waiting=sum(speed.waiting for speed in speeds),
+            in_use=sum(speed.in_use for speed in speeds),
+            tokens_per_second=sum(speed.tokens_per_second for speed in speeds),
         )
 
     async def _sample_caches(self, statuses: Sequence[ModelStatus]) -> None:
@@ -231,9 +235,9 @@ class GaugeSampler:
         """
         with anyio.move_on_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
-                for one in statuses:
-                    tasks.start_soon(self._sample_cache, one)
-        there = {one.id for one in statuses if one.slots is not None}
+                for status in statuses:
+                    tasks.start_soon(self._sample_cache, status)
+        there = {status.id for status in statuses if status.slots is not None}
         self._kept = {name: kept for name, kept in self._kept.items() if name in there}
 
     async def _sample_cache(self, status: ModelStatus) -> None:
@@ -285,7 +289,7 @@ def kept_tokens(states: Sequence[SlotState]) -> int | None:
     """Tokens of conversations that have no running request; None where the engine doesn't report
     it.
     """
-    cells = [one.cells for one in states if one.task is None]
+    cells = [slot.cells for slot in states if slot.task is None]
     known = [count for count in cells if count is not None]
     return sum(known) if len(known) == len(cells) and states else None
 
@@ -297,7 +301,7 @@ def devices(
     kept: Mapping[str, int],
 ) -> tuple[DeviceWire, ...]:
     """The devices that models may have, or that there are. `kept`: tokens, by model."""
-    states = {one.id: one.state for one in statuses}
+    states = {status.id: status.state for status in statuses}
     names = dict.fromkeys((*ledger.budgets, *measured.total))
     return tuple(_device(name, ledger, measured, states, kept) for name in names)
 
@@ -309,8 +313,8 @@ def _device(
     states: Mapping[str, State],
     kept: Mapping[str, int],
 ) -> DeviceWire:
-    held = [one for one in ledger.held if one.device == name]
-    promised = sum(one.size for one in held)
+    held = [part for part in ledger.held if part.device == name]
+    promised = sum(part.size for part in held)
     budget = ledger.budgets.get(name, 0)
     total, available = measured.total.get(name), measured.available.get(name)
     process = measured.process.get(name)
@@ -321,20 +325,23 @@ def _device(
         budget=budget,
         promised=promised,
         free=budget - promised,
+        kept=ledger.kept if name == CPU else 0,
         others=max(0, (total or 0) - (available or 0) - (process or 0)) if known else None,
         process=process,
         available=available,
         models=[
             HeldWire(
-                id=one.model,
-                state=states.get(one.model, "draining"),  # gone from the lists, not from memory
-                bytes=one.size,
-                parts=one.parts,
-                kept_tokens=kept.get(one.model),
+                id=part.model,
+                state=states.get(part.model, "draining"),  # gone from the lists, not from memory
+                bytes=part.size,
+                parts=part.parts,
+                kept_tokens=kept.get(part.model),
             )
-            for one in held
+            for part in held
         ],
-        claims=[ClaimWire(one.model, one.size) for one in ledger.claimed if one.device == name],
+        claims=[
+            ClaimWire(claim.model, claim.size) for claim in ledger.claimed if claim.device == name
+        ],
     )
 
 
@@ -362,19 +369,22 @@ class GaugeHistory:
     def columns(self) -> HistoryWire:
         """All that is kept."""
         samples = tuple(self._samples)
-        devices = dict.fromkeys(one.device for each in samples for one in each.devices)
-        often = Counter(one.id for each in samples for one in each.models)
+        devices = dict.fromkeys(device.device for sample in samples for device in sample.devices)
+        often = Counter(model.id for sample in samples for model in sample.models)
         models = [name for name, _ in often.most_common(MOST_MODELS)]
         return HistoryWire(
             every=self.every,
-            times=[one.time for one in samples],
+            times=[sample.time for sample in samples],
             devices={name: _columns_of(samples, name) for name in devices},
             models={name: _speed(samples, name) for name in models},
         )
 
 
 def _columns_of(samples: Sequence[GaugesWire], name: str) -> DeviceColumns:
-    rows = [next((one for one in each.devices if one.device == name), None) for each in samples]
+    rows = [
+        next((device for device in sample.devices if device.device == name), None)
+        for sample in samples
+    ]
     often = Counter(held.id for row in rows if row for held in row.models)
     holders = [holder for holder, _ in often.most_common(MOST_MODELS)]
     return DeviceColumns(
@@ -386,12 +396,12 @@ def _columns_of(samples: Sequence[GaugesWire], name: str) -> DeviceColumns:
 
 
 def _held(row: DeviceWire | None, holder: str) -> int:
-    return sum(one.bytes for one in row.models if one.id == holder) if row else 0
+    return sum(model.bytes for model in row.models if model.id == holder) if row else 0
 
 
 def _speed(samples: Sequence[GaugesWire], name: str) -> SpeedColumns:
     rows: list[SpeedWire | None] = [
-        next((one for one in each.models if one.id == name), None) for each in samples
+        next((model for model in sample.models if model.id == name), None) for sample in samples
     ]
     return SpeedColumns(
         tokens_per_second=_column(rows, lambda row: row.tokens_per_second),

@@ -14,7 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.answers.interpreter import Known
-from gateway.http.console.feed import (
+from gateway.http.feed import (
     ConsoleEvent,
     DownloadRemoved,
     Feed,
@@ -22,7 +22,7 @@ from gateway.http.console.feed import (
     ModelUpdate,
     RequestUpdate,
 )
-from gateway.http.console.gauges import LoadProgress, ModelWire
+from gateway.http.gauges import LoadProgress, ModelWire
 from gateway.http.services import Services
 from gateway.registry import ModelStatus
 from gateway.registry.overview import Fit, ModelCost
@@ -67,7 +67,7 @@ def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit
         backend=files.backend if files else None,
         format=files.format if files else None,
         architecture=files.architecture if files else None,
-        remote=files is not None and files.remote is not None,
+        remote=files is not None and files.elsewhere is not None,
         context_length=_context_length(status),
         size_bytes=files.size_bytes or None if files else None,
         modalities=status.modalities,
@@ -121,7 +121,7 @@ def _file(status: ModelStatus) -> str | None:
     """The name of the file or folder; None where it is not on this machine."""
     if status.files is None:
         return status.unusable.name if status.unusable is not None else None
-    return status.files.path.name if status.files.remote is None else None
+    return status.files.path.name if status.files.elsewhere is None else None
 
 
 POLL_EVERY = 0.25  # seconds between two polls; of faster changes the last is sent

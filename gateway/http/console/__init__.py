@@ -1,1 +1,0 @@
-"""The console's backend: its files, and its event stream."""

@@ -1,0 +1,92 @@
+"""Traces by OpenTelemetry's SDK, sent as OTLP over HTTP by a thread of its own. See
+`gateway.http.tracing`. A provider of this server's own: the process's global one is left alone.
+"""
+
+import time
+from collections.abc import Mapping
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import (
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from backends.remote import Caller
+from config.settings import TracingConfig
+from gateway.http.tracing import Traced, attributes, stages
+
+LAST_EXPORT = 2000  # milliseconds that the last spans are waited for when the server stops
+PATIENCE = 5.0  # seconds for one export
+
+
+class OpenTelemetry:
+    """A `Tracing`."""
+
+    def __init__(
+        self, config: TracingConfig, version: str, exporter: SpanExporter | None = None
+    ) -> None:
+        """`exporter`: in place of OTLP to the configured endpoint."""
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(config.sample)),
+            resource=Resource.create({"service.name": config.service, "service.version": version}),
+            shutdown_on_exit=False,
+        )
+        sent = exporter or OTLPSpanExporter(
+            endpoint=config.endpoint, headers=dict(config.headers), timeout=PATIENCE
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(sent))
+        self._tracer = self._provider.get_tracer("roundhouse", version)
+        self._context = TraceContextTextMapPropagator()
+
+    def begin(self, api: str, caller: Caller) -> "RequestSpan":
+        """See `Tracing.begin`."""
+        above = self._context.extract(caller.trace)
+        facts = {"roundhouse.request": caller.request_id}
+        span = self._tracer.start_span(api, above, SpanKind.SERVER, facts)
+        headers: dict[str, str] = {}
+        self._context.inject(headers, set_span_in_context(span))
+        return RequestSpan(self._tracer, span, headers)
+
+    def close(self) -> None:
+        """See `Tracing.close`."""
+        self._provider.force_flush(LAST_EXPORT)
+        self._provider.shutdown()
+
+
+class RequestSpan:
+    """A `Trace`."""
+
+    def __init__(self, tracer: Tracer, span: Span, headers: Mapping[str, str]) -> None:
+        self._tracer = tracer
+        self._span = span
+        self.headers = headers
+
+    def served_by(self, upstream: str, url: str) -> None:
+        """See `Trace.served_by`."""
+        self._span.set_attributes({"roundhouse.upstream": upstream, "server.address": url})
+
+    def end(self, report: Traced) -> None:
+        """See `Trace.end`."""
+        end = time.time_ns()
+        began, context = end - _ns(report.seconds), set_span_in_context(self._span)
+        for name, first, last in stages(report):
+            child = self._tracer.start_span(name, context, start_time=began + _ns(first))
+            child.end(began + _ns(last))
+        self._span.update_name(f"{report.api} {report.model}".strip())
+        self._span.set_attributes(dict(attributes(report)))
+        if report.is_fault:
+            self._span.set_status(Status(StatusCode.ERROR, report.outcome))
+        self._span.end(end)
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

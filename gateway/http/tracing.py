@@ -1,0 +1,115 @@
+"""Traces of requests. What writes them is `gateway.http.otel`, which needs an extra: it is imported
+where `tracing` is configured, and nowhere else.
+
+A request is a span; its wait, its model's load, the reading of its prompt and its answer are spans
+below it. They are written when it is over, by the times that its report has, so that a token costs
+nothing. Its parent comes in the header `traceparent`, and servers elsewhere get one in turn (W3C
+Trace Context). Neither prompts, answers nor keys are in a span.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from backends.remote import TRACE_HEADERS, Caller
+from config.errors import ConfigError
+from config.settings import TracingConfig
+from gateway.access import Access
+from gateway.events import Usage
+
+MISSING = 'OpenTelemetry is not installed: pip install "roundhouse[otel]"'
+LONGEST = 512  # characters of such a header
+
+
+class Traced(Protocol):
+    """A request that is over: see `request_record.RequestReport`. Times are seconds."""
+
+    @property
+    def api(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def queued(self) -> float: ...
+    @property
+    def loading(self) -> float: ...
+    @property
+    def first(self) -> float | None: ...
+    @property
+    def usage(self) -> Usage | None: ...
+    @property
+    def is_fault(self) -> bool: ...
+    @property
+    def access(self) -> Access: ...
+
+
+class Trace(Protocol):
+    """One request's span. `headers`: for servers elsewhere."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def served_by(self, upstream: str, url: str) -> None:
+        """A server elsewhere has begun to answer."""
+
+    def end(self, report: Traced) -> None:
+        """The request is over, now."""
+
+
+class Tracing(Protocol):
+    """One per server."""
+
+    def begin(self, api: str, caller: Caller) -> Trace:
+        """A request of `caller`, now; its parent is the caller's span, if it has one."""
+        ...
+
+    def close(self) -> None:
+        """Send the last spans. Blocks."""
+
+
+def tracing_of(config: TracingConfig, version: str) -> Tracing | None:
+    """None where it isn't configured. Raises ConfigError where the extra isn't installed."""
+    if config.endpoint is None:
+        return None
+    try:
+        from gateway.http.otel import OpenTelemetry  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError("the configuration", "$.tracing.endpoint", MISSING) from None
+    return OpenTelemetry(config, version)
+
+
+def stages(report: Traced) -> Iterator[tuple[str, float, float]]:
+    """The spans below a request's, by seconds since its beginning: when each began and ended."""
+    waited = report.queued + report.loading
+    if report.queued > 0:
+        yield "wait", 0.0, report.queued
+    if report.loading > 0:
+        yield "load", report.queued, waited
+    if report.first is not None:
+        yield "prefill", min(waited, report.first), report.first
+        yield "answer", report.first, report.seconds
+
+
+def attributes(report: Traced) -> Iterator[tuple[str, str | int]]:
+    """What is told of a request, by OpenTelemetry's names for generative models where there are."""
+    yield "gen_ai.operation.name", report.api
+    yield "gen_ai.response.model", report.model
+    yield "roundhouse.outcome", report.outcome
+    if report.access.label is not None:
+        yield "roundhouse.key", report.access.label
+    if report.usage is not None:
+        yield "gen_ai.usage.input_tokens", report.usage.prompt_tokens
+        yield "gen_ai.usage.output_tokens", report.usage.completion_tokens
+        yield "roundhouse.cached_tokens", report.usage.cached_tokens
+
+
+def trace_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of a request that say which trace it belongs to."""
+    given = ((name, headers.get(name, "")) for name in TRACE_HEADERS)
+    return {
+        name: value
+        for name, value in given
+        if 0 < len(value) <= LONGEST and value.isascii() and value.isprintable()
+    }
