@@ -14,6 +14,7 @@ const PAGES = [
   { name: "models", title: "Models", users: true, fetch: () => import("./models/page.js") },
   { name: "memory", title: "Memory", users: false, fetch: () => import("./memory/page.js") },
   { name: "activity", title: "Activity", users: false, fetch: () => import("./activity/page.js") },
+  { name: "usage", title: "Usage", users: true, fetch: () => import("./usage/page.js") },
   { name: "connect", title: "Connect", users: true, fetch: () => import("./connect/page.js") },
   { name: "settings", title: "Settings", users: false, fetch: () => import("./settings/page.js") },
 ];

@@ -170,6 +170,7 @@ def device(name: str, total: float, models: list[dict[str, Any]], **more: object
         "total": int(total * GIB),
         "budget": budget,
         "promised": promised,
+        "kept": 0,
         "free": budget - promised,
         "others": others,
         "process": promised + int(0.2 * GIB),
@@ -386,3 +387,18 @@ def usage(tokens: int) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": 700},
         "completion_tokens_details": {"reasoning_tokens": 40},
     }
+
+
+def usage_rows() -> list[dict[str, Any]]:
+    """`GET /v1/usage`: three keys, three models, two weeks."""
+    return [
+        {
+            "key": key, "model": model, "day": f"2026-01-{day:02}", "requests": day * size,
+            "failed": day % 3, "prompt_tokens": 900 * day * size,
+            "cached_tokens": 500 * day * size, "completion_tokens": 170 * day * size,
+            "reasoning_tokens": 40 * day * size,
+        }
+        for size, key in enumerate(("laptop", "the support team's assistant", "phone"), 1)
+        for model in ("qwen3-8b", "mistral-small-24b", "glm-4-9b")[:size]
+        for day in range(1, 15)
+    ]  # fmt: skip

@@ -28,6 +28,11 @@ END = None  # of a stream
 Stream: TypeAlias = "queue.Queue[tuple[str, Any] | None]"
 Answers: TypeAlias = Mapping[tuple[str, str], Any]  # method and path without its query
 
+# What pages ask for on every server.
+ALWAYS: dict[tuple[str, str], Any] = {
+    ("GET", "/v1/kept"): {"object": "list", "data": [], "counts": None}
+}
+
 
 class Handler(BaseHTTPRequestHandler):
     """One request. What it may say stands in its server's `standin`."""
@@ -68,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         sent = self._sent()
         standin.calls.append((self.command, self.path, sent))
         answer = standin.snapshot["me"] if path == "/v1/admin/me" else None
-        answer = answer or standin.answers.get((self.command, path))
+        answer = answer or (ALWAYS | dict(standin.answers)).get((self.command, path))
         match answer:
             case _ if standin.is_away:
                 self._json(503, {"error": {"message": "away"}})

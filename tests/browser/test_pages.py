@@ -43,6 +43,19 @@ ANSWERS: dict[tuple[str, str], Any] = {
              "description": "The address to listen on."},
         ],
     },
+    ("GET", "/v1/kept"): {
+        "object": "list",
+        "data": [
+            {"id": 3, "model": "mistral-small-24b", "key": "laptop", "conversation": "c-1",
+             "tokens": 26_120, "size": 4_197_473_792, "tiers": ["memory", "disk"], "age": 610.2,
+             "idle": 14.9, "uses": 4, "saves": 23.1, "pinned": False},
+        ],
+        "counts": {"entries": 1, "memory": 4_197_473_792, "memory_limit": 8_589_934_592,
+                   "disk": 4_197_473_792, "disk_limit": 21_474_836_480,
+                   "hits": {"memory": 4, "disk": 0}, "tokens": {"memory": 31_874, "disk": 0},
+                   "seconds": 35.7, "taken": 5},
+    },
+    ("GET", "/v1/usage"): {"object": "usage", "data": reports.usage_rows()},
     ("POST", "/v1/admin/settings/check"): {"ok": True, "error": None, "line": None, "option": None},
     ("POST", "/v1/admin/reload"): {
         "applied": False, "changed": ["swap.ttl"], "restart": ["server.port"],
@@ -74,6 +87,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
     ),
 }  # fmt: skip
 PAGES = {
+    "usage": "Usage",
     "chat": "Chat",
     "models": "Models",
     "memory": "Memory",

@@ -339,7 +339,8 @@ def test_a_user_sees_its_models_alone(
     page.get_by_label("API key of this server").fill(USER)
     page.keyboard.press("Enter")
     links = page.get_by_role("navigation", name="Pages").get_by_role("listitem")
-    expect(links).to_have_text([re.compile("^Chat"), re.compile("^Models"), re.compile("^Connect")])
+    names = ("Chat", "Models", "Usage", "Connect")
+    expect(links).to_have_text([re.compile(f"^{name}") for name in names])
     answer = talk(page, "alpha", "Hello")
     expect(answer.locator(".markdown")).to_contain_text("Hello from the script.")
     page.get_by_role("link", name="Models").click()
@@ -349,3 +350,31 @@ def test_a_user_sees_its_models_alone(
     shoot(page, "user-models")
     page.goto(f"{real_with_keys}#/settings")
     expect(page.get_by_role("heading", level=1)).to_have_text("Chat")
+
+
+def test_usage_is_shown_by_model_and_saved_as_csv(
+    real: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(real)
+    talk(page, "alpha", "Hi").get_by_label("What was sent").wait_for()
+    page.goto(f"{real}#/usage")
+    by_model = page.get_by_role("region", name="Usage: By model")
+    expect(by_model.get_by_role("row").filter(has_text="alpha")).to_be_visible()
+    expect(page.get_by_role("region", name="Usage: By key")).to_have_count(0)  # there are none
+    shoot(page, "usage-real")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="CSV").click()
+    assert saved.value.path().read_text().startswith("key,model,day,requests,")
+
+
+def test_usage_by_key_is_for_administrators(real_with_keys: str, open_page: OpenPage) -> None:
+    for key, sees in ((USER, 0), (ADMIN, 1)):
+        page = open_page(real_with_keys)
+        page.get_by_label("API key of this server").fill(key)
+        page.get_by_role("button", name="Open").click()
+        talk(page, "alpha", "Hi").get_by_label("What was sent").wait_for()
+        page.goto(f"{real_with_keys}#/usage")
+        expect(page.get_by_role("region", name="Usage: By model")).to_be_visible()
+        by_key = page.get_by_role("region", name="Usage: By key")
+        expect(by_key).to_have_count(sees)
+        expect(by_key.get_by_text("phone")).to_have_count(sees)

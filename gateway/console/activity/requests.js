@@ -69,7 +69,8 @@ function Details({ request, onClose }) {
     ["State", words(request)[0]], ["Model", request.model], ["API", request.api], ["Key", request.key], ["Request", request.request], ["Begun", clock(request.began_at)],
     ["In line", seconds(request.queued_seconds)], ["Loading", seconds(request.load_seconds)], ["First token after", seconds(request.ttft)], ["Together", seconds(request.seconds)],
     ["Prompt", `${count(request.prompt_tokens)} tokens, ${count(request.cached_tokens)} of them from the cache`],
-    ["Answer", `${count(request.completion_tokens)} tokens, ${count(request.reasoning_tokens)} of them reasoning`], ["Speed", request.tokens_per_second && `${rate(request.tokens_per_second)} tokens per second`],
+    ["Answer", `${count(request.completion_tokens)} tokens, ${count(request.reasoning_tokens)} of them reasoning`],
+    ["Drafted", request.drafted_tokens ? `${count(request.drafted_tokens)} tokens, ${count(request.accepted_tokens)} of them accepted` : null], ["Speed", request.tokens_per_second && `${rate(request.tokens_per_second)} tokens per second`],
   ];
   return html`<${Dialog} title=${`Request ${request.number}`} onClose=${onClose}>
     <dl class="facts-list">${facts.filter(([, value]) => value).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>

@@ -6,6 +6,7 @@ import { gauges } from "../core/live.js";
 import { series } from "../core/series.js";
 import { Chart } from "../ui/chart.js";
 import { Bones, Empty } from "../ui/parts.js";
+import { Kept } from "./kept.js";
 
 /** How strongly each use is drawn in its model's colour. */
 const PARTS = [["weights", "Weights", 1], ["cache", "Cache", 0.66], ["projector", "Projector", 0.5], ["engine", "Engine", 0.38]];
@@ -16,6 +17,7 @@ export default function MemoryPage() {
     <header class="page-head"><h1>Memory</h1></header>
     ${devices ? devices.map((device) => html`<${Device} key=${device.device} device=${device} />`) : html`<div class="card"><${Bones} rows="5" /></div>`}
     ${devices?.length === 0 && html`<${Empty} icon="memory" title="No device"><p>No memory of this machine could be measured.</p></${Empty}>`}
+    <${Kept} />
   </div>`;
 }
 
@@ -54,6 +56,7 @@ function Figures({ device }) {
   const figures = [
     ["Promised to models", device.promised, device.budget !== null && `of ${bytes(device.budget)} budget`],
     ["Free for models", device.free, device.free < 0 ? "the budget was cut" : null],
+    ["Kept conversations", device.kept ?? null, "given up for models"],
     ["Others on this machine", device.others, null],
     ["This process holds", device.process, null],
     ["The machine has free", device.available, null],
