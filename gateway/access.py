@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from gateway.errors import Forbidden
+from gateway.limits import UNLIMITED, Limits
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -18,6 +19,7 @@ class Access(msgspec.Struct, frozen=True):
     owner: str = ""
     loading_text: bool | None = None  # loads are reported as reasoning; None: as the server does
     label: str | None = None  # its name for administrators; None where there are no keys
+    limits: Limits = UNLIMITED
 
     def require_admin(self) -> None:
         """Raises Forbidden."""

@@ -1,10 +1,12 @@
 """The composition root: builds the ASGI application and all its parts from the configuration."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from anyio import CancelScope, to_thread
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 
@@ -15,12 +17,11 @@ from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
 from gateway.answers.pictures import ImageLoader
-from gateway.answers.pipeline import Pipeline
-from gateway.answers.tokenizer import Tokenizer
+from gateway.answers.pipeline import Pipeline, PipelineRules
+from gateway.answers.tokenizers import Tokenizers
 from gateway.answers.tokens import Tokens
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.ollama import Presets
-from gateway.dialects.openai import error_body
 from gateway.dialects.responses.stored import interrupted
 from gateway.http.auth import (
     Authenticator,
@@ -31,25 +32,29 @@ from gateway.http.auth import (
     require_declared,
     server_names,
 )
-from gateway.http.console.feed import Feed, reloaded
-from gateway.http.console.files import FOLDER, page_files, page_routes
-from gateway.http.console.gauges import GaugeHistory, GaugeSampler
-from gateway.http.console.publishing import Publisher
 from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers, PolledAnswers
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, counting_hops
+from gateway.http.feed import Feed, reloaded
+from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.holding import Holdings, WholeBody, holding
 from gateway.http.metrics import Metrics
-from gateway.http.openapi.documents import document_routes
+from gateway.http.openapi import Api, document_routes
+from gateway.http.page import FOLDER, page_files, page_routes
+from gateway.http.publishing import Publisher
 from gateway.http.request_record import ID_HEADER, Activity, RequestLog
-from gateway.http.routes import Api, admin, console, console_models, enabled_apis, openai
+from gateway.http.routes import admin, console, console_models, enabled_apis, kept, openai
 from gateway.http.services import Services, given
+from gateway.http.tracing import Tracing, tracing_of
 from gateway.hub import Downloads, Hub, Uploads, cached_models
+from gateway.joining import Announcements
+from gateway.limits import Limiter
 from gateway.logs import LogLines
 from gateway.registry import Registry
 from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
+from gateway.usage import UsageBook
 
 OWN = Api(
     dialect=Dialect(name="Roundhouse", tag="This server"),
@@ -58,6 +63,7 @@ OWN = Api(
         **admin.ROUTES,
         **console.ROUTES,
         **console_models.ROUTES,
+        **kept.ROUTES,
     },
 )
 
@@ -95,6 +101,7 @@ def build(
         lambda: registry.survey.ledger(),  # noqa: PLW0108 - there is none before it runs
         lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
         services.authenticator.roles,
+        lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger
     )
     routers = [_router(api, services) for api in apis]
     front = [route for api in apis for route in api.front]  # they say themselves whose they are
@@ -134,7 +141,7 @@ def build(
 def _router(api: Api, services: Services) -> Router:
     """The routes of one API; errors have its own form."""
     dialect = api.dialect
-    errors = handlers(services, dialect.error_body or error_body, dialect.id_headers)
+    errors = handlers(services, dialect)
     return Router("/", route_handlers=[*api.routes], exception_handlers=errors, tags=[dialect.tag])
 
 
@@ -167,31 +174,34 @@ def _services(
         pictures,
         tokens,
         Constraints(threads),
-        strict=config.server.strict_sampling,
-        max_choices=config.server.max_choices,
+        PipelineRules.of(config),
     )
     parts = (
         access_part(authenticator, guard),
         answers_part(pipeline, tokens, pictures),
         files_part(templates, presets, hub_room),
     )
-    feed = Feed()
+    feed, store = Feed(), Store(config.store)
     reloader.begin(registry, cached_models, parts, lambda report: feed.add(reloaded(report)))
     return Services(
         reloader=reloader,
+        announcements=Announcements(reloader),
         registry=registry,
         pipeline=pipeline,
         encoders=Encoders(registry, threads),
         authenticator=authenticator,
+        limiter=Limiter(),
         refusals=Refusals(metrics.refused),
-        tokenizer=Tokenizer(registry, tokens),
+        tokenizers=Tokenizers(registry, tokens),
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),
         hub=hub_room,
         metrics=metrics,
         bodies=WorkerThreads(BODY_THREADS),
-        store=Store(config.store),
+        store=store,
+        usage=UsageBook(store, config.store.usage_max_age),
+        tracing=tracing_of(config.tracing, version("roundhouse")),
         background=DetachedAnswers(BACKGROUND),
         streams=DetachedAnswers(STREAMS, lambda: reloader.config.llamaserver.stream_seconds),
         polled=PolledAnswers(),
@@ -234,7 +244,7 @@ def answers_part(pipeline: Pipeline, tokens: Tokens, pictures: ImageLoader) -> P
         server = config.server
 
         def apply() -> None:
-            pipeline.apply(strict=server.strict_sampling, max_choices=server.max_choices)
+            pipeline.apply(PipelineRules.of(config))
             tokens.apply(allow_control_tokens=server.allow_control_tokens)
             pictures.apply(config.images)
 
@@ -276,6 +286,8 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
     async def lifespan(_app: Litestar) -> AsyncIterator[None]:
         async with (
             services.store as store,
+            services.usage.running(),
+            _exported(services.tracing),
             services.registry as registry,
             services.background.running(),
             services.downloads.running(),
@@ -283,12 +295,26 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
             companions() as tasks,
         ):
             await store.mend(interrupted)
+            now = time.time()
+            services.limiter.restore(now, await services.usage.taken_today(now))
             tasks.start_soon(services.capabilities.learn, registry.statuses())
             tasks.start_soon(services.reloader.run)
+            tasks.start_soon(services.announcements.run)
             tasks.start_soon(Publisher(services).run)
             yield
 
     return lifespan
+
+
+@asynccontextmanager
+async def _exported(tracing: Tracing | None) -> AsyncIterator[None]:
+    """The last spans are sent when the context ends."""
+    try:
+        yield
+    finally:
+        if tracing is not None:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(tracing.close)
 
 
 def _nobody(_origin: str) -> bool:
@@ -313,6 +339,7 @@ def _cors(config: Config, apis: Sequence[Api]) -> CORSConfig | None:
         expose_headers=[
             ID_HEADER,
             *(name for api in apis for name in api.dialect.id_headers),
+            *dict.fromkeys(name for api in apis for name in api.dialect.rate_headers.names()),
             *HEADERS,
         ],
     )

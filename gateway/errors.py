@@ -12,6 +12,7 @@
     ├── TooLarge                  413
     ├── UnsupportedMediaType      415
     ├── QueueFull                 429 rate_limit_error
+    ├── RateLimited               429 rate_limit_error, code rate_limit_exceeded: the key's limits
     ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
     │   └── InvalidTemplate       503 … because its chat template is broken
     ├── NotSupported              501: the model or its engine has nothing of the kind
@@ -160,6 +161,14 @@ class QueueFull(GatewayError):
     status_hint = 429
     type = "rate_limit_error"
     code = "queue_full"
+
+
+class RateLimited(GatewayError):
+    """The key has taken what its limits allow for now."""
+
+    status_hint = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
 
 
 class ModelUnavailable(GatewayError):

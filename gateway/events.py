@@ -129,7 +129,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    kept_tokens: int = 0  # of them, put back from the store of kept conversations
+    kept_in: str = ""  # where they lay: memory, disk
     reasoning_tokens: int = 0
+    drafted_tokens: int = 0  # that were guessed to come next, and verified together
+    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     queue_seconds: float = 0.0  # waiting for a slot

@@ -19,6 +19,7 @@ from config.loader import OptionOrigin
 from config.models import check_names
 from config.settings import Config, ModelConfig
 from config.shape import Option
+from config.upstreams import UpstreamConfig
 from gateway.errors import InvalidRequest, NotFound
 from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
 from gateway.tasks import companions
@@ -93,6 +94,7 @@ class Reloader:
         self._asked = anyio.Event()
         self._first = self._stamp()  # what is written from now on is a change
         self._copies: dict[str, ModelCopy] = {}
+        self._announced: tuple[UpstreamConfig, ...] = ()
 
     def begin(
         self,
@@ -138,7 +140,7 @@ class Reloader:
 
     async def _planned(self, read: Callable[[], Config]) -> Planned:
         """The consequences of a configuration that is not in force yet. Raises ConfigError."""
-        new = self._with_copies(await to_thread.run_sync(read))
+        new = self._with_announced(self._with_copies(await to_thread.run_sync(read)))
         running = in_force(self.config, new)
         prepared, applies = await to_thread.run_sync(self._prepared, running)
         found = differences(self.config, new)
@@ -184,13 +186,42 @@ class Reloader:
         try:
             config = self._with_copies(msgspec.structs.replace(self.config, models=written))
             check_names(config, Source("the configuration"))
-            _, applies = await to_thread.run_sync(self._prepared, config)
+            await self._replace(config)
         except ConfigError as error:
             self._copies = before
             raise InvalidRequest(error.problem, param=error.path) from error
         except BaseException:
             self._copies = before
             raise
+
+    # ---------------------------------------------------------------------------- announced
+
+    async def announce(self, upstreams: tuple[UpstreamConfig, ...]) -> None:
+        """These upstreams besides those of the configuration, in place of those before. Raises
+        InvalidRequest where the configuration has one of the name.
+        """
+        async with self._one_at_a_time:
+            written = [one for one in self.config.upstreams if one not in self._announced]
+            names = {one.name for one in written}
+            if taken := [one.name for one in upstreams if one.name in names]:
+                text = f"name: The configuration has an upstream {taken[0]!r}."
+                raise InvalidRequest(text, param="name")
+            config = msgspec.structs.replace(self.config, upstreams=(*written, *upstreams))
+            try:
+                await self._replace(config)
+            except ConfigError as error:
+                raise InvalidRequest(error.problem, param=error.path) from error
+            self._announced = upstreams
+
+    def _with_announced(self, config: Config) -> Config:
+        """But for those whose names `config` has itself."""
+        names = {one.name for one in config.upstreams}
+        added = (one for one in self._announced if one.name not in names)
+        return msgspec.structs.replace(config, upstreams=(*config.upstreams, *added))
+
+    async def _replace(self, config: Config) -> None:
+        """Put in force, whole. Raises ConfigError."""
+        _, applies = await to_thread.run_sync(self._prepared, config)
         self.config = config
         for apply in applies:
             apply()

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from backends.protocol import (
+    AdapterScale,
     ImagePart,
     Message,
     NamedTool,
@@ -101,7 +102,9 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_of: Literal["content", "all"] = "content"  # `all`: of reasoning and markers too
     after_samplers: bool = False  # they are of what the samplers left
     slot: int | None = None  # the engine's slot to be computed in; None: any
+    adapters: tuple[AdapterScale, ...] | None = None  # these alone; None: as the model is loaded
     reports_progress: bool = False  # prompt progress is reported
+    drafts: int | None = None  # tokens drafted at a time, at most; None: as the model's options say
     returns_tokens: bool = False  # the generated tokens are returned
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
@@ -217,3 +220,45 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     returns_prompts: bool = False  # the prompts are returned as the model read them
     echo: bool = False
     add_bos: bool | None = None  # None: as the tokenizer does
+
+
+# -------------------------------------------------------------------------------------- expectation
+# What a request is charged before its prompt is tokenized and its answer is known.
+
+CHARACTERS = 4  # of a token, in English
+PICTURE = 500  # tokens
+ANSWER = 512  # tokens at most: many clients always send the largest limit that they know
+
+
+def expected_tokens(request: object) -> int:
+    """A guess at what `request` takes, prompts and answers together."""
+    match request:
+        case ChatRequest(messages=messages, tools=tools, answering=answering):
+            parts = [part for message in messages for part in message.parts]
+            length = sum(len(part.text) for part in parts if isinstance(part, TextPart))
+            length += sum(len(tool.name) + len(tool.description or "") for tool in tools)
+            pictures = sum(isinstance(part, ImagePart) for part in parts)
+            return length // CHARACTERS + pictures * PICTURE + _expected_answer(answering)
+        case TextRequest(prompts=prompts, answering=answering, fill=fill):
+            filled = (fill.prefix, fill.suffix) if fill is not None else ()
+            answers = max(1, len(prompts)) * _expected_answer(answering)
+            return sum(map(_tokens, (*prompts, *filled))) + answers
+        case EmbeddingRequest(inputs=inputs):
+            return sum(map(_tokens, inputs))
+        case RerankRequest(query=query, documents=documents):
+            return sum(map(_tokens, documents)) + len(documents) * _tokens(query)
+        case ScoreRequest(pairs=pairs):
+            return sum(_tokens(text) for pair in pairs for text in pair)
+        case _:
+            return 0
+
+
+def _expected_answer(answering: GenerationParams) -> int:
+    limit = ANSWER if answering.max_tokens is None else min(answering.max_tokens, ANSWER)
+    return answering.n * limit
+
+
+def _tokens(text: Prompt) -> int:
+    if isinstance(text, str):
+        return len(text) // CHARACTERS
+    return sum(1 if isinstance(part, int) else len(part) // CHARACTERS for part in text)

@@ -32,6 +32,7 @@ from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
 from gateway.http.sse import DIRECT, SEND_TIMED_OUT
+from gateway.joining import Joiner
 from gateway.registry import Registry
 from gateway.tasks import companions
 
@@ -48,6 +49,26 @@ class DirectBody:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._unsent = b""
+        self._when_lost: Callable[[], None] | None = None
+
+    @contextmanager
+    def calling_when_lost(self, call: Callable[[], None]) -> Iterator[None]:
+        """See `sse.Direct`. Whoever doesn't read doesn't see a client leave: uvicorn pauses reading
+        behind a long body.
+        """
+        self._when_lost = call
+        if self._cycle.disconnected:
+            call()
+        self._cycle.flow.resume_reading()
+        try:
+            yield
+        finally:
+            self._when_lost = None
+
+    def lost(self) -> None:
+        """The client has left."""
+        if self._when_lost is not None:
+            self._when_lost()
 
     def free(self) -> bool:
         """The body has begun, and nothing of it waits for the client."""
@@ -65,6 +86,16 @@ class DirectBody:
         if self._unsent:
             unsent, self._unsent = self._unsent, b""
             self._cycle.transport.write(unsent)
+
+    def send(self, body: bytes) -> bool:
+        """`body`, which is not empty, at once, if the client takes it."""
+        cycle = self._cycle
+        if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+            return False
+        if cycle.flow.write_paused:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -89,6 +120,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._send_timeout = send_timeout
         self._timed_out = timed_out
         self._answering: RequestResponseCycle | None = None
+        self._direct: DirectBody | None = None  # of the same
         self._timer: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
@@ -116,10 +148,12 @@ class GuardedConnection(HttpToolsProtocol):
             answering.disconnected = True
             answering.message_event.set()
         super().connection_lost(exc)
+        if self._direct is not None:
+            self._direct.lost()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
-        cycle.scope["state"][DIRECT] = DirectBody(cycle)
+        cycle.scope["state"][DIRECT] = self._direct = DirectBody(cycle)
         if not self.flow.write_paused:  # the next answer will make the buffer grow
             self._unwatch()
         super()._start_asgi_task(cycle, app)
@@ -199,6 +233,7 @@ class Server(uvicorn.Server):
         self._greet = greet
         self._hangup = hangup
         self._drain = drain
+        self.joiner: Joiner | None = None  # announces this server as long as it listens
 
     def obstacle(self) -> str | None:
         """Why the address can't be listened on, in one line. Tried before anything is started."""
@@ -283,11 +318,15 @@ class Server(uvicorn.Server):
         else:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._greet(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            if self.joiner is not None:
+                self.joiner.begin(port)
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         self._registry.watchers.end()
         if not self.status:
             self._announce()
+        if self.joiner is not None:  # first: nobody is sent here whom nobody answers
+            await self.joiner.withdraw()
         async with companions() as tasks:
             tasks.start_soon(self._cut_off_late)
             await super().shutdown(sockets)  # type: ignore[arg-type]

@@ -423,6 +423,12 @@ class Store:
     ) -> None:
         await self._thread.end()
 
+    async def carry_out(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Something else with the file, in a transaction: tables of another module. Raises
+        InternalError.
+        """
+        return await self._run(work)
+
     # ------------------------------------------------------------------------------- responses
 
     async def put(self, owner: str, kept: KeptResponse) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from backends.kept.store import KeptStore
 from benchmarks import hardware
 from gateway.http.metrics import Metrics
 from gateway.registry.overview import Ledger
@@ -60,7 +61,10 @@ def metric_names() -> set[str]:
     metrics = Metrics()
     metrics.watch(list)
     metrics.watch_server(
-        lambda: Ledger(budgets={}, held=(), claimed=()), lambda: {"a": []}, lambda: {"user": 1}
+        lambda: Ledger(budgets={}, held=(), claimed=()),
+        lambda: {"a": []},
+        lambda: {"user": 1},
+        KeptStore(memory=0).counts,
     )
     families = re.findall(r"^# TYPE (\w+) (\w+)", metrics.text().decode(), flags=re.MULTILINE)
     names = set()

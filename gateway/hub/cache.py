@@ -16,7 +16,7 @@ import structlog
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from gateway.registry.library import MAX_REASON, Seen, Unusable
+from gateway.registry.library import MAX_REASON, Scanned, Unusable
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo
@@ -78,7 +78,7 @@ class CachedModels:
     def __init__(self, root: Path, catalog: Catalog = BACKENDS) -> None:
         self._root = root.expanduser().resolve()
         self._catalog = catalog
-        self._seen: dict[Path, tuple[SnapshotState, Mapping[Names, Seen]]] = {}
+        self._seen: dict[Path, tuple[SnapshotState, Mapping[Names, Scanned]]] = {}
 
     def models(self) -> Mapping[Names, ModelFiles]:
         """Those that can be used, by their names. Only snapshots in which something changed are
@@ -100,10 +100,10 @@ class CachedModels:
         """What the last scan found that is a model, but can't be used."""
         return (one for _, one in self._all() if isinstance(one, Unusable))
 
-    def _all(self) -> Iterator[tuple[Names, Seen]]:
+    def _all(self) -> Iterator[tuple[Names, Scanned]]:
         return (item for _, found in self._seen.values() for item in found.items())
 
-    def _scan(self, repository: str, snapshot: Path) -> Mapping[Names, Seen]:
+    def _scan(self, repository: str, snapshot: Path) -> Mapping[Names, Scanned]:
         """The snapshot as one model, or else the models that are files in it."""
         whole = self._recognised(snapshot, repository)
         if whole is not None and whole.path == snapshot and not isinstance(whole, Unusable):
@@ -116,7 +116,7 @@ class CachedModels:
             return {(repository,): whole}
         return {(f"{repository}:{tags[name]}",): one for name, one in found.items()}
 
-    def _in_files(self, repository: str, snapshot: Path) -> Mapping[str, Seen]:
+    def _in_files(self, repository: str, snapshot: Path) -> Mapping[str, Scanned]:
         """By the files' names, without what all of a format have in common."""
         found = {}
         for path in sorted(snapshot.rglob("*")):
@@ -126,7 +126,7 @@ class CachedModels:
                 found[name] = one
         return found
 
-    def _recognised(self, path: Path, name: str) -> Seen | None:
+    def _recognised(self, path: Path, name: str) -> Scanned | None:
         try:
             self._require_inside(path)
             return self._catalog.recognise(path)

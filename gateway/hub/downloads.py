@@ -125,13 +125,13 @@ class Downloads:
 
     def states(self) -> Sequence[DownloadState]:
         """All of them, the newest first."""
-        return [one.state for one in reversed(self._all.values())]
+        return [download.state for download in reversed(self._all.values())]
 
     def take_moved(self) -> tuple[Sequence[DownloadState], Sequence[str]]:
         """What has changed since the last call: states, and ids of those that are not listed any
         more.
         """
-        now = {name: one.state for name, one in self._all.items()}
+        now = {name: download.state for name, download in self._all.items()}
         moved = [state for name, state in now.items() if self._taken.get(name) is not state]
         gone = [name for name in self._taken if name not in now]
         self._taken = now
@@ -141,7 +141,9 @@ class Downloads:
         """Fetch `model`; one that runs already is returned, one that was stopped goes on. Raises
         QueueFull.
         """
-        known = next((one for one in self._all.values() if one.state.model == model), None)
+        known = next(
+            (download for download in self._all.values() if download.state.model == model), None
+        )
         if known is not None and known.state.state == "finished":
             del self._all[known.state.id]  # its files may be gone
             known = None
@@ -157,11 +159,11 @@ class Downloads:
 
     def stop(self, id: str) -> DownloadState:
         """What has come stays. Raises NotFound."""
-        one = self._found(id)
-        if one.scope is not None:
-            one.scope.cancel()
-            one.end(DownloadEnd("stopped"))
-        return one.state
+        download = self._found(id)
+        if download.scope is not None:
+            download.scope.cancel()
+            download.end(DownloadEnd("stopped"))
+        return download.state
 
     def remove(self, id: str) -> None:
         """Take it out of the list; one that runs is stopped. Raises NotFound."""
@@ -173,48 +175,48 @@ class Downloads:
             raise NotFound(f"Download {id!r:.40} not found.", param="id")
         return self._all[id]
 
-    def _run(self, one: _Download) -> DownloadState:
-        if one.scope is not None or one.state.state == "finished":
-            return one.state
+    def _run(self, download: _Download) -> DownloadState:
+        if download.scope is not None or download.state.state == "finished":
+            return download.state
         if sum(other.scope is not None for other in self._all.values()) >= MOST_RUNNING:
             text = f"{MOST_RUNNING} downloads are already running"
             raise QueueFull(text, retry_after=RETRY)
         assert self._tasks is not None, "the server runs"
-        one.scope = anyio.CancelScope()
-        one.begin()
-        self._all[one.state.id] = one
+        download.scope = anyio.CancelScope()
+        download.begin()
+        self._all[download.state.id] = download
         self._drop_old()
-        self._tasks.start_soon(self._carry_out, one, one.scope)
-        return one.state
+        self._tasks.start_soon(self._carry_out, download, download.scope)
+        return download.state
 
     def _drop_old(self) -> None:
         """The oldest that don't run, where there are too many."""
-        over = [name for name, one in self._all.items() if one.scope is None]
+        over = [name for name, download in self._all.items() if download.scope is None]
         for name in over[: max(0, len(self._all) - MOST)]:
             del self._all[name]
 
-    async def _carry_out(self, one: _Download, scope: anyio.CancelScope) -> None:
+    async def _carry_out(self, download: _Download, scope: anyio.CancelScope) -> None:
         def is_current() -> bool:
             """Whether it was neither stopped nor begun anew meanwhile."""
-            return one.scope is scope
+            return download.scope is scope
 
         def report(step: DownloadProgress) -> None:
             if is_current():
-                one.report(step)
+                download.report(step)
 
         with scope:
-            end = await self._ending(one, report)
+            end = await self._ending(download, report)
             if is_current():
-                one.end(end)
+                download.end(end)
 
-    async def _ending(self, one: _Download, report: Report) -> DownloadEnd:
+    async def _ending(self, download: _Download, report: Report) -> DownloadEnd:
         try:
-            async with one.one_runs:
-                path = await one.fetch(report)
+            async with download.one_runs:
+                path = await download.fetch(report)
         except GatewayError as error:
             return DownloadEnd("failed", why_failed=error.message)
         except Exception as error:  # the server survives any error of the disk or the hub
-            log.exception("download failed", model=one.state.model)
+            log.exception("download failed", model=download.state.model)
             return DownloadEnd("failed", why_failed=f"{type(error).__name__}: {error}")
         return DownloadEnd("finished", path=path)
 

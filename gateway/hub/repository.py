@@ -191,10 +191,10 @@ class HuggingFace:
                 )
             )
 
-        shown = [one for one in info.siblings or () if not _is_hidden(one.rfilename)]
+        shown = [sibling for sibling in info.siblings or () if not _is_hidden(sibling.rfilename)]
         if not shown:
             raise InvalidRequest(f"{order.repository} has no files", param="repo_id")
-        files = tuple(_file(one, url(one.rfilename), api.endpoint) for one in shown)
+        files = tuple(_file(sibling, url(sibling.rfilename), api.endpoint) for sibling in shown)
         return Listing(
             commit, files, build_hf_headers(token=order.token, library_name="roundhouse")
         )
@@ -263,7 +263,7 @@ def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[Offer
         _choice(repository, named[name].rpartition("/")[2], [*files, *shared], catalog)
         for name, files in single.items()
     ]
-    return sorted(offered, key=lambda one: one.size)
+    return sorted(offered, key=lambda model: model.size)
 
 
 def _choice(
@@ -338,7 +338,7 @@ def selected(order: Order, found: Listing, catalog: Catalog, fits: Fits) -> Sele
         model=choice.model,
         folder=order.folder or (f"{bare}-{tag}" if is_one_of_many else bare),
         files=tuple(_placed(file, choice) for file in wanted if file.name in choice.files),
-        others=tuple(one for one in matching if one is not choice),
+        others=tuple(model for model in matching if model is not choice),
     )
 
 
@@ -352,13 +352,15 @@ def _placed(file: RemoteFile, choice: OfferedModel) -> RemoteFile:
 def _matching(order: Order, offered: Sequence[OfferedModel]) -> Sequence[OfferedModel]:
     """Those of the ordered quantization; else those in whose files' names it stands."""
     wanted = (order.quantization or "").lower()
-    exact = [one for one in offered if one.name is not None and one.name.lower() == wanted]
+    exact = [model for model in offered if model.name is not None and model.name.lower() == wanted]
     if exact:
         return exact
-    named = {one.model: [name for name in one.files if wanted in name.lower()] for one in offered}
-    found = [one for one in offered if named[one.model]]
+    named = {
+        model.model: [name for name in model.files if wanted in name.lower()] for model in offered
+    }
+    found = [model for model in offered if named[model.model]]
     if not found:
-        names = [one.name or file for one in offered for file in one.files[:1]]
+        names = [model.name or file for model in offered for file in model.files[:1]]
         raise _none_matches(order, order.quantization or "", names)
     if found[0].name is None:  # a repository that is one model: a part of its files
         return [msgspec.structs.replace(found[0], files=tuple(named[found[0].model]))]
@@ -374,11 +376,13 @@ def _none_matches(order: Order, what: str, names: Sequence[str]) -> InvalidReque
 
 def best(offered: Sequence[OfferedModel], fits: Fits) -> OfferedModel:
     """Q4_K_M, else the largest quantization that fits here, else the smallest there is."""
-    fitting = [one for one in offered if fits(one)] or [min(offered, key=lambda one: one.size)]
-    tags = {one.model: (one.name or "").lower() for one in fitting}
-    preferred = [one for one in fitting if tags[one.model].endswith(PREFERRED)]
-    quantized = [one for one in fitting if not tags[one.model].endswith(UNQUANTIZED)]
-    return max(preferred or quantized or fitting, key=lambda one: one.size)
+    fitting = [model for model in offered if fits(model)] or [
+        min(offered, key=lambda model: model.size)
+    ]
+    tags = {model.model: (model.name or "").lower() for model in fitting}
+    preferred = [model for model in fitting if tags[model.model].endswith(PREFERRED)]
+    quantized = [model for model in fitting if not tags[model.model].endswith(UNQUANTIZED)]
+    return max(preferred or quantized or fitting, key=lambda model: model.size)
 
 
 def fits_in(budgets: Mapping[str, int], config: Config, catalog: Catalog) -> Fits:
@@ -388,7 +392,7 @@ def fits_in(budgets: Mapping[str, int], config: Config, catalog: Catalog) -> Fit
     def fits(choice: OfferedModel) -> bool:
         ways = needed(choice, config, catalog, cards)
         return any(
-            all(size <= budgets.get(device, 0) for device, size in one.items()) for one in ways
+            all(size <= budgets.get(device, 0) for device, size in way.items()) for way in ways
         )
 
     return fits
@@ -401,7 +405,7 @@ def needed(
     can lie, guessed by the size of its files; see `backends.catalog.FilesModule.placements`.
     """
     # A whole folder is for the first engine that reads folders.
-    folders = (name for name, one in catalog.items() if one.files.SUFFIX is None)
+    folders = (name for name, backend in catalog.items() if backend.files.SUFFIX is None)
     backend = choice.backend or next(folders)
     options, files = getattr(config.engines, backend), catalog[backend].files
     need = MemoryNeed(weights=int(choice.size * (1 + BESIDE)), cache=0, engine=0)

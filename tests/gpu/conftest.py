@@ -24,4 +24,4 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def library(card: str, backend: str) -> Any:
     """The backend's `Library`; its extension is compiled now if it wasn't before: some minutes."""
-    return import_module(f"backends.{backend}.library").installed()
+    return import_module(f"backends.{backend}.container").installed()

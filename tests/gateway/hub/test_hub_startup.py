@@ -9,7 +9,7 @@ import pytest
 import bundled
 from config.errors import ConfigError
 from config.settings import Config, HubConfig, ModelConfig
-from gateway.hub.startup import provided
+from gateway.hub.hub import provided
 from tests.gateway.hub.standin import StandIn, standin
 
 pytestmark = pytest.mark.anyio
