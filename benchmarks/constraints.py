@@ -30,7 +30,7 @@ import numpy as np
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from backends import catalog
-from backends.constraints import Grammars, Vocabulary
+from backends.constraints import EngineTokenizer, Grammars
 from backends.driver import DrivenContainer
 from backends.llamacpp.batch import allowed_ids
 from backends.llamacpp.engine import draw_among
@@ -182,7 +182,7 @@ async def first_texts(container: ModelContainer) -> dict[str, float]:
 class OneRow:
     """Drawing from the same random logits again and again."""
 
-    def __init__(self, engine: Vocabulary, pointer: object) -> None:
+    def __init__(self, engine: EngineTokenizer, pointer: object) -> None:
         self._engine = engine
         self._vocabulary = pointer  # llama.cpp's
         self._size = engine.info.vocab_size
@@ -231,7 +231,7 @@ class OneRow:
         return spent / DRAWN
 
 
-async def compiling(engine: Vocabulary) -> dict[str, float]:
+async def compiling(engine: EngineTokenizer) -> dict[str, float]:
     """Seconds until a job's matcher is there. The tokenizer is made once for a model."""
     grammars, job = Grammars(engine), Generation(prompt=(1,))
     found: dict[str, list[float]] = {"tokenizer": [], "first": [], "again": []}

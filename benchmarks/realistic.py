@@ -84,7 +84,7 @@ def write(path: Path, shape: Shape = USUAL) -> Path:
     gguf_file.add_tokenizer(writer, tokenizer(shape.vocabulary))
     dice, kind = np.random.default_rng(0), gguf.GGMLQuantizationType.Q8_0
     for name, rows, columns in _matrices(shape):
-        writer.add_tensor(name, _random(dice, rows, columns), raw_dtype=kind)
+        writer.add_tensor(name, random_matrix(dice, rows, columns), raw_dtype=kind)
     for name in _norms(shape):
         writer.add_tensor(name, np.ones(shape.width, np.float32))
     gguf_file.finish(writer)
@@ -114,7 +114,7 @@ def _norms(shape: Shape) -> Iterator[str]:
         yield from (f"blk.{layer}.attn_norm.weight", f"blk.{layer}.ffn_norm.weight")
 
 
-def _random(dice: np.random.Generator, rows: int, columns: int) -> Matrix:
+def random_matrix(dice: np.random.Generator, rows: int, columns: int) -> Matrix:
     """Blocks of a scale and 32 numbers of 8 bits. Weights between plus and minus 2 / sqrt(columns):
     a row's sum is as large as what it is made of.
     """

@@ -2,9 +2,10 @@
 
 A stub on this machine says a chunk each 20 ms, as engines do, or 200 at once, or one body, or a
 chunk a second. A driver asks it straight, through Roundhouse, through a relay of a few lines over
-httpx, and through LiteLLM where `--litellm PYTHON` names the interpreter of an environment that has
-`litellm[proxy]`. All share the machine, so the times are of this run alone; processor seconds are
-what other work on it changes least. The paced row is the one that users have.
+httpx, through nginx where it is installed, and through LiteLLM where `--litellm PYTHON` names the
+interpreter of an environment that has `litellm[proxy]`. They take turns, and share the machine:
+the times are of this run alone; processor seconds are what other work on it changes least. The
+paced row is the one that users have.
 """
 
 import argparse
@@ -18,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import httpx
 import msgspec
@@ -32,7 +35,7 @@ from benchmarks.peers import DidNotStart, free_port, roundhouse, serving
 CHUNKS = 200
 PACE = 0.02  # seconds between two chunks of a paced stream
 PACED = 64  # of them at once
-ROUNDS = 3  # of which the best counts: other work on the machine only ever slows one down
+ROUNDS = 3  # of which the cheapest counts: other work on the machine only ever slows one down
 SLOW = 1_000  # streams held at once
 OPEN_TO_ALL = "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"  # else it does not start
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
@@ -58,6 +61,7 @@ _WORDS = [_piece(_chunk({"content": f"word{k} "})) for k in range(CHUNKS)]
 _OPENING = _piece(_chunk({"role": "assistant", "content": ""}))
 _CLOSING = _piece(_chunk({}, "stop")) + _piece(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 _STREAM = b"".join((_STREAM_HEAD, _OPENING, *_WORDS, _CLOSING))
+_BRIEF = b"".join((_STREAM_HEAD, _OPENING, _WORDS[0], _CLOSING))
 
 
 def _whole() -> bytes:
@@ -80,7 +84,7 @@ _LIST = (
 
 
 class Stub(asyncio.Protocol):
-    """Answers by the model that is asked for: stub, paced, or slow."""
+    """Answers by the model that is asked for: stub, brief, paced, or slow."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -103,6 +107,8 @@ class Stub(asyncio.Protocol):
         elif b'"slow"' in body:
             transport.write(_STREAM_HEAD + _OPENING)
             self._drip(transport)
+        elif b'"brief"' in body:
+            transport.write(_BRIEF)
         elif b'"paced"' in body:
             transport.write(_STREAM_HEAD + _OPENING)
             self._pace(transport, 0)
@@ -193,7 +199,7 @@ async def _streamed(reader: asyncio.StreamReader) -> float:
         data += got
         if not first and b'"content":"w' in data.replace(b'": "', b'":"'):
             first = time.perf_counter()
-    assert data.count(b"word") == CHUNKS, data[:2_000]
+    assert data.count(b"word") in (1, CHUNKS), data[:2_000]
     return first
 
 
@@ -207,7 +213,7 @@ async def _read_whole(reader: asyncio.StreamReader) -> float:
 
 
 async def drive(
-    port: int, pid: int, model: str, *, clients: int, stream: bool, seconds: float
+    port: int, pid: int, *, model: str, clients: int, stream: bool, seconds: float
 ) -> Driven:
     """`clients` ask for `seconds`, each one request after the other."""
     request, server = _request(model, stream=stream), psutil.Process(pid)
@@ -280,7 +286,7 @@ def stub() -> Iterator[int]:
 def ours(port: int, folder: Path) -> Iterator[tuple[int, int]]:
     """Roundhouse in front of the stub: port and process."""
     config = folder / "roundhouse.yaml"
-    names = "{stub: stub, paced: paced, slow: slow}"
+    names = "{stub: stub, brief: brief, paced: paced, slow: slow}"
     config.write_text(
         f"upstreams:\n  - name: stub\n    urls: ['http://127.0.0.1:{port}']\n"
         f"    models: {names}\n    max_concurrent: 2000\nlog: {{level: warning}}\n"
@@ -361,7 +367,7 @@ def litellm(python: str, port: int, folder: Path) -> Iterator[tuple[int, int]]:
         + "".join(
             f"  - model_name: {name}\n    litellm_params:\n      model: openai/{name}\n"
             f"      api_base: http://127.0.0.1:{port}/v1\n      api_key: sk-1\n"
-            for name in ("stub", "paced")
+            for name in ("stub", "brief", "paced")
         )
     )
     mine = free_port()
@@ -372,55 +378,65 @@ def litellm(python: str, port: int, folder: Path) -> Iterator[tuple[int, int]]:
         yield mine, running.pid
 
 
-async def best(port: int, pid: int, *, clients: int, stream: bool, seconds: float) -> Driven:
-    """The best of some rounds."""
-    rounds = [
-        await drive(port, pid, "stub", clients=clients, stream=stream, seconds=seconds)
-        for _ in range(ROUNDS)
-    ]
-    return max(rounds, key=lambda one: one.requests_per_second)
+Load: TypeAlias = Callable[[int, int], Awaitable[Driven]]
+Contestants: TypeAlias = dict[str, tuple[int, int]]  # port and process
 
 
-async def measure(name: str, port: int, pid: int, seconds: float) -> None:
-    """All loads on one server, printed."""
-    paced = await pace(port, pid, PACED)
-    print(
-        f"{name:10} paced  {PACED:3} streams: {paced.cpu_per_chunk:6.2f} us CPU per chunk",
-        flush=True,
-    )
-    for stream in (True, False):
+def loads(seconds: float) -> Iterator[tuple[str, Load]]:
+    """Each with its name; the first row is the one that users have."""
+    yield f"paced {PACED} streams", partial(pace, clients=PACED)
+    brief = partial(drive, model="brief", clients=1, stream=True, seconds=seconds)
+    yield "brief 1 client", brief
+    for kind, stream in (("stream", True), ("whole", False)):
         for clients in (1, 16, 64):
-            load = await best(port, pid, clients=clients, stream=stream, seconds=seconds)
-            kind = "stream" if stream else "whole "
-            line = f"{name:10} {kind} {clients:3} clients: {load.requests_per_second:8.0f} req/s"
-            line += f", first {load.first * 1e3:7.2f} ms"
-            if stream:
-                line += f", {load.chunks_per_second:8.0f} chunks/s"
-                line += f", {load.cpu_per_chunk:6.2f} us CPU per chunk"
-            line += f", {load.cpu_per_request * 1e3:6.2f} ms CPU per request"
-            print(line, flush=True)
+            of_stub = partial(drive, model="stub", clients=clients, stream=stream, seconds=seconds)
+            yield f"{kind} {clients} clients", of_stub
+
+
+async def measure(name: str, load: Load, contestants: Contestants) -> None:
+    """One load on all in turn, again and again, printed: the least processor time of each."""
+    driven: dict[str, list[Driven]] = {who: [] for who in contestants}
+    for _ in range(ROUNDS):
+        for who, (port, pid) in contestants.items():
+            driven[who].append(await load(port, pid))
+    for who, rounds in driven.items():
+        best = min(rounds, key=lambda one: one.cpu_per_request)
+        first = min(one.first for one in rounds)
+        line = (
+            f"{name:17} {who:10} {best.requests_per_second:8.0f} req/s, first {first * 1e3:7.2f} ms"
+        )
+        line += f", {best.cpu_per_request * 1e3:6.2f} ms CPU per request"
+        if best.streamed and not name.startswith("brief"):
+            line += f", {best.cpu_per_chunk:6.2f} us per chunk"
+        print(line, flush=True)
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    """Measure all, one after the other, and print."""
-    with tempfile.TemporaryDirectory() as name, stub() as port:
-        folder = Path(name)
-        await measure("straight", port, os.getpid(), arguments.seconds)
-        with ours(port, folder) as (mine, pid):
-            await measure("roundhouse", mine, pid, arguments.seconds)
-            resident = await hold(mine, pid)
-            print(f"roundhouse holds {SLOW} slow streams in {resident / 2**20:.0f} MiB", flush=True)
-        with over_httpx(port) as (theirs, pid):
-            await measure("httpx", theirs, pid, arguments.seconds)
+    """Start all, measure each load on all in turn, and print."""
+    with contextlib.ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
+        port = running.enter_context(stub())
+        contestants: Contestants = {
+            "straight": (port, os.getpid()),
+            "roundhouse": running.enter_context(ours(port, folder)),
+            "httpx": running.enter_context(over_httpx(port)),
+        }
         if (program := shutil.which("nginx")) is not None:
-            with nginx(program, port, folder) as (theirs, pid):
-                await measure("nginx", theirs, pid, arguments.seconds)
-        if arguments.litellm:
+            contestants["nginx"] = running.enter_context(nginx(program, port, folder))
+        if (python := arguments.litellm or _own_litellm()) is not None:
             try:
-                with litellm(arguments.litellm, port, folder) as (theirs, pid):
-                    await measure("litellm", theirs, pid, arguments.seconds)
+                contestants["litellm"] = running.enter_context(litellm(python, port, folder))
             except DidNotStart as error:
-                print(f"litellm: {error}")
+                print(f"litellm is left out: {error}")
+        for name, load in loads(arguments.seconds):
+            await measure(name, load, contestants)
+        resident = await hold(*contestants["roundhouse"])
+        print(f"roundhouse holds {SLOW} slow streams in {resident / 2**20:.0f} MiB", flush=True)
+
+
+def _own_litellm() -> str | None:
+    """This interpreter, if it has LiteLLM."""
+    return sys.executable if find_spec("litellm") else None
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ import bundled
 from backends.constraints import Mask
 from backends.driver import DrivenContainer
 from backends.engine import Token
-from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo
 from backends.samplers import Sampling
 from backends.sampling.state import SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.grid import Grid, GridLimit
+from backends.vocabulary import HfVocabulary
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.splitter import FORMATS, Splitter
