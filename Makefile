@@ -29,7 +29,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 # Left out of `make test-gateway`: what needs large libraries, and a comparison that the prebuilt llama.cpp's rounding
 # misses. Tests of encoders skip themselves without the model's weights.
 HEAVY := --ignore tests/gateway/http/test_openapi_fuzz.py --ignore tests/promises/clients/test_structured.py \
-	--deselect tests/gateway/http/routes/llamaserver/test_completions.py::test_probabilities_of_what_the_samplers_left
+	--deselect tests/gateway/http/routes/test_llamaserver.py::test_probabilities_of_what_the_samplers_left
 
 export VENV
 .NOTPARALLEL:
