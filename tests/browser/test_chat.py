@@ -315,15 +315,14 @@ def test_nothing_moves_above_what_is_being_written(stand: Stand, open_page: Open
 
     def written(body: Any) -> Any:
         for number, chunk in enumerate(reports.answer(text, size=40)(body)):
-            if number == 150:  # paragraph 160 or so
+            if number == 150:  # in the middle of paragraph 169
                 go_on.wait(HANG)
             yield chunk
 
     page = open_page(stand(answers={CHAT: written}).url)
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")
-    expect(page.locator(".markdown")).to_contain_text("Paragraph 60")
-    page.wait_for_function("document.querySelector('.thread').scrollTop > 200")  # it follows
+    expect(page.locator(".markdown p", has_text="Paragraph 168")).to_be_in_viewport()  # it follows
     page.evaluate("""() => {
         window.first = document.querySelector('.markdown p');
         document.querySelector('.thread').scrollTop = 200;
