@@ -52,15 +52,21 @@ class SystemGauge:
         self,
         environment: Mapping[str, str] = os.environ,
         find: Callable[[Mapping[str, str]], Mapping[str, Device]] = devices,
+        root: Path = Path("/"),
     ) -> None:
+        """`root`: where `proc` and `sys` are."""
         self._environment = environment
         self._find = find
+        self._root = root
 
     def free(self) -> Bytes:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
     def available(self) -> Bytes:
-        return {CPU: _main_memory_free(), **{name: card.free for name, card in self._cards()}}
+        return {
+            CPU: _main_memory_free(self._root),
+            **{name: card.free for name, card in self._cards()},
+        }
 
     def total(self) -> Bytes:
         return {CPU: _main_memory(), **{name: card.total for name, card in self._cards()}}
@@ -86,25 +92,43 @@ def _with_main(cards: Bytes) -> Bytes:
         return cards
 
 
-def _main_memory_free() -> int:
+def _main_memory_free(root: Path) -> int:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = _counted(root / "proc/meminfo")["MemAvailable"] * 1024
     except OSError:  # not Linux: all there is, as nothing says what is free
         return _main_memory()
-    fields = dict(line.split(":") for line in lines)
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
-    return available if limit is None or used is None else min(available, max(0, limit - used))
+    group = root / "sys/fs/cgroup"
+    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+    if limit is None or used is None:
+        return available
+    return min(available, max(0, limit - used + _reclaimable(group)))
+
+
+def _reclaimable(group: Path) -> int:
+    """Bytes of a control group's that it gives up when its programs need them: copies of files,
+    which otherwise grow to its limit.
+    """
+    try:
+        counted = _counted(group / "memory.stat")
+    except OSError:
+        return 0
+    return sum(counted.get(name, 0) for name in ("inactive_file", "active_file"))
+
+
+def _counted(path: Path) -> dict[str, int]:
+    """A file of the kernel's with a name and a number in each line, which has a unit or none."""
+    rows = [line.replace(":", " ").split() for line in path.read_text().splitlines()]
+    return {row[0]: int(row[1]) for row in rows}
 
 
 def _main_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _number(path: str) -> int | None:
+def _number(path: Path) -> int | None:
     """The number in a control file; None, if it isn't there or says `max`."""
     try:
-        return int(Path(path).read_text())
+        return int(path.read_text())
     except (OSError, ValueError):
         return None
 
