@@ -38,6 +38,7 @@ from backends.samplers import Sampling
 from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
+from config.nodes import NodeConfig
 
 Platform: TypeAlias = Literal[
     "Linux, CPUs", "Linux, CUDA", "Linux, ROCm", "Linux, Vulkan", "macOS (Metal)", "Windows"
@@ -103,6 +104,18 @@ CPU = "cpu"  # the device that main memory is
 MOST_SETS = 100  # of as many cards each, that are compared
 
 
+class NodeShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model lies that another machine's worker loads, and what that machine says of it: the
+    memory it takes there, and the ways in which it can lie on the devices there.
+    """
+
+    node: NodeConfig
+    need: MemoryNeed
+    placements: "tuple[Placement, ...]"
+    total: dict[str, int] = {}  # bytes of its devices, by the names that they have there
+    free: dict[str, int] = {}  # of these, when it was asked
+
+
 class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A model on disk, as described by its headers. `path` is the file or folder to load; of a
     model that another server has, a name for it that is no path.
@@ -137,6 +150,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     # bytes of main memory that its process holds while it is parked; 0: unknown; None: it can't be
     parked_bytes: int | None = None
     remote: RemoteTarget | None = None  # a server answers for it: another one, or one started here
+    node: NodeShare | None = None  # all paths are of this machine; None: of this one
     task: Task = "generate"  # where a server answers for it: it isn't known
 
     @property
@@ -232,6 +246,13 @@ class FilesModule(Protocol):
         ...
 
     def facts(self, options: EngineOptions) -> LoadFacts: ...
+
+    def vocabulary(self, path: Path) -> Mapping[str, bytes]:
+        """The files that `ContainerModule.tokenizer` needs, by their names and without weights, of
+        the model whose `ModelInfo.tokenizer_path` this is: for a machine that doesn't have it.
+        Raises LoadFailed.
+        """
+        ...
 
 
 class CommandFilesModule(FilesModule, Protocol):

@@ -619,3 +619,16 @@ def _texts(named: object) -> Mapping[str, str]:
     if not isinstance(named, dict):
         return {}
     return {str(name): text for name, text in named.items() if isinstance(text, str)}
+
+
+# What `vocabulary.HfVocabulary` reads of a folder.
+VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json")
+
+
+def vocabulary(folder: Path) -> Mapping[str, bytes]:
+    """See `catalog.FilesModule.vocabulary`."""
+    try:
+        paths = [path for name in VOCABULARY if (path := folder / name).is_file()]
+        return {path.name: path.read_bytes() for path in paths}
+    except OSError as error:
+        raise LoadFailed(f"the tokenizer of {folder.name} can't be read: {error}") from error

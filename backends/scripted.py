@@ -118,6 +118,11 @@ def facts(options: EngineOptions) -> LoadFacts:
     return LoadFacts()
 
 
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`: none is needed."""
+    return {}
+
+
 END = 256  # the token after the 256 bytes
 VOCABULARY = 257
 SILENCE = Line(say="")

@@ -44,6 +44,7 @@ EFFECTS: Mapping[str, Effect] = {
     "models": "models",
     "model_dirs": "models",
     "upstreams": "models",
+    "nodes": "models",
     "default_model": "live",
     "unknown_models": "live",
     "template_dir": "live",
@@ -122,7 +123,7 @@ def _changed(old: Config, new: Config) -> Iterator[Option]:
 MASK = "••••"
 _GIVEN = ("env", "set")  # a command's options whose values may be secrets
 _SECRET = re.compile(
-    r"\$\.keys\[\]\.key|\$\.kept\.encrypt|\$\.join\.key|\$\.tracing\.headers\..*"
+    r"\$\.keys\[\]\.key|\$\.nodes\[\]\.token|\$\.kept\.encrypt|\$\.join\.key|\$\.tracing\.headers\..*"
     r"|\$\.upstreams\[\]\.(?:key|keys\[\]|headers\..*|set\..*)"
     r"|\$\.(?:models\[\]\.options|engines\.command)\.(?:env|set)\..*"
 )
@@ -143,6 +144,7 @@ def masked(config: Config) -> Config:
         config,
         keys=keys,
         upstreams=upstreams,
+        nodes=tuple(msgspec.structs.replace(node, token=MASK) for node in config.nodes),
         hub=hub,
         tracing=msgspec.structs.replace(
             config.tracing, headers=dict.fromkeys(config.tracing.headers, MASK)

@@ -29,8 +29,8 @@ CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5
 QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-8])$")]
 ExLlamaV2Cache: TypeAlias = Literal["fp16", "q8", "q6", "q4"]
 Scaling: TypeAlias = Annotated[float, Meta(ge=-1000, le=1000)]
-# In the gateway's process, or in one of its own
-Host: TypeAlias = Literal["process", "worker", "auto"]
+# In the gateway's process, in one of its own, as is best; or a name of `nodes`, in a process there
+Host: TypeAlias = Annotated[str, Meta(pattern="^(process|worker|auto|[^\\s/:]+)$")]
 # Megabytes of main memory
 Megabytes: TypeAlias = Annotated[int, Meta(ge=0, le=2**24)]
 # What exllamav3 divides among cards: attention, feed-forwards, experts, the output

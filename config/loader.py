@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from config import nodes
 from config.check import convert
 from config.document import parse
 from config.errors import Source, suggestion
@@ -176,6 +177,8 @@ def load_text(
     root = path.resolve().parent if path else Path.cwd()
     upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
     config = with_option(config, ("upstreams",), upstreams)
+    there = nodes.completed(config.nodes, environment, root, sources["nodes"])
+    config = with_option(config, ("nodes",), there)
     if config.join.key is not None:
         key = secret(config.join.key, environment, root, sources["join"], "$.join.key")
         config = with_option(config, ("join", "key"), key)
@@ -266,7 +269,7 @@ def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterat
 
 def _secret_variables(config: Config) -> Iterator[str]:
     """Variables that hold keys, whatever they are called."""
-    written = [one.key for one in config.keys]
+    written = [*(one.key for one in config.keys), *(one.token for one in config.nodes)]
     for upstream in config.upstreams:
         written += [upstream.key or "", *upstream.keys]
     return filter(None, map(variable_of, (*written, config.join.key, config.kept.encrypt)))

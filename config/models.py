@@ -4,7 +4,7 @@ Which sampling parameters there are is known one floor up (`backends.samplers`):
 that loads the configuration or builds a model passes that struct in.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ from config.check import convert
 from config.commands import COMMAND, problems
 from config.engines import CommandOptions, EngineOptions
 from config.errors import ConfigError, Source, suggestion
+from config.nodes import HERE
 from config.settings import Config, ModelConfig
 from config.shape import Kind, is_configured_only, is_section, options
 
@@ -101,12 +102,14 @@ PRESET_OPTIONS = (
 def check_options(config: Config, source: Source, sampling: type[msgspec.Struct] | None) -> None:
     """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
     known = engines_of(type(config))
+    _check_hosts(config, known, source)
     for index, model in enumerate(config.models):
         path = f"$.models[{index}]"
         if model.of is not None:
             _check_preset(config, model, source, path)
         _check_options(model, known, source, path)
         _check_command(config, model, source, path)
+        _check_host(config, model, source, path)
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
 
@@ -173,6 +176,30 @@ def _check_command(config: Config, model: ModelConfig, source: Source, path: str
         raise source.error(f"{place}.{option}", problem)
 
 
+def _check_hosts(config: Config, known: Engines, source: Source) -> None:
+    """Raises ConfigError for an engine whose models would all lie on another machine."""
+    hosts = {f"$.engines.{name}": getattr(config.engines, name).host for name in known}
+    for path, host in {"$.engines": config.engines.host, **hosts}.items():
+        if host not in (None, *HERE):
+            problem = f"{host!r}: expected {', '.join(HERE)}; a node is set for each model"
+            raise source.error(f"{path}.host", problem)
+
+
+def _check_host(config: Config, model: ModelConfig, source: Source, path: str) -> None:
+    """Raises ConfigError for a node that isn't there, or that can't have this model."""
+    host = model.options.get("host")
+    if host is None or host in HERE:
+        return
+    _one_of(
+        host, (*HERE, *(node.name for node in config.nodes)), source, f"{path}.options.host", "host"
+    )
+    if model.engine == COMMAND:
+        raise source.error(f"{path}.options.host", "commands run on this machine")
+    if not model.path.startswith("/"):
+        problem = "a model on another machine has its whole path there, which begins with /"
+        raise source.error(f"{path}.path", problem)
+
+
 def _fits_any(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
     """One engine must take all the options together; which one is known once the files are read."""
     takers = [kind for kind in engines.values() if model.options.keys() <= options(kind).keys()]
@@ -197,7 +224,7 @@ def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
     return {name: kinds[name] for name in model.options}
 
 
-def _one_of(word: str, known: Mapping[str, object], source: Source, path: str, what: str) -> None:
+def _one_of(word: str, known: Collection[str], source: Source, path: str, what: str) -> None:
     if word not in known:
         raise source.error(path, f"unknown {what} {word!r}; {suggestion(word, known)}")
 

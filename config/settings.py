@@ -18,6 +18,7 @@ from config.engines import (
     ScriptedOptions,
     TransformersOptions,
 )
+from config.nodes import NodeConfig
 from config.upstreams import UpstreamConfig
 from config.values import (
     RUNS_CODE,
@@ -253,6 +254,7 @@ class Config(Section, frozen=True):
     models: tuple[ModelConfig, ...] = ()
     model_dirs: tuple[PathText, ...] = ()
     upstreams: tuple[UpstreamConfig, ...] = ()  # servers elsewhere whose models are offered here
+    nodes: tuple[NodeConfig, ...] = ()  # machines whose workers run models of this server
     default_model: str | None = None  # None: the only model there is, else the first in `models`
     unknown_models: Literal["refuse", "default"] = "refuse"  # requests for a model that isn't there
     template_dir: PathText | None = None  # chat templates to switch to (NAME.jinja)

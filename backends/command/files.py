@@ -106,3 +106,8 @@ def placed(
 def facts(options: EngineOptions) -> LoadFacts:
     """Its server knows."""
     return LoadFacts()
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`: its server has it."""
+    return {}

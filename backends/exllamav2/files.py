@@ -169,3 +169,8 @@ def facts(options: EngineOptions) -> LoadFacts:
         rope_scale=options.rope_scale,
         rope_alpha=options.rope_alpha,
     )
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    return model_folder.vocabulary(path)

@@ -476,3 +476,8 @@ def drafted_with_heads(config: Fields) -> int:
     """How many tokens are drafted with them."""
     names = config.get("architectures") or ()
     return max((HEADS[name] for name in names if name in HEADS), default=DRAFTED)
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    return model_folder.vocabulary(path)

@@ -37,7 +37,14 @@ from backends.catalog import (
 )
 from backends.errors import LoadFailed
 from backends.llamacpp import memory
-from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
+from backends.llamacpp.gguf import (
+    POSITIONS,
+    BrokenFile,
+    Header,
+    Tensor,
+    metadata_alone,
+    read_header,
+)
 from backends.llamacpp.memory import CpuLayouts
 from backends.protocol import MemoryNeed
 from backends.samplers import Sampling
@@ -525,6 +532,14 @@ def facts(options: EngineOptions) -> LoadFacts:
         chunk_size=options.batch_size,
         adapters=adapters(options.adapters, options.adapter_scaling),
     )
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    try:
+        return {path.name: metadata_alone(path)}
+    except (BrokenFile, OSError) as error:
+        raise LoadFailed(f"the vocabulary of {path.name} can't be read: {error}") from error
 
 
 def _cache_mode(keys: str, values: str) -> str:

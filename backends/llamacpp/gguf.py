@@ -116,6 +116,20 @@ def read_header(path: Path) -> Header:
                 raise BrokenFile(f"its header can't be read ({error})") from error
 
 
+def metadata_alone(path: Path) -> bytes:
+    """A GGUF file with the metadata of that at `path` and no tensors: all that its vocabulary
+    needs. Raises as `read_header`.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise BrokenFile("it doesn't begin with 'GGUF'")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _Reader(data).without_tensors()
+            except (struct.error, LookupError, OverflowError, ValueError) as error:
+                raise BrokenFile(f"its header can't be read ({error})") from error
+
+
 class _Reader:
     """Walks the bytes; `at` is the position."""
 
@@ -133,6 +147,23 @@ class _Reader:
             key = self._text()
             metadata[key] = self._value(self._number("<I"))
         return Header(metadata, self._tensor_table(tensors, metadata))
+
+    def without_tensors(self) -> bytes:
+        """The same metadata, but what says that there are further parts."""
+        version = self._number("<I")
+        if version not in VERSIONS:
+            raise BrokenFile(f"its version is {version}, known are 2 and 3")
+        _, entries = self._count(), self._count()
+        kept = []
+        for _ in range(entries):
+            start = self._at
+            key = self._text()
+            self._value(self._number("<I"))
+            if self._at > len(self._data):
+                raise BrokenFile("its header is cut off")
+            if not key.startswith("split."):
+                kept.append(self._data[start : self._at])
+        return b"".join((MAGIC, struct.pack("<IQQ", version, 0, len(kept)), *kept))
 
     def _skip_strings(self, count: int) -> None:
         data, at = self._data, self._at

@@ -292,3 +292,8 @@ def facts(options: EngineOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
     assert isinstance(options, TransformersOptions)
     return LoadFacts(cache_tokens=options.cache_tokens, adapters=adapters(options.adapters))
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    return model_folder.vocabulary(path)

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from msgspec.structs import replace
 
-from backends.catalog import ModelFiles
+from backends.catalog import ModelFiles, Placement
 from backends.messages import (
     Answered,
     Begin,
@@ -34,7 +34,7 @@ from backends.messages import (
     RestoreSlot,
     SlotStates,
 )
-from backends.protocol import ModelInfo, Progress, SavedSlot
+from backends.protocol import MemoryNeed, ModelInfo, Progress, SavedSlot
 
 HEADER = struct.Struct("<IB")
 PLAIN, ENCLOSED = 0, 1
@@ -54,6 +54,22 @@ class LoadModel(msgspec.Struct, frozen=True, tag=True, array_like=True):
     options: msgspec.Raw
 
 
+class Recognise(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To a listener: answered with `Recognised` or `Refused`. `path` is one of its machine;
+    `backend` None: the first that knows the files.
+    """
+
+    path: str
+    backend: str | None = None
+
+
+class Fit(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To a listener: answered with `Fitted` or `Refused`. As `LoadModel`, but nothing is loaded."""
+
+    files: ModelFiles
+    options: msgspec.Raw
+
+
 class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Answered with `Pong`, at once."""
 
@@ -68,13 +84,41 @@ class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
     progress: Progress
 
 
+class VocabularyFiles(msgspec.Struct, frozen=True):
+    """What a tokenizer is made of where the model's files are not: files by their names, as
+    `catalog.FilesModule.vocabulary` says. `name`: the one that stands for them; None: their folder.
+    """
+
+    files: dict[str, bytes]
+    name: str | None = None
+
+
 class Loaded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The model is there. `held`: bytes that the worker has by now, per device; what can't be
-    measured is left out.
+    measured is left out. `vocabulary`: from another machine.
     """
 
     info: ModelInfo
     held: dict[str, int] = {}
+    vocabulary: VocabularyFiles | None = None
+
+
+class Recognised(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The model's files, by their headers."""
+
+    files: ModelFiles
+
+
+class Fitted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The model as options make it, the memory it will take and the ways in which it can lie; bytes
+    of that machine's devices, and how many of them are free.
+    """
+
+    files: ModelFiles
+    need: MemoryNeed
+    placements: tuple[Placement, ...]
+    total: dict[str, int] = {}
+    free: dict[str, int] = {}
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -87,8 +131,8 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The worker's event loop runs."""
 
 
-WorkerCommand: TypeAlias = Command | LoadModel | Ping | Received
-WorkerEvent: TypeAlias = Event | Loading | Loaded | Refused | Pong | Received
+WorkerCommand: TypeAlias = Command | LoadModel | Ping | Received | Recognise | Fit
+WorkerEvent: TypeAlias = Event | Loading | Loaded | Refused | Pong | Received | Recognised | Fitted
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True):

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ from backends.messages import Close, Closed, Command, Event, Lost, Outcomes
 from backends.protocol import ModelInfo, Report, Tokenizer
 from backends.worker.framing import (
     REPORT,
+    Fitted,
     Frames,
     LauncherReport,
     Loaded,
@@ -39,6 +41,7 @@ from backends.worker.framing import (
     Ping,
     Pong,
     Received,
+    Recognised,
     Refused,
     Shelf,
     WorkerCommand,
@@ -230,70 +233,86 @@ class LauncherProcess:
             self._ended.pop(report.pid).set_result(report.status)
 
 
-class WorkerPort(asyncio.Protocol):
-    """A `Port` whose other end is a worker's `EnginePort`."""
+class FramedPort(asyncio.Protocol, ABC):
+    """A `Port` whose other end is a process that reads and writes frames. What that process is, and
+    how its end is seen, a subclass knows.
+    """
 
-    def __init__(self, child: Child, words: LastWords, model: str, report: Report) -> None:
-        self._child = child
-        self._words = words
+    def __init__(self, model: str, report: Report, *, shared: bool) -> None:
+        """`shared`: the other end is a process of this machine."""
         self._model = model
         self._report = report
         self._loop = asyncio.get_running_loop()
-        self._shelf = Shelf(shared=True)
+        self._shelf = Shelf(shared=shared)
         self._frames = Frames(decode_event, self._answer_received)
-        self._receive: Callable[[Event], None] = lambda _: None
-        self._transport: asyncio.WriteTransport | None = None
-        self._loaded: asyncio.Future[ModelInfo] = self._loop.create_future()
-        self._connected = self._closing = False
+        self._receive: Callable[[Event], None] | None = None
+        self._early: list[Event] = []  # that came before anyone was there to receive them
+        self._transport: asyncio.Transport | None = None
+        self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
+        self._closing = False
         self._unanswered = 0  # heartbeats
-        self._progress: object = None  # what the process had done at the last of these
-        self._why: str | None = None  # it was killed from here
+        self._progress: object = None  # what the other end had done at the last of these
+        self._paused = False
+        self._why: str | None = None  # it was ended from here
         self._timer: asyncio.TimerHandle | None = None
-        self.buried = anyio.Event()  # the process is gone, and that is told
-        child.ended.add_done_callback(lambda _: self._hang_up())
+        self.buried = anyio.Event()  # the other end is gone, and that is told
 
-    @property
-    def pid(self) -> int:
-        """The worker's."""
-        return self._child.pid
+    @abstractmethod
+    def _kill(self, why: str) -> None:
+        """End the other end, if it has not ended for another reason."""
+
+    @abstractmethod
+    def _progress_there(self) -> object:
+        """What differs while the other end does something; None where it isn't known."""
+
+    @abstractmethod
+    async def _bury(self) -> None:
+        """The connection ended: tell that once the other end is gone, and set `buried`."""
 
     @property
     def info(self) -> ModelInfo:
-        return self._loaded.result()
+        loaded = self._loaded.result()
+        return msgspec.structs.replace(loaded.info, held=loaded.held)
 
     def connect(self, receive: Callable[[Event], None]) -> None:
         """See `Port.connect`."""
         self._receive = receive
+        early, self._early = self._early, []
+        for event in early:
+            receive(event)
 
     def send(self, command: Command) -> None:
         """See `Port.send`."""
         if isinstance(command, Close):
             self._closing = True
-            self._loop.call_later(GOODBYE, self._child.kill)
+            self._loop.call_later(GOODBYE, self._kill, "did not close")
         self._write(command)
 
-    async def load(self, files: ModelFiles, options: EngineOptions) -> None:
-        """Have the worker load a model. Raises LoadFailed, OutOfMemory."""
+    async def load(self, files: ModelFiles, options: EngineOptions) -> Loaded:
+        """Have the other end load a model. Raises LoadFailed, OutOfMemory."""
         there = msgspec.structs.replace(options, host="worker")
         encoded = msgspec.Raw(msgspec.msgpack.encode(there))
         self._write(LoadModel(files, encoded))
-        await asyncio.shield(self._loaded)
+        return await asyncio.shield(self._loaded)
 
-    async def end(self) -> None:
-        """Kill it. When this returns its memory is free."""
-        self._closing = True
-        self._child.kill()
-        if self._connected:
-            await self.buried.wait()
-        else:
-            self._child.connection.close()
-            await asyncio.shield(self._child.ended)
+    def pause(self) -> None:
+        """Nothing that comes can be handed on: leave it where it is."""
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused, self._unanswered = False, 0
+            if self._transport is not None:
+                self._transport.resume_reading()
 
     # -- asyncio's protocol ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's is one, and doesn't say so
-        self._transport, self._connected = cast(asyncio.WriteTransport, transport), True
+        self._transport = cast(asyncio.Transport, transport)
         self._beat()
 
     def data_received(self, data: bytes) -> None:
@@ -322,26 +341,34 @@ class WorkerPort(asyncio.Protocol):
     def _answer_received(self) -> None:
         self._write(Received())
 
+    def _tell(self, event: Event) -> None:
+        if self._receive is None:
+            self._early.append(event)
+        else:
+            self._receive(event)
+
     def _hand_on(self, event: WorkerEvent) -> None:
         match event:
             case Outcomes():  # nearly all
-                self._receive(event)
+                self._tell(event)
             case Pong():
                 pass
             case Received():
                 self._shelf.received()
             case Loading(progress):
                 self._report(progress)
-            case Loaded(info, held):
-                self._settle(msgspec.structs.replace(info, held=held))
+            case Loaded():
+                self._settle(event)
             case Refused(failure):
                 self._settle(failure.error())
             case Closed():
-                pass  # it is told when the process is gone, and its memory free
+                pass  # it is told when the other end is gone, and its memory free
+            case Recognised() | Fitted():
+                self._kill("sent what it was not asked for")
             case _:
-                self._receive(event)
+                self._tell(event)
 
-    def _settle(self, outcome: ModelInfo | Exception) -> None:
+    def _settle(self, outcome: Loaded | Exception) -> None:
         """How the load went."""
         if self._loaded.done():
             return
@@ -355,18 +382,54 @@ class WorkerPort(asyncio.Protocol):
         """One heartbeat. Counted and not timed, so that a gateway that stood still itself kills
         nothing.
         """
+        self._timer = self._loop.call_later(BEAT, self._beat)
+        if self._paused:  # its answers are not read
+            return
         self._unanswered += 1
-        before, self._progress = self._progress, progress_of(self._child.pid)
+        before, self._progress = self._progress, self._progress_there()
         still = self._progress is None or self._progress == before
         if self._unanswered > BEATS and (still or self._unanswered > LONGEST_BUSY / BEAT):
+            self._timer.cancel()
             self._kill(f"did not answer for {(self._unanswered - 1) * BEAT:.0f} s and was ended")
             return
         self._write(Ping())
-        self._timer = self._loop.call_later(BEAT, self._beat)
+
+
+class WorkerPort(FramedPort):
+    """A `Port` whose other end is a worker's `EnginePort`."""
+
+    def __init__(self, child: Child, words: LastWords, model: str, report: Report) -> None:
+        super().__init__(model, report, shared=True)
+        self._child = child
+        self._words = words
+        self._connected = False
+        child.ended.add_done_callback(lambda _: self._hang_up())
+
+    @property
+    def pid(self) -> int:
+        """The worker's."""
+        return self._child.pid
+
+    async def end(self) -> None:
+        """Kill it. When this returns its memory is free."""
+        self._closing = True
+        self._child.kill()
+        if self._connected:
+            await self.buried.wait()
+        else:
+            self._child.connection.close()
+            await asyncio.shield(self._child.ended)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connected = True
+        super().connection_made(transport)
 
     def _kill(self, why: str) -> None:
         self._why = self._why or why
         self._child.kill()
+
+    def _progress_there(self) -> object:
+        return progress_of(self._child.pid)
 
     def _hang_up(self) -> None:
         """The process is gone; a child of its own may hold its socket open."""
@@ -374,17 +437,16 @@ class WorkerPort(asyncio.Protocol):
             self._transport.abort()
 
     async def _bury(self) -> None:
-        """The connection ended: so does the process, and then it is told."""
         status = await self._status()
         with suppress(TimeoutError):
             async with asyncio.timeout(DYING):
                 await asyncio.shield(self._words.closed)
         if self._closing:
-            self._receive(Closed())
+            self._tell(Closed())
         else:
             reason = f"the worker of {self._model} {self._end(status)}"
             self._settle(_load_failure(status, self._why, reason))
-            self._receive(Lost(reason))
+            self._tell(Lost(reason))
         self.buried.set()
 
     async def _status(self) -> int | None:
@@ -437,6 +499,19 @@ class Workers:
         """The model, loaded in a worker of its own. Raises LoadFailed; leaves nothing behind then,
         or when it is cancelled.
         """
+        port = await self.start(backend, files, options, report)
+        try:
+            tokenizer = await asyncio.to_thread(_tokenizer, backend, port.info)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await port.end()
+            raise
+        return PortContainer(port, tokenizer)
+
+    async def start(
+        self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> WorkerPort:
+        """As `load`: what there is without a tokenizer in this process."""
         child = await self._launcher(backend).launch()
         model, loop = files.path.name, asyncio.get_running_loop()
         words = LastWords(model)
@@ -446,12 +521,11 @@ class Workers:
             await loop.connect_read_pipe(lambda: words, pipe)
             await loop.create_unix_connection(lambda: port, sock=child.connection)
             await port.load(files, options)
-            tokenizer = await asyncio.to_thread(_tokenizer, backend, port.info)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await port.end()
             raise
-        return PortContainer(port, tokenizer)
+        return port
 
     def close(self) -> None:
         """End all of them."""

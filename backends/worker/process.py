@@ -42,6 +42,7 @@ from backends.messages import Closed, Event, Failure
 from backends.protocol import Progress
 from backends.threads import prepare_process
 from backends.worker.framing import (
+    Fit,
     Frames,
     LauncherReport,
     Loaded,
@@ -50,6 +51,7 @@ from backends.worker.framing import (
     Ping,
     Pong,
     Received,
+    Recognise,
     Refused,
     Shelf,
     WorkerCommand,
@@ -121,6 +123,8 @@ class Worker:
                 self.send(Pong())
             case Received():
                 self._shelf.received()
+            case Recognise() | Fit():
+                end("it was asked what a listener is asked")
             case LoadModel():
                 assert self._load is None, "a worker loads one model"
                 self._load = asyncio.get_running_loop().create_task(self._bring(command))

@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     _loading(commands)
     _chat(commands)
     _launch(commands)
+    _worker(commands)
     _local(commands)
     return root
 
@@ -241,6 +242,34 @@ def _launch(commands: Commands) -> None:
     )
     command.add_argument(
         "--print", action="store_true", help="print the variables and the command, run nothing"
+    )
+
+
+def _worker(commands: Commands) -> None:
+    command = _command(
+        commands, "worker", "worker", "run models of this machine for a server on another one"
+    )
+    command.add_argument(
+        "--listen", required=True, metavar="HOST:PORT", help="port 0 takes a free one"
+    )
+    command.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the secret that the server's `nodes` have, too; made where it isn't there "
+        "(default: $ROUNDHOUSE_WORKER_TOKEN)",
+    )
+    command.add_argument(
+        "--tls", action="store_true", help="encrypt connections, with a certificate made for it"
+    )
+    command.add_argument("--certificate", type=Path, metavar="FILE", help="another one, in PEM")
+    command.add_argument("--key", type=Path, metavar="FILE", help="of the certificate, in PEM")
+    command.add_argument(
+        "--model-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="load no models but those in DIR. May be repeated",
     )
 
 

@@ -94,6 +94,15 @@ def _lacking(
 def _row(
     entry: ModelEntry, total: Mapping[str, int], budgets: Mapping[str, int]
 ) -> tuple[str, ...]:
+    if (share := entry.files.node) is not None:
+        return (
+            entry.name,
+            entry.files.backend,
+            size(entry.files.size_bytes),
+            size(share.need.total),
+            share.node.name,
+            "yes",
+        )
     files = BACKENDS[entry.files.backend].files
     need = files.estimate(entry.files, entry.options).total
     cards = {name: amount for name, amount in total.items() if name != CPU}

@@ -35,6 +35,7 @@ from backends.protocol import AdapterScale
 from backends.samplers import Sampling
 from backends.upstream.fleet import Fleet, Roster, first_roster, roster_of
 from backends.upstream.lists import NOTHING_KEPT, KeptLists
+from backends.worker.node import Nodes
 from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -371,8 +372,8 @@ def _adapters(lora: Mapping[str, float]) -> tuple[AdapterScale, ...]:
 
 
 def check_files(entry: ModelEntry) -> None:
-    """Raises ModelUnavailable for a model whose files are gone."""
-    for part in entry.files.parts:
+    """Raises ModelUnavailable for a model whose files are gone; a node's are seen to there."""
+    for part in entry.files.parts if entry.files.node is None else ():
         if not part.exists():
             text = f"{entry.name} can't be loaded: {part} is gone"
             raise ModelUnavailable(text, param="model")
@@ -381,9 +382,11 @@ def check_files(entry: ModelEntry) -> None:
 def identity(files: ModelFiles) -> FileIdentity:
     """Of every file of a model, and of those beside it: device, inode, bytes and time of change in
     ns; what is gone is left out. A file that was written over in place differs, as does one put in
-    its place.
+    its place. Nothing of files on another machine.
     """
-    facts = {}
+    facts: dict[Path, tuple[int, int, int, int]] = {}
+    if files.node is not None:
+        return facts
     own = files.parts or (files.path,)
     for path in (*own, *((files.projector,) if files.projector else ()), *files.beside):
         try:
@@ -457,6 +460,7 @@ class ModelLibrary:
         self.roster: Roster = roster_of(config.upstreams, former)
         self.fleet: Fleet = before.fleet if before else Fleet(self.roster)
         self._offered = UpstreamModels(config, self.roster)
+        self._nodes = Nodes(config.nodes)
         self.scan_lock: threading.Lock = before.scan_lock if before else threading.Lock()
         self._scan = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
@@ -634,6 +638,9 @@ class ModelLibrary:
         path = Path(model.path).expanduser() if model.path else Path(model.name)
         old = self._scan.models.get(model.name)
         stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
+        if self._nodes.get(model.options.get("host")) is not None:
+            stamp = (0, 0, 0, 0)
+            old = None if isinstance(old, Unusable) else old  # its machine is asked until it has it
         if old is not None and self._stamps.get(model.name) == (*stamp, *_stamps_beside(old)):
             return old
         self._stamps[model.name] = stamp
@@ -690,6 +697,8 @@ class ModelLibrary:
     def _files(self, model: ModelConfig, path: Path) -> ModelFiles:
         if model.engine == COMMAND:
             return self._catalog.named(model.name, path if model.path else None)
+        if (node := self._nodes.get(model.options.get("host"))) is not None:
+            return self._nodes.recognise(node, model.path, model.backend)
         return self._recognise(path, model.backend)
 
     def _unconfigured(self, name: str, files: ModelFiles, aliases: tuple[str, ...]) -> Known:
@@ -719,7 +728,10 @@ class ModelLibrary:
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         options = options_for(self._config, model, files.backend)
-        files = self._catalog[files.backend].files.fitted(files, options)
+        if (node := self._nodes.get(options.host)) is not None:
+            files = self._nodes.fitted(node, files, options)
+        else:
+            files = self._catalog[files.backend].files.fitted(files, options)
         ttls = (model.ttl, options.ttl, self._config.swap.ttl)
         return ModelEntry(
             name=model.name,
@@ -736,7 +748,7 @@ class ModelLibrary:
             system=model.system,
             template_variables=model.template_kwargs,
             adapters=None if model.lora is None else _adapters(model.lora),
-            created=_stamp(files.path)[0] // 1_000_000_000,
+            created=0 if files.node else _stamp(files.path)[0] // 1_000_000_000,
         )
 
 

@@ -22,10 +22,12 @@ from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemor
 from backends.protocol import MemoryNeed, ModelInfo, Parkable, Progress, Report
 from backends.remote import Container
 from backends.upstream.fleet import Fleet
+from backends.worker import node
 from backends.worker.port import Workers
 from config.check import convert
 from config.engines import EngineOptions, Host
 from config.errors import ConfigError, Source
+from config.nodes import HERE
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import FileIdentity, ModelEntry, identity
@@ -82,6 +84,9 @@ class Loader(Protocol):
         ...
 
 
+NOTHING = MemoryNeed(weights=0, cache=0, engine=0)  # of this machine's
+
+
 class CatalogLoader:
     """Each model with its own backend, as the catalog has them."""
 
@@ -90,16 +95,22 @@ class CatalogLoader:
         self._workers = Workers()
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        if files.node is not None:
+            return NOTHING
         return self._catalog[files.backend].files.estimate(files, options)
 
     def placements(
         self, files: ModelFiles, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
+        if files.node is not None:
+            return ({},)
         return self._catalog[files.backend].files.placements(files, options, cards)
 
     def placed(
         self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
     ) -> EngineOptions:
+        if files.node is not None:
+            return options
         return self._catalog[files.backend].files.placed(options, placement, cards)
 
     def is_experimental(self, files: ModelFiles) -> bool:
@@ -112,6 +123,10 @@ class CatalogLoader:
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         backend = self._catalog[files.backend]
+        if files.node is not None:
+            return await node.load(backend, files, options, report)
+        if options.host not in (None, *HERE):  # of an administrator's load
+            raise LoadFailed(f"host: {options.host}: only the configuration can name a node")
         is_command = files.remote is not None  # a process of its own
         if options.host == "worker" and files.task == "generate" and not is_command:
             return await self._workers.load(backend, files, options, report)
@@ -121,9 +136,6 @@ class CatalogLoader:
             raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
         load = container.load if files.task == "generate" else container.load_encoder
         return await load(files, options, report)
-
-
-NOTHING = MemoryNeed(weights=0, cache=0, engine=0)
 
 
 class FleetLoader:

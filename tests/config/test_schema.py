@@ -9,6 +9,7 @@ import msgspec
 from config.check import convert
 from config.document import parse
 from config.errors import Source
+from config.nodes import NodeConfig
 from config.schema import descriptions, documentation, schema, uncommented
 from config.settings import Config, KeyConfig, ModelConfig
 from config.shape import Kind, is_section, options
@@ -53,7 +54,9 @@ def test_the_examples_are_valid_and_show_the_defaults() -> None:
     assert config.models == (ModelConfig(name="qwen3-8b", path="models/Qwen3-8B-Q4_K_M.gguf"),)
     (cluster,) = config.upstreams
     assert cluster == UpstreamConfig(name="cluster", urls=("http://127.0.0.1:8001/v1",))
-    assert msgspec.structs.replace(config, keys=(), models=(), upstreams=()) == Config()
+    box = NodeConfig(name="box2", address="box2.lan:7000", token="env:BOX2_TOKEN")
+    assert config.nodes == (box,)
+    assert msgspec.structs.replace(config, keys=(), models=(), upstreams=(), nodes=()) == Config()
 
 
 @for_every(("path", "description"), sorted(descriptions(PLAIN).items()))

@@ -177,6 +177,9 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
 async def deletion(services: Services, model: str, access: Access) -> Callable[[], Awaitable[None]]:
     """What deletes a model's files. Raises at once what forbids it, and ModelNotFound."""
     entry = await services.find(model, access)
+    if entry.files.node is not None:
+        text = f"{entry.name} lies on another machine, {entry.files.node.node.name}"
+        raise InvalidRequest(text, param="model")
     paths = _files_of(entry, services)
     services.hub.require_deletable(paths)
 

@@ -86,3 +86,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("row_bytes")}
 def facts(options: EngineOptions) -> LoadFacts:
     assert isinstance(options, ToyOptions)
     return LoadFacts(cache_tokens=options.row_bytes)
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    return {}

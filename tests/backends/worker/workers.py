@@ -51,12 +51,10 @@ async def load_frail(
     engine: str = "frail",
 ) -> PortContainer:
     """A model that says the alphabet, unless its prompt or its name ends it."""
-    return await load(
-        workers, _alphabet(folder, name), ToyOptions(max_concurrent=4), engine, report
-    )
+    return await load(workers, alphabet(folder, name), ToyOptions(max_concurrent=4), engine, report)
 
 
-def _alphabet(folder: Path, name: str) -> Path:
+def alphabet(folder: Path, name: str) -> Path:
     folder.mkdir(exist_ok=True)
     return write(folder).rename(folder / f"{name}.toy.json")
 

@@ -16,6 +16,7 @@ from tests.backends.toy.files import (
     fitted,
     placed,
     placements,
+    vocabulary,
 )
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "placed",
     "placements",
     "recognise",
+    "vocabulary",
 ]
 
 

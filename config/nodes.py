@@ -1,0 +1,76 @@
+"""Other machines whose workers run models of this server: where they listen, and the secret that
+both ends prove to have.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from config.errors import Source
+from config.secrets import secret
+from config.values import Name
+
+HERE = ("process", "worker", "auto")  # what `host` may be besides a node's name
+SHORTEST_TOKEN = 16  # characters: who overhears a connection without TLS can try out short ones
+
+# box2.lan:7000, 10.0.0.2:7000, [fd00::2]:7000
+ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})")
+Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One machine where `roundhouse worker` runs. `token`: see config/secrets.py."""
+
+    name: Name  # what models' `host` says
+    address: Name  # host:port
+    token: Name
+    tls: bool = False
+    fingerprint: Fingerprint | None = None  # of its certificate; None: the token vouches for it
+
+    def __repr__(self) -> str:
+        """All but the secret, since representations end in logs."""
+        return f"NodeConfig(name={self.name!r}, address={self.address!r}, tls={self.tls!r})"
+
+
+def split(address: str) -> tuple[str, int]:
+    """The host and the port. Raises ValueError."""
+    found = ADDRESS.fullmatch(address)
+    if found is None or int(found["port"]) > 65_535:
+        raise ValueError(f"expected HOST:PORT, got {address!r}")
+    return found["six"] or found["host"], int(found["port"])
+
+
+def joined(host: str, port: int) -> str:
+    """As `split` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def completed(
+    nodes: tuple[NodeConfig, ...], environment: Mapping[str, str], root: Path, source: Source
+) -> tuple[NodeConfig, ...]:
+    """The nodes checked, with their tokens in place. Relative token files start at `root`. Raises
+    ConfigError, which never quotes a token.
+    """
+    seen: set[str] = set()
+    found = []
+    for index, node in enumerate(nodes):
+        path = f"$.nodes[{index}]"
+        if node.name in (*HERE, *seen):
+            raise source.error(f"{path}.name", f"{node.name!r} is taken already")
+        seen.add(node.name)
+        try:
+            split(node.address)
+        except ValueError as error:
+            raise source.error(f"{path}.address", str(error)) from None
+        token = secret(node.token, environment, root, source, f"{path}.token")
+        if len(token) < SHORTEST_TOKEN:
+            problem = f"a token has {SHORTEST_TOKEN} characters or more"
+            raise source.error(f"{path}.token", problem)
+        if node.fingerprint is not None and not node.tls:
+            raise source.error(f"{path}.fingerprint", "only with `tls: true`")
+        found.append(msgspec.structs.replace(node, token=token))
+    return tuple(found)
