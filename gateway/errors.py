@@ -2,7 +2,8 @@
 
     GatewayError
     ├── InvalidRequest            400 invalid_request_error
-    │   └── ContextLengthExceeded 400 … code context_length_exceeded
+    │   ├── ContextLengthExceeded 400 … code context_length_exceeded
+    │   └── ThreadNotHeld         400 … code thread_unsupported_request
     ├── InvalidKey                401 authentication_error
     ├── Forbidden                 403 permission_error
     │   └── NotForPages           403 … a web page's request, where there are no keys
@@ -90,6 +91,14 @@ class ContextLengthExceeded(InvalidRequest):
         super().__init__(message, param=param)
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
+
+
+class ThreadNotHeld(InvalidRequest):
+    """The request continues a conversation that the server would have to hold. Anthropic's clients
+    read the code, and send all of it.
+    """
+
+    code = "thread_unsupported_request"
 
 
 class InvalidKey(GatewayError):

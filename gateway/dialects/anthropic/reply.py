@@ -18,9 +18,10 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.dialects.anthropic.editing import ContextManaged
 from gateway.dialects.anthropic.request import MessagesExchange
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, named_frame
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ThreadNotHeld
 from gateway.events import (
     ArgumentsGrown,
     Content,
@@ -48,6 +49,13 @@ TYPES: Mapping[int, str] = {
 }
 
 
+class ThreadDetails(msgspec.Struct, frozen=True):
+    """By which a client knows to send the whole conversation."""
+
+    error_code: str = ThreadNotHeld.code
+    unsupported: tuple[str, ...] = ("thread",)
+
+
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     """`param` and `code` are ours."""
 
@@ -55,6 +63,7 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     param: str | None
     code: str | None
+    details: ThreadDetails | UnsetType = UNSET
 
 
 class ErrorEnvelope(msgspec.Struct, frozen=True):
@@ -66,8 +75,15 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 def _envelope(error: GatewayError) -> ErrorEnvelope:
     kind = TYPES.get(error.status_hint, "api_error")
+    details = ThreadDetails() if isinstance(error, ThreadNotHeld) else UNSET
     return ErrorEnvelope(
-        ErrorDetail(type=kind, message=error.message, param=error.param, code=error.code)
+        ErrorDetail(
+            type=kind,
+            message=error.message,
+            param=error.param,
+            code=error.code,
+            details=details,
+        )
     )
 
 
@@ -134,6 +150,7 @@ class MessageWhole(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: UsageWire
+    context_management: ContextManaged | UnsetType = UNSET
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
@@ -201,6 +218,7 @@ class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_d
 
     delta: Ending
     usage: UsageWire
+    context_management: ContextManaged | UnsetType = UNSET
 
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
@@ -340,6 +358,7 @@ class MessagesReply:
         self._id = id
         self._model = model
         self._prompt_tokens = prompt_tokens
+        self._managed = exchange.managed if exchange.managed is not None else UNSET
         self._hides_thinking = exchange.request.thinking.shown == "hidden"
         self._ended = _Ended()
         self._blocks = _Blocks(signature=id)
@@ -385,7 +404,7 @@ class MessagesReply:
 
     def closing(self, usage: Usage) -> bytes:
         """Why it ended, what it cost, and the end."""
-        last = MessageDelta(self._ended.ending(), _usage(usage))
+        last = MessageDelta(self._ended.ending(), _usage(usage), self._managed)
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
 
     def failed(self, error: GatewayError) -> bytes:
@@ -407,7 +426,8 @@ class MessagesReply:
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
-        return body(self._message(self._fold.blocks(), self._ended.ending(), _usage(usage)))
+        whole = self._message(self._fold.blocks(), self._ended.ending(), _usage(usage))
+        return body(msgspec.structs.replace(whole, context_management=self._managed))
 
     def _message(
         self, content: tuple[Block, ...], ending: Ending | None, usage: UsageWire
@@ -475,6 +495,15 @@ class ServerToolsSupport(msgspec.Struct, frozen=True):
 NO = Support(supported=False)
 
 
+class ContextSupport(msgspec.Struct, frozen=True):
+    """The edits of `context_management` that are applied."""
+
+    supported: bool = True
+    clear_thinking_20251015: Support = Support(supported=True)
+    clear_tool_uses_20250919: Support = Support(supported=True)
+    compact_20260112: Support = Support(supported=False)
+
+
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The capabilities of a model, by Anthropic's names, without features that only its service
     has.
@@ -487,7 +516,7 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     batch: Support = NO
     citations: Support = NO
     code_execution: Support = NO
-    context_management: Support = NO
+    context_management: ContextSupport = ContextSupport()
     pdf_input: Support = NO
     server_tools: ServerToolsSupport = ServerToolsSupport()
 

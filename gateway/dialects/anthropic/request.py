@@ -18,23 +18,30 @@ import msgspec
 from msgspec import Meta
 
 from backends.protocol import JsonSchema
+from gateway.dialects.anthropic.editing import ContextManaged, ContextWire, edited
+from gateway.dialects.anthropic.history import History, read_history, stripped
+from gateway.dialects.anthropic.tools import (
+    KEPT,
+    ToolChoiceWire,
+    ToolWire,
+    read_choice,
+    read_tools,
+)
 from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.errors import ThreadNotHeld
 from gateway.request import (
     ChatRequest,
     GenerationParams,
     ImagePart,
     Message,
-    NamedTool,
     Part,
     TextPart,
     Thinking,
-    Tool,
     ToolCall,
     Unapplied,
     all_unapplied,
 )
-from gateway.request import ToolChoice as Choice
 
 
 class SourceWire(msgspec.Struct, frozen=True):
@@ -67,28 +74,11 @@ class BlockWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageWire(msgspec.Struct, frozen=True):
-    """One turn."""
+    """One turn. `clear_at`: a message of the system may count for one turn alone."""
 
     role: str
-    content: str | list[BlockWire]
-
-
-class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. Only Anthropic's models support types other than "custom"."""
-
-    name: str = ""
-    type: str | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ToolChoiceWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a tool must be called."""
-
-    type: str
-    name: str | None = None
-    disable_parallel_tool_use: bool = False
+    content: str | list[BlockWire] = ""
+    clear_at: str | None = None
 
 
 class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +103,12 @@ class OutputConfigWire(msgspec.Struct, frozen=True):
     format: FormatWire | None = None
 
 
+class ThreadWire(msgspec.Struct, frozen=True):
+    """A conversation that the server holds: none is held here."""
+
+    type: str
+
+
 class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
     """What a prompt is made of."""
 
@@ -133,6 +129,8 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     output_config: OutputConfigWire = OutputConfigWire()
     output_format: FormatWire | None = None  # its name before there was output_config
     keep_alive: float | str | None = None  # ours
+    context_management: ContextWire | None = None
+    thread: ThreadWire | None = None  # "create" is left out, "continue" refused
 
 
 ERROR = "Error: "  # before the result of a tool that failed
@@ -163,7 +161,7 @@ def read_turn(fields: Fields, path: str, wire: MessageWire) -> Iterator[Message]
         case "user":
             yield from _user(fields, path, blocks)
         case "assistant":
-            yield _assistant(fields, path, blocks)
+            yield from _assistant(fields, path, blocks)
         case "system":
             parts = _parts(fields, f"{path}.content", blocks, ("text",))
             yield Message(role="system", parts=parts)
@@ -210,29 +208,62 @@ def _marked(parts: tuple[Part, ...]) -> tuple[Part, ...]:
             return (TextPart(ERROR), *parts)
 
 
-def _assistant(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Message:
-    parts: list[Part] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
+def _assistant(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Iterator[Message]:
+    """Its message; several where results of MCP servers' tools or a summary stand in between."""
+    turn = _Turn()
     for k, block in enumerate(blocks):
         place = f"{path}.content[{k}]"
         match block:
-            case BlockWire(type="thinking", thinking=str(text)):
-                thoughts.append(text)
-            case BlockWire(type="redacted_thinking"):
-                pass  # encrypted by Anthropic; listed in `x-roundhouse-ignored`
-            case BlockWire(type="tool_use", id=str(call_id), name=str(name)):
-                calls.append(ToolCall(call_id, name, _json(block)))
-            case BlockWire(type="thinking" | "tool_use"):
-                raise fields.wrong(place, f"A {block.type} block lacks one of its fields.")
+            case BlockWire(type="tool_result"):
+                yield from turn.taken()
+                yield _result(fields, place, block)
+            case BlockWire(type="compaction", text=str(text)):
+                yield from turn.taken()
+                yield Message(role="user", parts=(TextPart(text),))
             case _:
-                parts += _part(fields, place, block, ("text",))
-    return Message(
-        role="assistant",
-        parts=tuple(parts),
-        reasoning="\n\n".join(thoughts) or None,
-        tool_calls=tuple(calls),
-    )
+                _add(fields, place, block, turn)
+    if not blocks or not turn.is_empty():
+        yield turn.message()
+
+
+class _Turn:
+    """What the assistant said so far."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.thoughts: list[str] = []
+        self.calls: list[ToolCall] = []
+
+    def message(self) -> Message:
+        return Message(
+            role="assistant",
+            parts=tuple(self.parts),
+            reasoning="\n\n".join(self.thoughts) or None,
+            tool_calls=tuple(self.calls),
+        )
+
+    def is_empty(self) -> bool:
+        return not (self.parts or self.thoughts or self.calls)
+
+    def taken(self) -> Iterator[Message]:
+        """The message, if it says something; then it is empty."""
+        if not self.is_empty():
+            yield self.message()
+        self.parts, self.thoughts, self.calls = [], [], []
+
+
+def _add(fields: Fields, place: str, block: BlockWire, turn: _Turn) -> None:
+    match block:
+        case BlockWire(type="thinking", thinking=str(text)):
+            turn.thoughts.append(text)
+        case BlockWire(type="redacted_thinking"):
+            pass  # encrypted by Anthropic; listed in `x-roundhouse-ignored`
+        case BlockWire(type="tool_use", id=str(call_id), name=str(name)):
+            turn.calls.append(ToolCall(call_id, name, _json(block)))
+        case BlockWire(type="thinking" | "tool_use"):
+            raise fields.wrong(place, f"A {block.type} block lacks one of its fields.")
+        case _:
+            turn.parts += _part(fields, place, block, ("text",))
 
 
 def _json(block: BlockWire) -> str:
@@ -241,7 +272,7 @@ def _json(block: BlockWire) -> str:
 
 # ------------------------------------------------------------------------------------------- blocks
 
-_KNOWN = ("text", "image", "document", "search_result")
+_KNOWN = ("text", "image", "document", "search_result", "compaction")
 
 
 def _parts(
@@ -261,7 +292,7 @@ def _part(
         names = ", ".join(repr(name) for name in known)
         raise fields.wrong(f"{path}.type", f"Expected one of {names} here, got {block.type!r:.64}.")
     match block:
-        case BlockWire(type="text", text=str(text)):
+        case BlockWire(type="text" | "compaction", text=str(text)):
             return (TextPart(text),) if text else ()
         case BlockWire(type="text"):
             raise fields.wrong(f"{path}.text", "This field is required.")
@@ -324,6 +355,7 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     request: ChatRequest
     stream: bool = False
+    managed: ContextManaged | None = None  # None: `context_management` was not asked for
 
 
 _FIELDS = frozenset(HARMLESS.keys()) | {
@@ -335,34 +367,60 @@ _FIELDS = frozenset(HARMLESS.keys()) | {
 
 def read_messages(body: bytes) -> MessagesExchange:
     """What the body means. Raises InvalidRequest, which names the field."""
-    fields = read_fields(body)
+    fields, history = _readable(read_fields(body))
     wire, conversation = fields.read(AnsweringWire), fields.read(ConversationWire)
-    messages = _messages(fields, conversation)
+    if wire.thread is not None and wire.thread.type == "continue":
+        message = "thread: No conversations are held here; send all messages of this one."
+        raise ThreadNotHeld(message, param="thread")
+    tools = read_tools(fields, conversation.tools, history, conversation.tool_choice)
+    edit = edited(_messages(fields, conversation, history), wire.context_management)
+    unapplied = (
+        *_unapplied(fields, conversation),
+        *tools.unapplied,
+        *history.unapplied,
+        *edit.unapplied,
+    )
     return MessagesExchange(
         request=ChatRequest(
             model=wire.model,
-            messages=messages,
-            answering=_answering(fields, wire, conversation),
-            tools=tuple(
-                _tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(conversation.tools)
+            messages=edit.messages,
+            answering=_answering(fields, wire, unapplied),
+            tools=tools.given,
+            tool_choice=read_choice(
+                fields, conversation.tools, tools.given, conversation.tool_choice
             ),
-            tool_choice=_choice(fields, conversation),
             parallel_tool_calls=not (
                 conversation.tool_choice and conversation.tool_choice.disable_parallel_tool_use
             ),
             thinking=_thinking(fields, wire),
-            continue_final=_continues(messages[-1]),
+            continue_final=_continues(edit.messages[-1]),
         ),
         stream=wire.stream,
+        managed=edit.managed,
     )
 
 
-def _messages(fields: Fields, conversation: ConversationWire) -> tuple[Message, ...]:
+def _readable(fields: Fields) -> tuple[Fields, History]:
+    """The body with blocks and tools alone that the structs describe."""
+    history = read_history(fields.values.get("messages"))
+    values = dict(fields.values)
+    if "messages" in values:
+        values["messages"] = history.messages
+    if isinstance(tools := values.get("tools", []), list) and (tools or history.added):
+        values["tools"] = stripped([*tools, *history.added], KEPT)
+    return msgspec.structs.replace(fields, values=values), history
+
+
+def _messages(
+    fields: Fields, conversation: ConversationWire, history: History
+) -> tuple[Message, ...]:
     if not conversation.messages:
         raise fields.wrong("messages", "At least one message is required.")
+    answered = max((k for k, m in enumerate(conversation.messages) if m.role == "user"), default=-1)
     messages = [
         message
         for k, turn in enumerate(conversation.messages)
+        if k >= history.first and not (turn.clear_at == "next_user_message" and k < answered)
         for message in read_turn(fields, f"messages[{k}]", turn)
     ]
     if _is_silent(messages[-1]) and len(messages) > 1:
@@ -388,6 +446,8 @@ def _unapplied(fields: Fields, conversation: ConversationWire) -> Iterator[Unapp
     yield from all_unapplied(
         *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
     )
+    if "thread" in fields.values:
+        yield Unapplied("thread", "no conversations are held here")
     if any(block.type == "redacted_thinking" for block in _all_blocks(conversation)):
         yield Unapplied("messages[].content[].redacted_thinking")
 
@@ -405,7 +465,7 @@ def _all_blocks(conversation: ConversationWire) -> Iterator[BlockWire]:
 
 
 def _answering(
-    fields: Fields, wire: AnsweringWire, conversation: ConversationWire
+    fields: Fields, wire: AnsweringWire, unapplied: tuple[Unapplied, ...]
 ) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
@@ -414,7 +474,7 @@ def _answering(
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=_shape(fields, wire),
         spelled={"stop": "stop_sequences", **fields.otherwise()},
-        unapplied=tuple(_unapplied(fields, conversation)),
+        unapplied=unapplied,
     )
 
 
@@ -451,47 +511,3 @@ def _thinking(fields: Fields, wire: AnsweringWire) -> Thinking:
         case ThinkingWire(type=kind):
             message = f"Expected 'enabled', 'adaptive' or 'disabled', got {kind!r:.64}."
             raise fields.wrong("thinking.type", message)
-
-
-# -------------------------------------------------------------------------------------------- tools
-
-
-def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
-    if wire.type not in (None, "custom"):
-        message = (
-            f"The tool {wire.type!r:.64} is known to Anthropic's models alone; "
-            "send tools with an input_schema."
-        )
-        raise fields.wrong(f"{path}.type", message)
-    if not wire.name:
-        raise fields.wrong(f"{path}.name", "A tool needs a name.")
-    return Tool(
-        name=wire.name,
-        description=wire.description,
-        parameters=_schema_of(fields, path, wire),
-        strict=wire.strict,
-    )
-
-
-def _schema_of(fields: Fields, path: str, wire: ToolWire) -> dict[str, Any]:
-    if wire.input_schema is None:
-        raise fields.wrong(f"{path}.input_schema", "This field is required.")
-    return wire.input_schema
-
-
-def _choice(fields: Fields, conversation: ConversationWire) -> Choice:
-    match conversation.tool_choice:
-        case None:
-            return "auto" if conversation.tools else "none"
-        case ToolChoiceWire(type="auto" | "none" as mode):
-            return "auto" if mode == "auto" else "none"
-        case ToolChoiceWire(type="any") if conversation.tools:
-            return "required"
-        case ToolChoiceWire(type="any"):
-            raise fields.wrong("tool_choice", "A call can't be required without tools.")
-        case ToolChoiceWire(type="tool", name=str(name)):
-            if all(tool.name != name for tool in conversation.tools):
-                message = f"Tool {name!r:.64} not found in tools."
-                raise fields.wrong("tool_choice.name", message)
-            return NamedTool(name)
-    raise fields.wrong("tool_choice", "Expected 'auto', 'any', 'none', or 'tool' with a name.")

@@ -171,3 +171,28 @@ def test_errors_are_anthropics(error: GatewayError, kind: str) -> None:
         "code": error.code,
     }
     assert error_event(error) == b"event: error\ndata: " + error_body(error) + b"\n\n"
+
+
+def test_applied_edits_are_told_whole_and_at_the_end_of_a_stream() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "x" * 400}
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "tool_uses", "value": 0},
+        "keep": {"type": "tool_uses", "value": 0},
+    }
+    asked = {
+        "messages": [
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ],
+        "context_management": {"edits": [edit]},
+    }
+    exchange = read_messages(msgspec.json.encode(asked))
+    reply = MessagesReply(exchange, id="msg_1", model="m", prompt_tokens=10)
+    applied = {"type": edit["type"], "cleared_tool_uses": 1, "cleared_input_tokens": 85}
+    reply.add(Delta(0, (Finished("stop"),)))
+    whole = msgspec.json.decode(reply.whole(USAGE))
+    ended = msgspec.json.decode(reply.closing(USAGE).split(b"data: ")[1].split(b"\n")[0])
+    assert whole["context_management"] == ended["context_management"]
+    assert whole["context_management"] == {"applied_edits": [applied]}

@@ -286,7 +286,7 @@ async def test_what_a_coding_agent_sends_is_answered(tmp_path: Path) -> None:
                 "/v1/messages?beta=true", json=agents_body(), headers={**AGENTS_HEADERS, **headers}
             )
             assert answer.status_code == 200, answer.text
-            assert answer.headers["x-roundhouse-ignored"] == "context_management, system[0]"
+            assert answer.headers["x-roundhouse-ignored"] == "system[0]"
             sent = events(answer.text)
             assert sent[-1] == {"type": "message_stop"}
             said = [event["delta"].get("text", "") for event in sent if "delta" in event]
@@ -396,3 +396,50 @@ async def test_its_clients_read_what_a_model_can_do(api: anthropic.AsyncAnthropi
     not_here = (can.image_input, can.pdf_input, can.batch, can.server_tools)
     assert not any(one.supported for one in not_here)
     assert model.max_input_tokens == model.max_tokens == 2048
+
+
+SEARCHED: list[Any] = [
+    {"role": "user", "content": "Does it rain?"},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "r"}},
+            {
+                "type": "web_search_tool_result",
+                "tool_use_id": "s",
+                "content": {"type": "web_search_tool_result_error", "error_code": "unavailable"},
+            },
+        ],
+    },
+    {"role": "user", "content": "Well?"},
+]
+
+
+async def test_tools_and_history_of_anthropics_servers_are_said(
+    api: anthropic.AsyncAnthropic,
+) -> None:
+    raw = await api.beta.messages.with_raw_response.create(
+        model="scripted",
+        max_tokens=20,
+        messages=SEARCHED,
+        tools=[
+            {"type": "bash_20250124", "name": "bash"},
+            {"type": "web_search_20260318", "name": "web_search"},
+        ],
+        betas=["context-management-2025-06-27"],
+        context_management={"edits": [{"type": "clear_thinking_20251015"}]},
+    )
+    assert raw.headers["x-roundhouse-ignored"] == "tools[1].web_search_20260318"
+    relaxed = raw.headers["x-roundhouse-relaxed"].split(", ")
+    kinds = ("server_tool_use", "web_search_tool_result")
+    assert relaxed == [f"messages[].content[].{kind}" for kind in kinds]
+    managed = (await raw.parse()).context_management
+    assert managed is not None
+    assert managed.applied_edits == []
+
+
+async def test_what_is_not_offered_is_a_clear_404(api: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="/v1/messages/batches"):
+        await api.messages.batches.create(requests=[])
+    with pytest.raises(anthropic.NotFoundError, match="/v1/files"):
+        await api.beta.files.list()
