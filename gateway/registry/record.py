@@ -24,9 +24,9 @@ import hashlib
 import heapq
 import tempfile
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 import structlog
@@ -35,6 +35,7 @@ from backends.catalog import CPU, ModelFiles
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
 from config.values import user_folder
+from gateway.registry.nodes import Seconds, node_of
 
 # ------------------------------------------------------------------------------------------- orders
 # The scheduler's vocabulary: what it is given about a model and a request, and what it orders.
@@ -52,6 +53,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     need: Bytes  # where it would lie best
     others: tuple[Bytes, ...] = ()  # where else it may lie, the better before the worse
+    copying: Seconds = {}  # until a node has its files, by node; one not named has them
     load_seconds: float  # measured at its last load, or estimated
     slots: int  # leases at once; more wait in line
     pinned: bool = False
@@ -128,6 +130,7 @@ Order: TypeAlias = Load | CancelLoad | Unload | Grant | Refuse
 
 
 Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving", "parked"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 NEVER = float("inf")
 BACKOFF_LIMIT = 300.0  # seconds; a broken model is tried again at least so often when asked for
@@ -143,26 +146,100 @@ class FailedLoads(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: float
 
 
-class ModelRecord(msgspec.Struct, kw_only=True):
-    """Mutable: the scheduler's record of one model."""
+class ModelRecord:
+    """Mutable: the scheduler's record of one model. `records` is told what its indices are made
+    of.
+    """
 
-    model: Model
-    phase: Phase = "absent"
-    is_parked: bool = False  # its process is there, whatever becomes of it now
-    parking: Bytes | None = None  # what it will hold when it has left
-    held: Bytes = {}  # promised to it; nothing while absent
-    line: dict[int, Ticket] = {}  # in order of arrival; see `in_turn`
-    turns: dict[str, int] = {}  # when an owner in line had its last turn, by numbers that grow
-    users: dict[int, Ticket] = {}
-    wanted: bool = False  # requested by an administrator: loaded even if no ticket waits
-    leaving: WhyUnload = "room"  # why it drains
-    loaded_at: float = 0.0
-    idle_since: float = 0.0  # meaningful while it has no lease
-    ttl: float = -1.0
-    failure: FailedLoads | None = None
-    retrying: Bytes | None = None  # memory ran out: the room to make before the second and last try
-    evicted: tuple[Evicted, ...] = ()  # evicted for the load in progress
-    chosen: Bytes | None = None  # of its needs, that for which room was last looked for
+    def __init__(self, model: Model, records: "Records") -> None:
+        self._records = records
+        self._phase: Phase = "absent"
+        self._held: Bytes = {}
+        self._wanted = False
+        self._ttl = -1.0
+        self._model = model
+        self._ways: Mapping[str, Sequence[Bytes]] | None = None
+        self.is_parked = False  # its process is there, whatever becomes of it now
+        self.parking: Bytes | None = None  # what it will hold when it has left
+        self.line: dict[int, Ticket] = {}  # in order of arrival; see `in_turn`
+        self.turns: dict[str, int] = {}  # when an owner had its last turn, by numbers that grow
+        self._owners: Counter[str] = Counter()  # of those in line
+        self._bystanders = 0  # of those in line, who hold nothing
+        self.users: dict[int, Ticket] = {}
+        self.leaving: WhyUnload = "room"  # why it drains
+        self.loaded_at = 0.0
+        self.idle_since = 0.0  # meaningful while it has no lease
+        self.failure: FailedLoads | None = None
+        self.retrying: Bytes | None = None  # memory ran out: the room to make before the last try
+        self.evicted: tuple[Evicted, ...] = ()  # evicted for the load in progress
+        self.chosen: Bytes | None = None  # of its needs, that for which room was last looked for
+        self.looked_at: float | None = None  # when all its ways were last looked at; None: to be
+
+    @property
+    def model(self) -> Model:
+        """What was said of it last."""
+        return self._model
+
+    @model.setter
+    def model(self, model: Model) -> None:
+        if model.need is not self._model.need or model.others is not self._model.others:
+            self._ways = self.looked_at = None
+        self._model = model
+
+    @property
+    def ways(self) -> Mapping[str, Sequence[Bytes]]:
+        """`needs`, by node."""
+        if self.retrying is not None:
+            return {node_of(self.retrying): (self.retrying,)}
+        if self._ways is None:
+            self._ways = self._records.ways(self._model)
+        return self._ways
+
+    @property
+    def phase(self) -> Phase:
+        """See above."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        before, self._phase, self.looked_at = self._phase, phase, None
+        self._records.note_phase(self, before)
+
+    @property
+    def held(self) -> Bytes:
+        """Promised to it; nothing while absent."""
+        return self._held
+
+    @held.setter
+    def held(self, held: Bytes) -> None:
+        before, self._held = self._held, held
+        self._records.note_held(self, before)
+
+    @property
+    def node(self) -> str:
+        """Where it holds something."""
+        return node_of(self._held)
+
+    @property
+    def wanted(self) -> bool:
+        """Requested by an administrator: loaded even if no ticket waits."""
+        return self._wanted
+
+    @wanted.setter
+    def wanted(self, wanted: bool) -> None:
+        if wanted != self._wanted:
+            self._wanted, self.looked_at = wanted, None
+            self._records.note_asked(self)
+
+    @property
+    def ttl(self) -> float:
+        """In force for it now."""
+        return self._ttl
+
+    @ttl.setter
+    def ttl(self, ttl: float) -> None:
+        self._ttl = ttl
+        self._records.note_ttl(self)
 
     @property
     def needs(self) -> tuple[Bytes, ...]:
@@ -207,17 +284,41 @@ class ModelRecord(msgspec.Struct, kw_only=True):
         """When the first in line came; never, if the line is empty."""
         return next((ticket.arrived for ticket in self.line.values()), NEVER)
 
+    @property
+    def waiting(self) -> int:
+        """Those in line that want a lease."""
+        return len(self.line) - self._bystanders
+
     def join(self, ticket: Ticket) -> None:
         """It waits. An owner who did not wait before is the last whose turn comes."""
         if not self.line:
             self.turns.clear()
-        if all(other.owner != ticket.owner for other in self.line.values()):
+        if not self._owners[ticket.owner]:
             self.turns[ticket.owner] = self._next_turn()
+        self._owners[ticket.owner] += 1
+        self._bystanders += not ticket.holds
         self.line[ticket.number] = ticket
+        self._records.note_line(self, ticket, 1)
+
+    def give_up(self, number: int) -> None:
+        """One that waited leaves the line."""
+        ticket = self.line.pop(number)
+        self._owners[ticket.owner] -= 1
+        if not self._owners[ticket.owner]:
+            del self._owners[ticket.owner]
+        self._bystanders -= not ticket.holds
+        self._records.note_line(self, ticket, -1)
+
+    def dissolve(self) -> list[int]:
+        """All leave the line; their numbers."""
+        numbers = list(self.line)
+        for number in numbers:
+            self.give_up(number)
+        return numbers
 
     def serve(self, ticket: Ticket) -> None:
         """It leaves the line, as its owner's turn."""
-        del self.line[ticket.number]
+        self.give_up(ticket.number)
         self.turns[ticket.owner] = self._next_turn()
         if ticket.holds:
             self.users[ticket.number] = ticket
@@ -225,16 +326,21 @@ class ModelRecord(msgspec.Struct, kw_only=True):
     def _next_turn(self) -> int:
         return max(self.turns.values(), default=0) + 1
 
+    @property
+    def serves(self) -> bool:
+        """Whether someone in line gets what it waits for now."""
+        return bool(self._bystanders) or (bool(self.line) and self.is_open)
+
     def in_turn(self) -> Sequence[Ticket]:
         """The line in the order in which it is served. Owners take turns: who holds the fewest
         leases is next, of equals the one whose last turn was longest ago. Of one owner, first come,
         first served. Leases that are given back meanwhile change it.
         """
+        if len(self._owners) < 2:
+            return tuple(self.line.values())
         tickets: dict[str, deque[Ticket]] = {}
         for ticket in self.line.values():
             tickets.setdefault(ticket.owner, deque()).append(ticket)
-        if len(tickets) < 2:
-            return tuple(self.line.values())
         holds = Counter(ticket.owner for ticket in self.users.values())
         owners = [(holds[owner], self.turns[owner], owner) for owner in tickets]
         heapq.heapify(owners)
@@ -290,6 +396,168 @@ class ModelRecord(msgspec.Struct, kw_only=True):
         self.failure = FailedLoads(reason=reason, count=count, retry_at=now + rest)
         self.wanted, self.retrying = False, None
         return self.failure
+
+
+class Records(Mapping[str, ModelRecord]):
+    """All records by name, and what would take too long to find among thousands of them: those in a
+    phase, those that are asked for, and what is promised on a device.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[str, ModelRecord] = {}
+        self._phases: dict[Phase, dict[str, ModelRecord]] = {phase: {} for phase in PHASES}
+        self.promised_sizes: dict[str, int] = {}  # bytes that records hold, by device
+        self._holders: dict[str, dict[str, ModelRecord]] = {}  # by device
+        self._there: dict[str, dict[str, ModelRecord]] = {}  # by node
+        self._asked: dict[str, ModelRecord] = {}
+        self._claims: dict[str, ModelRecord] = {}
+        self._served: dict[str, ModelRecord] = {}
+        self._known: dict[str, tuple[Model, Mapping[str, Sequence[Bytes]]]] = {}
+        self._mortal: dict[str, ModelRecord] = {}
+        self.waiting = 0  # tickets in line that want a lease
+        self.changed: set[str] = set()  # the nodes on which something did since this was emptied
+
+    def __getitem__(self, name: str) -> ModelRecord:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def open(self, model: Model) -> ModelRecord:
+        """That of `model`, a new one if there is none; it is up to date then."""
+        record = self._all.get(model.name)
+        if record is None:
+            record = self._all[model.name] = ModelRecord(model, self)
+            self._phases["absent"][model.name] = record
+        record.model = model
+        return record
+
+    def forget(self, record: ModelRecord) -> None:
+        """One that holds nothing and is asked for by nobody."""
+        name = record.model.name
+        del self._all[name]
+        indices = (self._asked, self._claims, self._served, self._mortal)
+        for index in (self._phases[record.phase], *indices):
+            index.pop(name, None)
+
+    # ------------------------------------------------------------------------------- asked
+
+    def among(self, *phases: Phase) -> list[ModelRecord]:
+        """Those in one of these phases."""
+        return [record for phase in phases for record in self._phases[phase].values()]
+
+    def any_among(self, *phases: Phase) -> bool:
+        """Whether there is one."""
+        return any(self._phases[phase] for phase in phases)
+
+    def asked(self) -> list[ModelRecord]:
+        """Those with a line, or wanted by an administrator."""
+        return list(self._asked.values())
+
+    def served(self) -> list[ModelRecord]:
+        """Of those the loaded ones."""
+        return list(self._served.values())
+
+    def ways(self, model: Model) -> Mapping[str, Sequence[Bytes]]:
+        """Where it may lie, by node; nodes, and the ways on each, in its order. There may be
+        hundreds, so they are sorted once.
+        """
+        known = self._known.get(model.name)
+        if known is None or known[0].need is not model.need or known[0].others is not model.others:
+            known = self._known[model.name] = model, ways(model)
+        return known[1]
+
+    @property
+    def any_asked(self) -> bool:
+        """Whether there is one."""
+        return bool(self._asked)
+
+    def claims(self) -> list[ModelRecord]:
+        """Those that are to be loaded."""
+        return list(self._claims.values())
+
+    def mortal(self) -> list[ModelRecord]:
+        """Those that leave when they have been idle for some time."""
+        return list(self._mortal.values())
+
+    def promised(self, device: str) -> int:
+        """Bytes of it that records hold."""
+        return self.promised_sizes.get(device, 0)
+
+    def holders(self, device: str) -> Iterable[ModelRecord]:
+        """Who holds some of it."""
+        return self._holders.get(device, {}).values()
+
+    def there(self, node: str) -> Iterable[ModelRecord]:
+        """Who holds something on a node; here also who is loaded and holds nothing."""
+        return self._there.get(node, {}).values()
+
+    # ------------------------------------------------------------------------------- told
+
+    def note_phase(self, record: ModelRecord, before: Phase) -> None:
+        """It was in phase `before`."""
+        name = record.model.name
+        self._phases[before].pop(name, None)
+        self._phases[record.phase][name] = record
+        self.note_asked(record)
+
+    def note_held(self, record: ModelRecord, before: Bytes) -> None:
+        """It held `before`."""
+        name = record.model.name
+        for device, size in before.items():
+            self.promised_sizes[device] = self.promised_sizes.get(device, 0) - size
+            self._holders.get(device, {}).pop(name, None)
+        before_at, at = node_of(before), record.node
+        self.changed.add(before_at)
+        self._there.get(before_at, {}).pop(name, None)
+        if record.held or record.phase != "absent":
+            self._there.setdefault(at, {})[name] = record
+        for device, size in record.held.items():
+            self.promised_sizes[device] = self.promised_sizes.get(device, 0) + size
+            self._holders.setdefault(device, {})[name] = record
+        self.note_change(record)
+
+    def note_asked(self, record: ModelRecord) -> None:
+        """Its line changed, or whether it is wanted."""
+        name = record.model.name
+        for index, belongs in (
+            (self._asked, record.line or record.wanted),
+            (self._claims, record.is_claim),
+            (self._served, record.phase == "loaded" and (record.line or record.wanted)),
+        ):
+            if belongs:
+                index[name] = record
+            else:
+                index.pop(name, None)
+        self.note_change(record)
+
+    def note_line(self, record: ModelRecord, ticket: Ticket, more: int) -> None:
+        """A ticket came to its line, or left it."""
+        if ticket.holds:
+            self.waiting += more
+        self.note_asked(record)
+
+    def note_ttl(self, record: ModelRecord) -> None:
+        """It stays for another time."""
+        if record.ttl >= 0:
+            self._mortal[record.model.name] = record
+        else:
+            self._mortal.pop(record.model.name, None)
+
+    def note_change(self, record: ModelRecord) -> None:
+        """Something may have another place now where it lies."""
+        self.changed.add(record.node)
+
+
+def ways(model: Model) -> Mapping[str, Sequence[Bytes]]:
+    """See `Records.ways`."""
+    nodes: dict[str, list[Bytes]] = {}
+    for need in (model.need, *model.others):
+        nodes.setdefault(node_of(need), []).append(need)
+    return nodes
 
 
 GIB = 2**30
@@ -359,7 +627,7 @@ def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
 class MemoryLedger:
     """Reads the scheduler's `records`. `budgets`: bytes per device; one not named has none."""
 
-    def __init__(self, budgets: Bytes, records: Mapping[str, ModelRecord]) -> None:
+    def __init__(self, budgets: Bytes, records: Records) -> None:
         self._budgets = dict(budgets)
         self._records = records
 
@@ -383,17 +651,17 @@ class MemoryLedger:
 
     def free(self, device: str) -> int:
         """Bytes promised to no model; negative, where a model took more than was estimated."""
-        return self._budgets.get(device, 0) - held(self._records.values(), device)
+        return self._budgets.get(device, 0) - self._records.promised(device)
 
     def promised(self) -> Bytes:
         """Bytes promised to models, per device."""
-        return {device: held(self._records.values(), device) for device in self._budgets}
+        return {device: self._records.promised(device) for device in self._budgets}
 
     def coming(self, device: str, *, surely: bool = False) -> int:
         """Bytes that become free soon; `surely`: of models that can't be called back."""
         leavers = (
             record
-            for record in self._records.values()
+            for record in self._records.holders(device)
             if record.phase == "leaving"
             or (record.phase == "draining" and not (surely and record.leaving == "room"))
         )
@@ -419,14 +687,28 @@ class MemoryLedger:
 
     def fits(self, need: Bytes, claim: ModelRecord, turn: ModelRecord | None) -> bool:
         """Whether `claim` may be loaded now, out of room that isn't cleared for the `turn`'s."""
-        reserved = turn is not None and turn is not claim
         for device, size in need.items():
-            room = free = self.free(device) + claim.held.get(device, 0)
-            if reserved and turn is not None:
-                room = min(free, free + self.coming(device) - turn.need.get(device, 0))
-            if size > room:
+            free = self.free(device) + claim.held.get(device, 0)
+            if size > free:
                 return False
+            if turn is not None and turn is not claim:
+                reserved = turn.need.get(device, 0) - self.coming(device)
+                if size > free - max(0, reserved):
+                    return False
         return True
+
+    def possible(self, needs: Iterable[Bytes], claim: ModelRecord) -> Iterator[Bytes]:
+        """Those of `needs` that are free, whoever it is reserved for. Few are of hundreds, so this
+        is the check that most need.
+        """
+        budgets, promised, own = self._budgets, self._records.promised_sizes, claim.held
+        for need in needs:
+            for device, size in need.items():
+                free = budgets.get(device, 0) - promised.get(device, 0)
+                if size > free + own.get(device, 0):
+                    break
+            else:
+                yield need
 
     def missing(self, need: Bytes, claim: ModelRecord) -> Bytes:
         """What must be evicted for it, besides what leaves anyway. A parked one has some itself."""
@@ -442,8 +724,11 @@ class MemoryLedger:
         """Why `name` could not be loaded even if all evictable models were unloaded, in any of the
         ways that it may lie; None: it could.
         """
-        obstacles = [self._obstacle(name, need) for need in needs]
-        return None if None in obstacles else obstacles[-1]
+        last: str | None = None
+        for need in needs:
+            if (last := self._obstacle(name, need)) is None:
+                break
+        return last
 
     def _obstacle(self, name: str, need: Bytes) -> str | None:
         for device, size in need.items():
@@ -471,16 +756,11 @@ class MemoryLedger:
     def _pinned(self, device: str, *, besides: str) -> int:
         stayers = (
             record
-            for name, record in self._records.items()
-            if name != besides
+            for record in self._records.holders(device)
+            if record.model.name != besides
             if record.model.pinned and record.phase in ("loading", "loaded")
         )
-        return held(stayers, device)
-
-
-def held(records: Iterable[ModelRecord], device: str) -> int:
-    """What `records` hold on `device`, in bytes."""
-    return sum(record.held.get(device, 0) for record in records)
+        return sum(record.held.get(device, 0) for record in stayers)
 
 
 log = structlog.get_logger(__name__)

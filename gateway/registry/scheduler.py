@@ -23,9 +23,16 @@ up its newest place to one who has less.
 
 Turn-taking: which absent models are loaded now, and which ones are evicted for them.
 
-At most one swap is prepared at a time: its models drain, their memory is kept for it, and it is
-finished before the next one begins. The choice of victims may still change when another model falls
-idle, and all is undone when no ticket waits for it any more.
+On each node at most one swap is prepared at a time: its models drain, their memory is kept for it,
+and it is finished before the next one begins there. The choice of victims may still change when
+another model falls idle, and all is undone when no ticket waits for it any more.
+
+With thousands of models on hundreds of devices most of what happens concerns one node. So a claim's
+ways are all looked at when it comes and when its turn does, and in between only those on nodes on
+which something changed.
+
+A model whose files a node lacks may be loaded there all the same: the time to copy them is a cost
+as that of an eviction is, and the lesser of both is taken.
 
 The rules that balance waiting requests against served ones:
 
@@ -48,6 +55,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from config.settings import SwapConfig
+from gateway.registry.nodes import HERE, node_of
 from gateway.registry.record import (
     NEVER,
     Bytes,
@@ -60,6 +68,7 @@ from gateway.registry.record import (
     ModelRecord,
     Order,
     Phase,
+    Records,
     Refuse,
     Ticket,
     Unload,
@@ -143,6 +152,9 @@ WORTH = (
 )
 
 
+ENOUGH = 8  # swaps that are compared; on further nodes there may be cheaper ones
+
+
 def lingers_until(record: ModelRecord, rules: SwapConfig) -> float:
     """Until when an idle model is left alone."""
     return record.loaded_at + min(rules.min_stay, record.model.load_seconds)
@@ -177,40 +189,128 @@ def worth(claim: ModelRecord) -> float:
     return len(claim.line) / max(claim.model.load_seconds, 1e-3)
 
 
+class Swap(msgspec.Struct, frozen=True, eq=False):
+    """Room is made for `claim` on a node: the models that leave for it."""
+
+    claim: ModelRecord
+    victims: tuple[ModelRecord, ...]
+
+    def draining(self) -> list[ModelRecord]:
+        """Those that still serve."""
+        return [
+            victim
+            for victim in self.victims
+            if victim.phase == "draining" and victim.leaving == "room"
+        ]
+
+
 class Turns:
     """Reads and moves the scheduler's `records`: to loading, to draining, and back from there."""
 
-    def __init__(
-        self, records: Mapping[str, ModelRecord], room: MemoryLedger, rules: SwapConfig
-    ) -> None:
+    def __init__(self, records: Records, room: MemoryLedger, rules: SwapConfig) -> None:
         self._records = records
         self._room = room
         self._rules = rules
-        self.begun: ModelRecord | None = None  # the claim that room is being made for
-        self._victims: tuple[ModelRecord, ...] = ()
+        self._swaps: dict[str, Swap] = {}  # by node
+        self._moments: dict[str, float] = {}  # by node, when more may leave it
+
+    @property
+    def rest(self) -> bool:
+        """No room is being made."""
+        return not self._swaps
+
+    def beneficiary(self, victim: ModelRecord) -> ModelRecord | None:
+        """The claim that room is being made for where `victim` lies."""
+        swap = self._swaps.get(victim.node)
+        return None if swap is None else swap.claim
 
     def admit(self, now: float) -> Iterator[Load]:
         """Load what fits, make room for the first claim that doesn't.
 
         While a claim is overdue, nothing behind it is loaded on its devices.
         """
-        if self.begun is not None and not self.begun.is_claim:
-            self._end()
+        for swap in list(self._swaps.values()):
+            if not swap.claim.is_claim or self._is_lost(swap.claim):
+                self._end(swap.claim)
+        changed = self._changed(now)
         barred: set[str] = set()
         for claim in self.claims(now):
-            needs = [need for need in claim.needs if not barred & need.keys()]
-            fitting = (need for need in needs if self._room.fits(need, claim, self.begun))
-            if (need := next(fitting, None)) is not None:
-                yield self._load(claim, need)
-                continue
-            if needs and self.begun in (None, claim):
-                self._make_room(claim, needs, now)
-            if now >= overdue_at(claim, self._rules):
-                barred.update(*claim.needs)
+            needs = self._open(claim, changed, now)
+            if barred:
+                needs = [need for need in needs if not barred & need.keys()]
+            if (load := self._admitted(claim, needs, now)) is not None:
+                yield load
+            elif now >= overdue_at(claim, self._rules):
+                barred.update(*(self._own(claim) or claim.needs))
+            claim.looked_at = None if barred else now
+
+    def _changed(self, now: float) -> set[str]:
+        """The nodes where something did, or the time came for something."""
+        changed = self._records.changed | {HERE}
+        self._records.changed = set()
+        for node in [node for node, time in self._moments.items() if time <= now]:
+            del self._moments[node]
+            changed.add(node)
+        return changed
+
+    def _open(self, claim: ModelRecord, changed: set[str], now: float) -> Sequence[Bytes]:
+        """The ways of `claim` that may have become possible since they were looked at."""
+        before = claim.looked_at
+        times = (turn_comes_at(claim, self._rules), overdue_at(claim, self._rules))
+        if before is None or any(before < time <= now for time in times):
+            return claim.needs
+        return [need for node, needs in claim.ways.items() if node in changed for need in needs]
+
+    def _own(self, claim: ModelRecord) -> Sequence[Bytes]:
+        """Its ways on the node where room is being made for it; none, if it isn't."""
+        for node, swap in self._swaps.items():
+            if swap.claim is claim:
+                return claim.ways.get(node, ())
+        return ()
+
+    def _is_lost(self, claim: ModelRecord) -> bool:
+        """Where room is being made for it, there can be none any more."""
+        return self._room.obstacle(claim.model.name, self._own(claim) or claim.needs) is not None
+
+    def _admitted(self, claim: ModelRecord, needs: Sequence[Bytes], now: float) -> Load | None:
+        """Load it where it fits, or make room for it. One that would have to be copied to where it
+        fits may rather have another one leave where it lies.
+        """
+        begun = {node: swap.claim for node, swap in self._swaps.items()}
+        own = next((node for node, other in begun.items() if other is claim), None)
+        possible = self._room.possible(needs, claim)
+        fits = self._room.fits
+        fitting = (need for need in possible if fits(need, claim, begun.get(node_of(need))))
+        need = next(fitting, None)
+        copying = None if need is None else claim.model.copying.get(node_of(need), 0.0)
+        if need is not None and own is not None and self._is_coming(claim):
+            return None if copying else self._load(claim, need)
+        if need is not None and (not copying or own is not None):
+            return self._load(claim, need)
+        if own is not None:
+            ways = [way for way in needs if node_of(way) == own]
+        else:
+            ways = [way for way in needs if node_of(way) not in begun]
+        if ways:
+            self._make_room(claim, ways, now, below=copying)
+        return self._load(claim, need) if need is not None and not self._own(claim) else None
+
+    def _is_coming(self, claim: ModelRecord) -> bool:
+        """The room that is being made for it will be there in a moment: nobody uses it any more."""
+        victims = [
+            one for swap in self._swaps.values() if swap.claim is claim for one in swap.victims
+        ]
+        return any(one.phase == "leaving" for one in victims) and not self._waits_for_users(claim)
+
+    def _waits_for_users(self, claim: ModelRecord) -> bool:
+        """Room is being made for it, but models in use have to leave yet."""
+        return any(swap.draining() for swap in self._swaps.values() if swap.claim is claim)
 
     def apply(self, rules: SwapConfig) -> None:
-        """From now on these are the rules."""
+        """From now on these are the rules, and other budgets, perhaps."""
         self._rules = rules
+        for claim in self._records.claims():
+            claim.looked_at = None
 
     def shrink(self, now: float) -> None:
         """More is promised than there is, since budgets were cut: models leave until it fits, idle
@@ -220,8 +320,8 @@ class Turns:
             return
         loaded = [
             record
-            for record in self._records.values()
-            if record.phase == "loaded" or (record.phase == "parked" and not record.is_claim)
+            for record in self._records.among("loaded", "parked")
+            if record.phase == "loaded" or not record.is_claim
         ]
         evictable = [record for record in loaded if not record.model.pinned]
         names = choose_victims([candidate(record, now) for record in evictable], missing)
@@ -233,7 +333,7 @@ class Turns:
         """What was pinned since it began to drain stays, whatever it drains for: others go in its
         place.
         """
-        stayers = [record for record in self._records.values() if record.is_kept]
+        stayers = [record for record in self._records.among("draining") if record.is_kept]
         for record in stayers:
             record.phase = "loaded"
         if stayers:
@@ -244,12 +344,13 @@ class Turns:
 
         The begun swap, the overdue ones by age, those an administrator asked for, the most worth.
         """
+        begun = [swap.claim for swap in self._swaps.values()]
 
         def rank(claim: ModelRecord) -> tuple[bool, bool, float, bool, float, float]:
             late = now >= overdue_at(claim, self._rules)
             age = claim.oldest if late else 0.0
             return (
-                claim is not self.begun,
+                claim not in begun,
                 not late,
                 age,
                 not claim.wanted,
@@ -257,87 +358,114 @@ class Turns:
                 claim.oldest,
             )
 
-        return sorted((record for record in self._records.values() if record.is_claim), key=rank)
+        return sorted(self._records.claims(), key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
-        claims = [record for record in self._records.values() if record.is_claim]
+        claims = self._records.claims()
         if not claims:
+            self._moments.clear()
             return NEVER
         times = [turn_comes_at(claim, self._rules) for claim in claims]
         times += [overdue_at(claim, self._rules) for claim in claims]
-        for record in self._records.values():
-            if record.phase == "loaded":
-                times += [lingers_until(record, self._rules), serves_until(record, self._rules)]
+        times += self._moments.values()
         return min((time for time in times if time > now), default=NEVER)
 
     def _load(self, claim: ModelRecord, need: Bytes) -> Load:
         free = {device: self._room.free(device) for device in need}
+        self._end(claim)
         claim.phase, claim.held, claim.chosen = "loading", need, need
-        if claim is self.begun:
-            self._end()
         return Load(claim.model.name, need, free, claim.evicted)
 
-    def _make_room(self, claim: ModelRecord, needs: Sequence[Bytes], now: float) -> None:
+    def _make_room(
+        self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, below: float | None
+    ) -> None:
         """Begin the turn of `claim`, if room can be made for one of its `needs`: idle models go at
-        any time, used in turn.
+        any time, used in turn. `below`: only idle ones, and at less than that cost.
 
         For a swap that has begun, idle models may step in for used ones that still drain.
         """
-        swap = self._cheapest(claim, needs, list(self._candidates(claim, now, used=False)))
-        if swap is None and now >= turn_comes_at(claim, self._rules) and not self._draining():
-            swap = self._cheapest(claim, needs, list(self._candidates(claim, now, used=True)))
+        swap = self._cheapest(claim, needs, now, used=False)
+        if below is not None:
+            if swap is not None and swap[0][1] >= below:
+                return
+        elif swap is None and self._may_drain(claim, now):
+            swap = self._cheapest(claim, needs, now, used=True)
         if swap is not None:
-            claim.chosen, victims = swap
+            _, claim.chosen, victims = swap
             self._begin(claim, victims)
 
+    def _may_drain(self, claim: ModelRecord, now: float) -> bool:
+        """Whether models in use may leave for it: its turn has come, and none do yet."""
+        return now >= turn_comes_at(claim, self._rules) and not self._waits_for_users(claim)
+
     def _cheapest(
-        self, claim: ModelRecord, needs: Sequence[Bytes], candidates: Sequence[EvictionCandidate]
-    ) -> tuple[Bytes, tuple[str, ...]] | None:
+        self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, used: bool
+    ) -> tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None:
         """For which of `needs` room is made at the least cost, the first of equals, and who goes
         for it; None: for none of them.
         """
-        swaps = [
-            (need, choose_victims(candidates, self._room.missing(need, claim))) for need in needs
-        ]
-        possible = [(need, names) for need, names in swaps if names is not None]
-        return min(possible, key=lambda swap: cost(candidates, swap[1]), default=None)
+        best: tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None = None
+        there: dict[str, list[EvictionCandidate]] = {}
+        most: Counter[str] = Counter()  # bytes that could become free, by device
+        looked = 0
+        for need in needs:
+            node = node_of(need)
+            if node not in there:
+                if best is not None and looked >= ENOUGH:
+                    break
+                there[node] = list(self._candidates(claim, node, now, used=used))
+                for one in there[node]:
+                    most.update(one.holds)
+            missing = self._room.missing(need, claim)
+            if any(size > max(0, most[device]) for device, size in missing.items()):
+                continue
+            names = choose_victims(there[node], missing)
+            if names is None:
+                continue
+            looked += 1
+            in_use, value, count = cost(there[node], names)
+            price = in_use, value + claim.model.copying.get(node, 0.0), count
+            if best is None or price < best[0]:
+                best = price, need, names
+        return best
 
     def _candidates(
-        self, claim: ModelRecord, now: float, *, used: bool
+        self, claim: ModelRecord, node: str, now: float, *, used: bool
     ) -> Iterator[EvictionCandidate]:
-        """Models that may be evicted for `claim`: none that is pinned, and none just loaded unless
-        `claim` insists.
+        """Models on a node that may be evicted for `claim`: none that is pinned, and none just
+        loaded unless `claim` insists.
         """
-        for record in self._records.values():
+        for record in self._records.there(node):
             if record.phase == "parked" and not record.is_claim:
                 yield candidate(record, now)
             if record.phase != "loaded" or record.model.pinned:
                 continue
-            if not (used or record.is_idle):
+            idle = record.is_idle
+            if not (used or idle):
                 continue
-            until = lingers_until if record.is_idle else serves_until
-            if claim.insists or now >= until(record, self._rules):
+            until = (lingers_until if idle else serves_until)(record, self._rules)
+            if claim.insists or now >= until:
                 yield candidate(record, now)
+            else:
+                self._moments[node] = min(until, self._moments.get(node, NEVER))
 
     def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
-        self._end()
-        self.begun, self._victims = claim, tuple(self._records[name] for name in victims)
-        for victim in self._victims:
+        self._end(claim)
+        assert claim.chosen is not None
+        leavers = tuple(self._records[name] for name in victims)
+        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers)
+        for victim in leavers:
             victim.phase, victim.leaving = "draining", "room"
 
-    def _end(self) -> None:
-        """No more room is needed: models that still drain for it go on serving."""
-        for victim in self._draining():
-            victim.stay()
-        self.begun, self._victims = None, ()
-
-    def _draining(self) -> list[ModelRecord]:
-        return [
-            victim
-            for victim in self._victims
-            if victim.phase == "draining" and victim.leaving == "room"
-        ]
+    def _end(self, claim: ModelRecord) -> None:
+        """No more room is needed for it: models that still drain for it go on serving."""
+        for node, swap in list(self._swaps.items()):
+            if swap.claim is claim:
+                del self._swaps[node]
+                self._records.changed.add(node)
+                for victim in swap.draining():
+                    victim.stay()
 
 
 def candidate(record: ModelRecord, now: float) -> EvictionCandidate:
@@ -359,7 +487,7 @@ class Scheduler:
 
     def __init__(self, budgets: Bytes, rules: SwapConfig) -> None:
         self._rules = rules
-        self._records: dict[str, ModelRecord] = {}
+        self._records = Records()
         self._homes: dict[int, ModelRecord] = {}  # of each ticket, while it waits or holds
         self.room = MemoryLedger(budgets, self._records)
         self._turns = Turns(self._records, self.room, rules)
@@ -403,20 +531,15 @@ class Scheduler:
         """The model is loaded, and no other comes, goes or is waited for."""
         return (
             record.phase == "loaded"
-            and self._turns.begun is None
-            and all(
-                other.phase in ("loaded", "absent", "parked")
-                and not other.line
-                and not other.wanted
-                for other in self._records.values()
-            )
+            and self._turns.rest
+            and not self._records.any_among("loading", "draining", "leaving")
+            and not self._records.any_asked
         )
 
     def requested(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
         """A ticket for a lease; or for `model` to be loaded, with one that doesn't hold."""
         orders = list(self._settle(now))
-        record = self._records.setdefault(model.name, ModelRecord(model=model))
-        record.model = model
+        record = self._records.open(model)
         if (refusal := self._refusal(now, ticket, record)) is not None:
             loser = self._greedier(ticket.owner) if refusal.why == "queue_full" else None
             if loser is None:
@@ -431,7 +554,7 @@ class Scheduler:
     def cancelled(self, now: float, number: int) -> list[Order]:
         """The owner of a waiting ticket left."""
         record = self._homes.pop(number)
-        del record.line[number]
+        record.give_up(number)
         return [*self._drop_unwanted(record), *self._settle(now)]
 
     def released(self, now: float, number: int) -> list[Order]:
@@ -454,11 +577,17 @@ class Scheduler:
         served = list(self._serve(now, record))  # first: it was loaded for them
         return [*served, *self._settle(now)]
 
-    def load_failed(self, now: float, name: str, reason: str, *, memory: bool) -> list[Order]:
-        """The load ended in an error; where `memory` ran out it is tried once more."""
+    def load_failed(
+        self, now: float, name: str, reason: str, *, memory: bool, moved: bool = False
+    ) -> list[Order]:
+        """The load ended in an error; where `memory` ran out it is tried once more. `moved`: where
+        it was to lie is no place any more, so it is tried elsewhere, if it may lie there.
+        """
         record = self._records[name]
         assert record.phase == "loading", f"{name} failed to load while {record.phase}"
         record.leave()
+        if moved and self.room.obstacle(name, record.needs) is None:
+            return list(self._settle(now))
         if memory and record.retrying is None:
             record.retrying = self.room.more(record)
             if record.retrying is not None:
@@ -481,8 +610,9 @@ class Scheduler:
         record.park(held)
         return list(self._settle(now))
 
-    def broke(self, now: float, name: str, reason: str) -> list[Order]:
-        """`name` is in memory and unusable from now on: it leaves as its last lease ends.
+    def broke(self, now: float, name: str, reason: str, *, rest: bool = True) -> list[Order]:
+        """`name` is in memory and unusable from now on: it leaves as its last lease ends. Without
+        `rest` it may be loaded again at once: its node went, which says nothing of the model.
 
         Reported before that lease is released, so that no ticket gets another one. A model that had
         served for longer than a rest lasts comes back nearly at once: its files are sound.
@@ -495,10 +625,12 @@ class Scheduler:
         if record.phase == "draining" and record.leaving != "room":
             return []  # it goes anyway, or another lease reported it already
         record.phase, record.leaving = "draining", "broken"
-        rest = self._rules.backoff
-        if now - record.loaded_at > rest:
-            rest = min(rest, SHORT_REST)
-        failure = record.fail(now, reason, rest)
+        if not rest:
+            return list(self._settle(now))  # those in line stay
+        seconds = self._rules.backoff
+        if now - record.loaded_at > seconds:
+            seconds = min(seconds, SHORT_REST)
+        failure = record.fail(now, reason, seconds)
         refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
@@ -580,7 +712,7 @@ class Scheduler:
 
     def wakes_at(self, now: float) -> float | None:
         """When to `tick`, if nothing happens before; None: time alone changes nothing."""
-        expiries = (record.expires_at() for record in self._records.values())
+        expiries = (record.expires_at() for record in self._records.mortal())
         moment = min(self._turns.next_moment(now), min(expiries, default=NEVER))
         return moment if moment < NEVER else None
 
@@ -599,8 +731,7 @@ class Scheduler:
 
     def waiting(self) -> int:
         """Tickets in line, over all models, that want a lease."""
-        lines = (record.line.values() for record in self._records.values())
-        return sum(ticket.holds for line in lines for ticket in line)
+        return self._records.waiting
 
     # ---------------------------------------------------------------------------- tickets
 
@@ -624,7 +755,7 @@ class Scheduler:
         """The newest of those in line, of the owner who has most there; None where that is no more
         than `owner` would have.
         """
-        lines = (record.line.values() for record in self._records.values())
+        lines = (record.line.values() for record in self._records.asked())
         waiting = [ticket for line in lines for ticket in line if ticket.holds]
         counts = Counter(ticket.owner for ticket in waiting)
         greediest = max(counts, key=counts.__getitem__, default=owner)
@@ -636,15 +767,14 @@ class Scheduler:
     def _refuse_ticket(self, ticket: Ticket, refusal: Refuse) -> Iterator[Order]:
         """In place of another, which `refusal` was for."""
         record = self._homes.pop(ticket.number)
-        del record.line[ticket.number]
+        record.give_up(ticket.number)
         yield msgspec.structs.replace(refusal, ticket=ticket.number)
         yield from self._drop_unwanted(record)
 
     def _refuse_line(
         self, record: ModelRecord, why: WhyRefuse, reason: str, retry_after: float | None = None
     ) -> list[Order]:
-        numbers = list(record.line)
-        record.line.clear()
+        numbers = record.dissolve()
         for number in numbers:
             del self._homes[number]
         return [Refuse(number, why, reason, retry_after) for number in numbers]
@@ -672,29 +802,31 @@ class Scheduler:
         ):  # a model may be free to go once those it had to stay for are served
             yield from self._turns.admit(now)
             served = [
-                order for record in self._in_phase("loaded") for order in self._serve(now, record)
+                order for record in self._records.served() for order in self._serve(now, record)
             ]
             yield from served
         self._expire(now)
-        for record in self._in_phase("draining"):
+        for record in self._records.among("draining"):
             yield from self._dismiss(now, record)
         self._forget()
 
     def _expire(self, now: float) -> None:
-        for record in self._in_phase("loaded"):
+        for record in self._records.mortal():
             if now >= record.expires_at():
                 record.phase, record.leaving = "draining", "idle"
 
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
-        for claim in [record for record in self._records.values() if record.is_claim]:
+        for claim in self._records.claims():
             if (obstacle := self.room.obstacle(claim.model.name, claim.needs)) is not None:
                 claim.wanted, claim.retrying = False, None
                 yield from self._refuse_line(claim, "too_large", obstacle)
 
     def _serve(self, now: float, record: ModelRecord) -> Iterator[Order]:
         record.wanted = False
-        for ticket in record.in_turn():
+        for ticket in record.in_turn() if record.serves else ():
+            if not record.serves:
+                break
             if ticket.holds and not record.is_open:
                 continue
             record.serve(ticket)
@@ -708,7 +840,7 @@ class Scheduler:
         if record.users:
             return
         name, record.phase = record.model.name, "leaving"
-        for_room, claim = record.leaving == "room", self._turns.begun
+        for_room, claim = record.leaving == "room", self._turns.beneficiary(record)
         if for_room and claim is not None:
             claim.evicted = (*claim.evicted, Evicted(name, now - record.idle_since))
         parks = for_room and not record.is_parked and self.room.may_park(record, claim)
@@ -718,9 +850,6 @@ class Scheduler:
 
     def _forget(self) -> None:
         """A model that is neither here nor wanted nor failed needs no record."""
-        for name, record in list(self._records.items()):
-            if record.phase == "absent" and not record.is_claim and record.failure is None:
-                del self._records[name]
-
-    def _in_phase(self, phase: Phase) -> list[ModelRecord]:
-        return [record for record in self._records.values() if record.phase == phase]
+        for record in self._records.among("absent"):
+            if not record.is_claim and record.failure is None:
+                self._records.forget(record)

@@ -7,7 +7,7 @@ import pytest
 from config.errors import ConfigError
 from config.settings import KeptConfig
 from gateway.registry.kept import Conversations
-from gateway.registry.record import MemoryLedger, Model, ModelRecord
+from gateway.registry.record import MemoryLedger, Model, Records
 
 BUDGET = 1_000_000
 
@@ -15,7 +15,9 @@ BUDGET = 1_000_000
 def ledger(taken: int = 0) -> MemoryLedger:
     need = {"cpu": taken}
     model = Model(name="one", need=need, load_seconds=1.0, slots=1)
-    return MemoryLedger({"cpu": BUDGET}, {"one": ModelRecord(model=model, held=need)})
+    records = Records()
+    records.open(model).held = need
+    return MemoryLedger({"cpu": BUDGET}, records)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Devices of several machines in one ledger: their names, and where a model had best lie.
+
+A device of this machine is called as engines call it, `cuda:0`; that of another node has the node's
+name before it, `node-a/cuda:0`. A model lies on one node. Pure: knows no network and no engine.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import groupby
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from backends.catalog import Cards, Placement
+
+HERE = ""  # the gateway's own machine
+SEPARATOR = "/"
+Value = TypeVar("Value")
+Seconds: TypeAlias = Mapping[str, float]  # by node
+
+
+def named(node: str, devices: Mapping[str, Value]) -> dict[str, Value]:
+    """What a node calls its `devices`, as the ledger does."""
+    return {name_at(node, device): value for device, value in devices.items()}
+
+
+def name_at(node: str, device: str) -> str:
+    """The ledger's name for what `node` calls `device`."""
+    return device if node == HERE else f"{node}{SEPARATOR}{device}"
+
+
+def bare(devices: Mapping[str, Value]) -> dict[str, Value]:
+    """The ledger's `devices`, as their node calls them."""
+    return {device.rpartition(SEPARATOR)[2]: value for device, value in devices.items()}
+
+
+def node_of(devices: Iterable[str]) -> str:
+    """The node that all of them belong to."""
+    return next(iter(devices), HERE).rpartition(SEPARATOR)[0]
+
+
+class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that a model may lie on. `copying`: seconds until it has the model's files; 0: it has
+    them.
+    """
+
+    name: str
+    cards: Cards
+    copying: float = 0.0
+
+
+def in_order(model: str, nodes: Iterable[NodeOffer]) -> tuple[NodeOffer, ...]:
+    """The nodes, the best for `model` first: those that have its files before those they would have
+    to be copied to. Among equals each model has an order of its own, so that models spread over the
+    nodes, and one comes back to where it was (rendezvous hashing).
+    """
+    return tuple(sorted(nodes, key=lambda node: (node.copying, _affinity(model, node.name))))
+
+
+def _affinity(model: str, node: str) -> bytes:
+    return blake2b(f"{model}\0{node}".encode(), digest_size=8).digest()
+
+
+def fewest(placements: Sequence[Placement], need: int, cards: Cards) -> Sequence[Placement]:
+    """Of the ways to lie on a node, those that take as few devices as `need` bytes do when nothing
+    else is there; all, if it fits in none. The many ways to lie on more would each have to be
+    looked at, on every node, and no model should be cut into more parts than it must.
+    """
+
+    def has_room(placement: Placement) -> bool:
+        return all(need * part <= cards.get(device, need) for device, part in placement.items())
+
+    for _, alike in groupby(placements, key=len):
+        if roomy := [placement for placement in alike if has_room(placement)]:
+            return roomy
+    return placements
