@@ -1,12 +1,8 @@
 // The frame: who we are decides which pages there are; the address decides which one is shown.
-import { computed, html, render, useEffect, useState } from "./core/html.js";
-import { connect, isAdmin, link, me, models, refused, running, useKey } from "./core/live.js";
-import { key } from "./core/api.js";
-import { route, to } from "./core/route.js";
-import { theme } from "./core/theme.js";
-import { Icon, Mark } from "./ui/icons.js";
-import { Segments, Dot } from "./ui/parts.js";
-import { Toasts } from "./ui/toast.js";
+import { computed, html, render, useEffect, useState } from "./vendor/preact.js";
+import { route, theme, to } from "./core/browser.js";
+import { connect, isAdmin, key, link, me, models, refused, running, useKey } from "./core/server.js";
+import { Dot, Icon, Mark, Segments, Toasts } from "./ui/parts.js";
 
 /** Pages are fetched when they are first shown. `users`: a user's key sees it, too. */
 const PAGES = [

@@ -42,8 +42,21 @@ def bodies(server: StandIn) -> list[Any]:
 
 
 def test_reasoning_is_folded_with_its_time(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: reports.answer("Seen.", reasoning="Let me **see**.", pause=0.01)})
-    answer = say(open_page(server.url), "Look")
+    is_seen = threading.Event()
+
+    def thinking(body: Any) -> Any:
+        for chunk in reports.answer("Seen.", reasoning="Let me **see**.")(body):
+            if chunk["choices"] and "content" in chunk["choices"][0]["delta"]:
+                is_seen.wait(HANG)
+            yield chunk
+
+    page = open_page(stand(answers={CHAT: thinking}).url)
+    page.get_by_label("Message", exact=True).fill("Look")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Thinking…")).to_be_visible()
+    page.wait_for_timeout(50)  # shorter thoughts are shown without a time
+    is_seen.set()
+    answer = page.locator(".answer").last
     expect(answer.locator("summary")).to_have_text(re.compile(r"Thought for \d"))
     expect(answer.locator(".reasoning-text strong")).to_have_count(0)
     answer.locator("summary").click()

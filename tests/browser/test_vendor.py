@@ -67,4 +67,4 @@ def test_no_module_asks_another_host() -> None:
 def test_modules_are_short() -> None:
     for path in CONSOLE.rglob("*"):
         if path.suffix in {".js", ".css", ".html"} and path.parent != VENDOR:
-            assert len(path.read_text().splitlines()) < 400, path
+            assert len(path.read_text().splitlines()) < 700, path

@@ -1,10 +1,8 @@
 // The last hour, per model: speed, time to the first token, who waits, and memory.
-import { html } from "../core/html.js";
-import { bytes, count, rate, seconds } from "../core/format.js";
-import { colour } from "../core/colours.js";
+import { html } from "../vendor/preact.js";
 import { series } from "../core/series.js";
 import { Chart } from "../ui/chart.js";
-import { Bones, Empty } from "../ui/parts.js";
+import { Bones, Empty, bytes, colour, count, rate, seconds } from "../ui/parts.js";
 
 export function Charts() {
   const past = series.value;

@@ -1,12 +1,8 @@
 // The log: by level, and searched. Whatever stands in a line is text.
-import { batch, html, useEffect, useState } from "../core/html.js";
-import { call, saveAs } from "../core/api.js";
-import { clock } from "../core/format.js";
-import { logLines } from "../core/live.js";
-import { stored } from "../core/stored.js";
-import { Icon } from "../ui/icons.js";
-import { Empty, Search, Segments } from "../ui/parts.js";
-import { trying } from "../ui/toast.js";
+import { batch, html, useEffect, useState } from "../vendor/preact.js";
+import { stored } from "../core/browser.js";
+import { call, logLines, saveAs } from "../core/server.js";
+import { Empty, Icon, Search, Segments, clock, trying } from "../ui/parts.js";
 
 const LEVELS = ["debug", "info", "warning", "error"];
 const AT_FIRST = 300, ALL = 2000; // lines

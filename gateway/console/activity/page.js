@@ -1,6 +1,6 @@
 // What happens: requests now and lately, the last hour in charts, and the log.
-import { html } from "../core/html.js";
-import { go, route } from "../core/route.js";
+import { html } from "../vendor/preact.js";
+import { go, route } from "../core/browser.js";
 import { Segments } from "../ui/parts.js";
 import { Charts } from "./charts.js";
 import { Log } from "./log.js";

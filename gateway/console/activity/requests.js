@@ -1,12 +1,7 @@
 // Requests under way with what each waits for, and the last ones that are over.
-import { html, useState } from "../core/html.js";
-import { call } from "../core/api.js";
-import { clock, count, rate, seconds } from "../core/format.js";
-import { gauges, me, requests } from "../core/live.js";
-import { Dialog } from "../ui/dialog.js";
-import { Icon } from "../ui/icons.js";
-import { Dot, Empty } from "../ui/parts.js";
-import { trying } from "../ui/toast.js";
+import { html, useState } from "../vendor/preact.js";
+import { call, gauges, me, requests } from "../core/server.js";
+import { Dialog, Dot, Empty, Icon, clock, count, rate, seconds, trying } from "../ui/parts.js";
 
 const OUTCOMES = { ok: ["done", "good"], left: ["client left", ""], cancelled: ["cancelled", "warn"], send_timeout: ["client read nothing", "warn"] };
 

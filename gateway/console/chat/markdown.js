@@ -4,10 +4,10 @@
 // What a model writes is hostile until it is proven inert: its HTML is shown as text, pictures become links, and the
 // result goes through DOMPurify, which lets only the elements through that Markdown has. What would take too long to read
 // is shown as it stands: see `portions`.
-import { html, useLayoutEffect, useRef } from "../core/html.js";
-import { copyText } from "../ui/parts.js";
-import DOMPurify from "../vendor/purify.js";
 import { Marked } from "../vendor/marked.js";
+import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
+import DOMPurify from "../vendor/purify.js";
+import { copyText } from "../ui/parts.js";
 
 const SHARE = 6; // at most a sixth of the time goes into drawing one answer
 const LONGEST_COLOURED = 30000; // characters of a block of code

@@ -1,25 +1,327 @@
+// The page of the chat: its settings, the choice of a model, where one writes, the list of conversations.
+import { computed, html, signal, useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { stored, to } from "../core/browser.js";
+import { byId, call, isAdmin, models, saveAs } from "../core/server.js";
+import { Dialog, Dot, Icon, Mark, Menu, Search, Segments, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
+import { chosen, exported, groups, holding, imported, parsed } from "./conversation.js";
+import {
+  add, answering, ask, begin, change, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, setSettings, show, sorted, stop,
+  streams, talking, usable,
+} from "./room.js";
+
+// ------------------------------------------------------------------------------------------------------------
+// The panel beside a conversation: system prompt, sampling, thinking, structured output, tools.
+
+/** What each model's engine does with each parameter. Asked anew once a model is loaded: then it is known for sure. */
+function useAbilities(model) {
+  const [abilities, setAbilities] = useState(null);
+  const state = byId.value.get(model)?.state;
+  useEffect(() => {
+    let isWanted = true;
+    if (model) {
+      call("GET", `/v1/admin/sampling?model=${encodeURIComponent(model)}`).then((it) => { if (isWanted) setAbilities(it); }, () => { if (isWanted) setAbilities(null); });
+    }
+    return () => { isWanted = false; };
+  }, [model, state === "loaded"]);
+  return abilities;
+}
+
+function Panel() {
+  const { system, settings } = open.value;
+  const [first, second] = talking.value;
+  const abilities = [useAbilities(first), useAbilities(second)];
+  const parameters = (abilities[0] ?? abilities[1])?.parameters ?? [];
+  return html`<div class="panel-body">
+    <section><h3 id="system-label">System prompt</h3><textarea class="input" rows="4" aria-labelledby="system-label" placeholder="None" value=${system}
+      onInput=${(event) => change((it) => ({ ...it, system: event.target.value }))} /></section>
+    ${grouped(parameters).map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
+    <details open><summary>Answer</summary><div class="panel-rows">
+      <${NumberRow} label="Most tokens" value=${settings.maxTokens} placeholder="no limit" step="1" from="1" onChange=${(value) => setSettings({ maxTokens: value })} />
+      <${ThinkingRow} abilities=${abilities[0]} />
+      <label class="panel-row"><span>Token probabilities</span><input type="checkbox" checked=${settings.probabilities} disabled=${abilities[0]?.logprobs === false}
+        onChange=${(event) => setSettings({ probabilities: event.target.checked })} /></label>
+    </div></details>
+    <${Shape} settings=${settings} isOff=${abilities[0]?.schemas === false} />
+    <${Tools} settings=${settings} isOff=${abilities[0]?.tools === false} />
+  </div>`;
+}
+
+// The groups that the server's sliders have, in the order in which people need them; numbers without a slider are last.
+const TITLES = ["Sampling", "Repetition", "Further samplers", "Others"];
+
+const grouped = (parameters) => TITLES
+  .map((title) => ({ title, isOpen: title === "Sampling", parameters: parameters.filter((one) => titleOf(one) === title) }))
+  .filter((group) => group.parameters.length > 0);
+
+const titleOf = (parameter) => parameter.slider?.group ?? (typeof parameter.default === "number" ? "Others" : null);
+
+/** Where a parameter has no slider: a field for a number. */
+const plain = ({ name, default: value }) => ({ label: name.replaceAll("_", " "), step: Number.isInteger(value) ? 1 : 0.01 });
+
+function Group({ title, isOpen, parameters, abilities }) {
+  const { sampling } = open.value.settings;
+  const set = parameters.filter((one) => one.name in sampling).length;
+  return html`<details open=${isOpen || set > 0}><summary>${title}${set > 0 && html`<span class="tag accent">${set} set</span>`}</summary>
+    <div class="panel-rows">${parameters.map((one) => html`<${ParameterRow} key=${one.name} parameter=${one} abilities=${abilities} />`)}</div></details>`;
+}
+
+function ParameterRow({ parameter, abilities }) {
+  const { name } = parameter;
+  const { label, low, high, step, hint } = parameter.slider ?? plain(parameter);
+  const { sampling } = open.value.settings;
+  const reported = abilities.map((one) => one?.parameters.find((it) => it.name === name));
+  const refused = reported.findIndex((one) => one?.applied === false);
+  const set = (value) => {
+    const { [name]: _, ...rest } = sampling;
+    setSettings({ sampling: value === null ? rest : { ...rest, [name]: value } });
+  };
+  // With two models a parameter stays while one of them has it.
+  const isOff = reported[0]?.applied === false && (!reported[1] || reported[1].applied === false);
+  const why = refused < 0 ? null : `${talking.value.length > 1 ? `${talking.value[refused]}: ` : ""}${reported[refused].why}`;
+  return html`<${NumberRow} label=${label} name=${name} value=${sampling[name] ?? null} placeholder=${shown(reported[0]?.default) ?? hint ?? ""} hint=${hint}
+    from=${low} to=${high} step=${step} slides=${typeof high === "number"} fallback=${reported[0]?.default} isOff=${isOff} why=${why} onChange=${set} />`;
+}
+
+const shown = (value) => (typeof value === "number" ? String(value) : null);
+
+function NumberRow({ label, name, value, placeholder, from, to, step, slides = false, fallback = null, isOff = false, why = null, onChange }) {
+  const read = (event) => onChange(event.target.value === "" || !Number.isFinite(event.target.valueAsNumber) ? null : event.target.valueAsNumber);
+  return html`<div class=${`panel-row ${isOff ? "off" : ""}`} title=${why ?? ""}>
+    <label class="grow"><span class=${value === null ? "" : "set"}>${label}</span>
+      <input class="input number" type="number" name=${name} disabled=${isOff} value=${value ?? ""} placeholder=${placeholder} min=${slides ? null : from} step=${step ?? "any"} onInput=${read} /></label>
+    ${slides && !isOff && html`<input type="range" class=${value === null ? "" : "set"} tabindex="-1" aria-hidden="true" min=${from} max=${to} step=${step} value=${value ?? fallback ?? from} onInput=${read} />`}
+    ${why && html`<span class="hint why">${why}</span>`}
+  </div>`;
+}
+
+function ThinkingRow({ abilities }) {
+  const { thinking } = open.value.settings;
+  if (abilities?.reasoning === false) return html`<div class="panel-row off"><span>Thinking</span><span class="hint">this model does not think</span></div>`;
+  const options = [["default", "As it likes"], ["on", "On"], ["off", "Off"]];
+  return html`<div class="panel-row tall"><span>Thinking</span><${Segments} label="Thinking" options=${options} value=${thinking} onChange=${(value) => setSettings({ thinking: value })} /></div>`;
+}
+
+const SCHEMA_HINT = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}';
+const TOOLS_HINT = '[{"name": "weather", "description": "…", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]';
+
+function Shape({ settings, isOff }) {
+  const options = [["none", "Free"], ["json", "JSON"], ["schema", "Schema"]];
+  return html`<details open=${settings.shape !== "none"}><summary>Structured output</summary><div class="panel-rows">
+    ${isOff ? html`<p class="hint">This model’s engine can’t be constrained.</p>` : html`<${Segments} label="Form of the answer" options=${options} value=${settings.shape} onChange=${(value) => setSettings({ shape: value })} />`}
+    ${settings.shape === "schema" && html`<${JsonArea} label="JSON schema" what="The schema" rows="8" value=${settings.schema} hint=${SCHEMA_HINT} onChange=${(value) => setSettings({ schema: value })} />`}
+  </div></details>`;
+}
+
+function Tools({ settings, isOff }) {
+  return html`<details open=${settings.tools.trim() !== ""}><summary>Tools</summary><div class="panel-rows">
+    ${isOff && html`<p class="hint">This model knows no tools: they have no effect.</p>`}
+    <${JsonArea} label="Functions, as OpenAI lists them" what="The list of tools" rows="6" value=${settings.tools} hint=${TOOLS_HINT} onChange=${(value) => setSettings({ tools: value })} />
+    <p class="hint">Nothing is run: you give the results.</p></div></details>`;
+}
+
+function JsonArea({ label, what, rows, value, hint, onChange }) {
+  const fault = value.trim() ? faultOf(value, what) : null;
+  return html`<label class="field"><span class="label">${label}</span><textarea class="input mono" rows=${rows} spellcheck="false" placeholder=${hint} value=${value}
+    aria-invalid=${fault ? "true" : null} onInput=${(event) => onChange(event.target.value)} />${fault && html`<span class="hint bad">${fault}</span>`}</label>`;
+}
+
+function faultOf(text, what) {
+  try { parsed(text, what); return null; } catch (error) { return error.message; }
+}
+
+// ------------------------------------------------------------------------------------------------------------
+// Which model talks: a list to search in, made for hundreds of them.
+
+const SHOWN = 200; // of all that match
+
+/** @param {{value: string, label: string, onPick: (id: string) => void, isAtEnd?: boolean, icon?: string | null, disabled?: boolean}} props
+ * `icon`: instead of the name */
+export function ModelPicker({ value, label, onPick, isAtEnd = false, icon = null, disabled = false }) {
+  const [isOpen, setOpen] = useState(false);
+  const anchor = useRef(null);
+  useDismiss(anchor, isOpen, () => setOpen(false));
+  const model = byId.value.get(value);
+  const pick = (id) => {
+    setOpen(false);
+    anchor.current.querySelector("button").focus();
+    onPick(id);
+  };
+  return html`<div class="menu-anchor" ref=${anchor}>
+    ${icon ? html`<button class="button quiet small icon" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${label} title=${label} disabled=${disabled} onClick=${() => setOpen(!isOpen)}><${Icon} name=${icon} size="14" /></button>`
+    : html`<button class="button quiet model-button" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${`${label}: ${value ?? "none"}`} onClick=${() => setOpen(!isOpen)}>
+      ${model && html`<${Dot} state=${model.state} />`}<span class="cut">${value ?? "No model"}</span><${Icon} name="down" size="12" /></button>`}
+    ${isOpen && html`<${Choice} value=${value} label=${label} onPick=${pick} isAtEnd=${isAtEnd} />`}
+  </div>`;
+}
+
+function Choice({ value, label, onPick, isAtEnd }) {
+  const [text, setText] = useState("");
+  const [index, setIndex] = useState(0);
+  const [isAbove, setAbove] = useState(false);
+  const id = useId(), frame = useRef(null), input = useRef(null), list = useRef(null);
+  useLayoutEffect(() => { setAbove(lacksRoom(frame.current.parentElement, frame.current)); }, []);
+  const found = matching(usable.value, text).slice(0, SHOWN);
+  const at = Math.min(index, found.length - 1);
+  useEffect(() => {
+    input.current.focus();
+    setIndex(Math.max(0, found.findIndex((model) => model.id === value)));
+  }, []);
+  useEffect(() => { list.current?.children[at]?.scrollIntoView({ block: "nearest" }); }, [at]);
+  const onKeyDown = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) { event.preventDefault(); setIndex((at + step + found.length) % found.length); }
+    if (event.key === "Enter" && found[at]) { event.preventDefault(); onPick(found[at].id); }
+  };
+  return html`<div ref=${frame} class=${`menu picker ${isAtEnd ? "end" : ""} ${isAbove ? "above" : ""}`}>
+    <div class="search"><${Icon} name="search" size="14" /><input ref=${input} class="input" role="combobox" aria-label="Search models" aria-expanded="true"
+      aria-controls=${id} aria-activedescendant=${found[at] ? `${id}-${at}` : null} placeholder="Search models" value=${text}
+      onInput=${(event) => { setText(event.target.value); setIndex(0); }} onKeyDown=${onKeyDown} /></div>
+    ${found.length ? html`<ul id=${id} ref=${list} role="listbox" aria-label=${label}>${found.map((model, place) => html`<li key=${model.id} id=${`${id}-${place}`} role="option"
+      aria-selected=${place === at} onClick=${() => onPick(model.id)} onPointerMove=${() => setIndex(place)}>
+      <${Dot} state=${model.state} /><span class="cut">${model.id}</span>${model.id === value ? html`<${Icon} name="check" size="14" />` : html`<span />`}
+      <span class="facts cut">${facts(model)}</span></li>`)}</ul>`
+    : html`<p class="nothing">${usable.value.length ? "No model matches." : "No models yet."}</p>`}
+  </div>`;
+}
+
+function facts(model) {
+  const where = model.remote ? "another server" : model.backend;
+  const parts = [where, model.context_length && `${tokens(model.context_length)} context`, model.size_bytes && bytes(model.size_bytes), model.why_failed && "failed"];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** Every word of the search is in the name, an alias or the engine. */
+export function matching(models, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return models.filter((model) => {
+    const all = [model.id, ...model.aliases, model.backend, model.format].join(" ").toLowerCase();
+    return words.every((word) => all.includes(word));
+  });
+}
+
+// ------------------------------------------------------------------------------------------------------------
+// Where one writes: text, pictures by drop, paste or choice; Enter sends, Shift+Enter is a new line.
+
+const TALLEST = 240; // pixels
+const LARGEST_SIDE = 2048; // pixels of a picture: what is larger is scaled down before it is sent
+const LARGEST_BYTES = 20 * 2 ** 20;
+
+const NEW = "new"; // the home of what is written before a conversation has a message
+
+/** What is being written, by conversation. */
+const texts = stored("chat.drafts", {});
+const albums = signal({});
+const home = computed(() => (open.value.turns.length ? open.value.id : NEW));
+const draft = computed(() => texts.value[home.value] ?? "");
+const pictures = computed(() => albums.value[home.value] ?? []);
+
+const setDraft = (text, place = home.value) => { texts.value = placed(texts.value, place, text); };
+const setPictures = (list, place = home.value) => { albums.value = placed(albums.value, place, list); };
+
+/** `all` with `value` at `place`; nothing is kept for what is empty. */
+function placed(all, place, value) {
+  const { [place]: _, ...others } = all;
+  return value.length ? { ...others, [place]: value } : others;
+}
+
+export const sees = () => talking.value.every((name) => byId.value.get(name)?.modalities.includes("image"));
+
+/** Take pictures from a drop, a paste or a chooser. */
+export async function addPictures(files) {
+  const images = [...files].filter((file) => file.type.startsWith("image/"));
+  if (!images.length) return;
+  if (!sees()) { say("This model doesn’t take pictures.", { kind: "bad" }); return; }
+  const place = home.value;
+  for (const file of images) {
+    try {
+      const url = await asDataUrl(file);
+      setPictures([...(albums.value[place] ?? []), url], place);
+    } catch { say(`${file.name || "The picture"} can’t be read.`, { kind: "bad" }); }
+  }
+}
+
+/** A picture as it is sent; scaled down where it is larger than any model looks at. */
+async function asDataUrl(file) {
+  const bitmap = await createImageBitmap(file);
+  const scale = Math.min(1, LARGEST_SIDE / Math.max(bitmap.width, bitmap.height));
+  if (scale === 1 && file.size <= LARGEST_BYTES && /^image\/(png|jpeg|webp|gif)$/.test(file.type)) return read(file);
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(bitmap.width * scale);
+  canvas.height = Math.round(bitmap.height * scale);
+  canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/jpeg", 0.9);
+}
+
+function read(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+
+export function Composer() {
+  const area = useRef(null), chooser = useRef(null);
+  useEffect(() => { area.current?.focus({ preventScroll: true }); }, [open.value.id]);
+  useEffect(() => { fit(area.current); }, [draft.value]);
+  const canSend = (draft.value.trim() || pictures.value.length) && talking.value.length && !isBusy.value;
+  const submit = async (event) => {
+    event?.preventDefault();
+    if (!canSend) return;
+    const place = home.value;
+    if (await ask(draft.value, pictures.value)) { setDraft("", place); setPictures([], place); }
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+    if (event.key === "Escape" && isBusy.value) stop();
+  };
+  const onPaste = (event) => { if (event.clipboardData.files.length) { event.preventDefault(); addPictures(event.clipboardData.files); } };
+  return html`<form class="composer" onSubmit=${submit}>
+    ${pictures.value.length > 0 && html`<ul class="pictures" aria-label="Pictures">${pictures.value.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Picture ${index + 1}`} />
+      <button type="button" class="button small icon" aria-label=${`Remove picture ${index + 1}`} onClick=${() => setPictures(pictures.value.filter((_, place) => place !== index))}><${Icon} name="close" size="12" /></button></li>`)}</ul>`}
+    <textarea ref=${area} rows="1" aria-label="Message" placeholder=${placeholder()} value=${draft.value}
+      onInput=${(event) => setDraft(event.target.value)} onKeyDown=${onKeyDown} onPaste=${onPaste} />
+    <div class="composer-foot">
+      <input ref=${chooser} type="file" accept="image/*" multiple hidden aria-label="Picture files" onChange=${(event) => { addPictures(event.target.files); event.target.value = ""; }} />
+      <button type="button" class="button quiet small icon" aria-label="Add pictures" title=${sees() ? "Add pictures" : "This model doesn’t take pictures"} disabled=${!sees()} onClick=${() => chooser.current.click()}><${Icon} name="image" /></button>
+      <${ContextMeter} />
+      <span class="hint grow cut">${isBusy.value ? "Esc stops" : "Enter sends, Shift+Enter breaks the line"}</span>
+      ${isBusy.value ? html`<button type="button" class="button icon round" aria-label="Stop" title="Stop (Esc)" onClick=${stop}><${Icon} name="stop" /></button>`
+        : html`<button class="button primary icon round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}><${Icon} name="send" /></button>`}
+    </div>
+  </form>`;
+}
+
+/** How much of the model's context the conversation takes, by the last answer. */
+function ContextMeter() {
+  const last = open.value.turns.findLast((turn) => turn.role === "assistant")?.lanes[0];
+  const room = byId.value.get(talking.value[0])?.context_length;
+  if (!last || !room) return null;
+  const now = chosen(last);
+  const taken = (streams.value.get(now.id)?.version.value ?? now).usage?.total_tokens;
+  if (!taken) return null;
+  const words = `${count(taken)} of ${count(room)} tokens of context`;
+  return html`<span class="meter num" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${room} aria-valuenow=${taken} aria-valuetext=${words} title=${words}>
+    <i style=${{ width: `${Math.min(100, (100 * taken) / room)}%` }} class=${taken > room * 0.9 ? "full" : ""} /></span>`;
+}
+
+const placeholder = () => (talking.value.length ? `Message ${talking.value.join(" and ")}` : "No model to talk to yet");
+
+function fit(area) {
+  if (!area) return;
+  area.style.height = "auto";
+  area.style.height = `${Math.min(area.scrollHeight, TALLEST)}px`;
+}
+
+// ------------------------------------------------------------------------------------------------------------
 // The chat: conversations at the left, the one that is open, and its settings at the right.
-import { html, signal, useEffect, useRef, useState } from "../core/html.js";
-import { ago, seconds, tokens } from "../core/format.js";
-import { saveAs } from "../core/api.js";
-import { stored } from "../core/stored.js";
-import { byId, isAdmin, models } from "../core/live.js";
-import { to } from "../core/route.js";
-import { Dialog, Menu } from "../ui/dialog.js";
-import { Icon, Mark } from "../ui/icons.js";
-import { Search } from "../ui/parts.js";
-import { say, trying } from "../ui/toast.js";
-import { addPictures, Composer } from "./composer.js";
-import { exported, groups, holding, imported } from "./conversation.js";
-import { Panel } from "./panel.js";
-import { ModelPicker } from "./picker.js";
-import { add, answering, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, show, sorted, talking, usable } from "./room.js";
-import { Thread } from "./thread.js";
 
 const WIDE = matchMedia("(min-width: 1100px)");
 const hasPanel = stored("chat.panel", WIDE.matches);
 const hasList = stored("chat.list", true);
 const drawer = signal(null); // "list" or "panel", on narrow screens
+const Thread = later(() => import("./thread.js"));
 
 export default function ChatPage() {
   const isNarrow = useNarrow();

@@ -1,14 +1,228 @@
+// A conversation as it is read: its turns, their answers, and what can be looked up about one.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { address, byId, isAdmin, key } from "../core/server.js";
+import { Code, Copy, Dialog, Dot, Icon, Notice, Segments, Versions, bytes, count, percent, rate, seconds } from "../ui/parts.js";
+import { asCurl, asPython, chosen, said } from "./conversation.js";
+import { Markdown } from "./markdown.js";
+import { ModelPicker } from "./page.js";
+import { askAgain, editAnswer, fork, giveResults, goOn, isBusy, open, regenerate, streams, toAnswer, toSaid } from "./room.js";
+
+// ------------------------------------------------------------------------------------------------------------
+// An answer token by token: how likely each was, and what else could have come.
+
+const SURE = 0.9, LIKELY = 0.5, POSSIBLE = 0.15;
+
+/** @param {{list: {token: string, logprob: number, top_logprobs: {token: string, logprob: number}[]}[]}} props */
+function Probabilities({ list }) {
+  const area = useRef(null), text = useRef(null), drawn = useRef([]);
+  const [at, setAt] = useState(null);
+  useLayoutEffect(() => {
+    // Spans are added for new tokens alone: there may be thousands.
+    if (list.length < drawn.current.length || list[0] !== drawn.current[0]) text.current.replaceChildren();
+    for (let index = text.current.childElementCount; index < list.length; index += 1) text.current.append(span(list[index], index));
+    drawn.current = list;
+  }, [list]);
+  const show = (element) => {
+    if (element?.dataset?.index === undefined) return setAt(null);
+    const box = element.getBoundingClientRect(), frame = area.current.getBoundingClientRect();
+    return setAt({ index: Number(element.dataset.index), left: Math.min(box.left - frame.left, Math.max(0, frame.width - 250)), top: box.bottom - frame.top + 4 });
+  };
+  const onKeyDown = (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    show(text.current.children[Math.max(0, Math.min(list.length - 1, (at?.index ?? -1) + step))]);
+  };
+  return html`<div class="tokens-area" ref=${area}>
+    <p class="tokens" ref=${text} tabindex="0" role="group" aria-label="Answer by tokens; arrow keys go from one to the next"
+      onPointerOver=${(event) => show(event.target)} onPointerLeave=${() => setAt(null)} onKeyDown=${onKeyDown} onBlur=${() => setAt(null)} />
+    ${at && list[at.index] && html`<${Alternatives} token=${list[at.index]} at=${at} />`}
+  </div>`;
+}
+
+function span(token, index) {
+  const element = document.createElement("span");
+  const probability = Math.exp(token.logprob);
+  element.dataset.index = index;
+  element.className = probability >= SURE ? "" : probability >= LIKELY ? "likely" : probability >= POSSIBLE ? "possible" : "unlikely";
+  element.textContent = token.token;
+  return element;
+}
+
+function Alternatives({ token, at }) {
+  const others = token.top_logprobs.some((one) => one.token === token.token) ? token.top_logprobs : [token, ...token.top_logprobs];
+  return html`<div class="alternatives" role="status" style=${{ left: `${at.left}px`, top: `${at.top}px` }}>${others.map((one) => {
+    const probability = Math.exp(one.logprob);
+    return html`<div class=${`alternative ${one.token === token.token ? "taken" : ""}`} key=${one.token}>
+      <code class="cut">${visible(one.token)}</code><span class="bar" aria-hidden="true"><i style=${{ width: `${probability * 100}%` }} /></span><span class="num">${percent(probability)}</span></div>`;
+  })}</div>`;
+}
+
+/** White space as signs: else two tokens would look alike. */
+const visible = (text) => text.replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "∅";
+
+// ------------------------------------------------------------------------------------------------------------
+// "What was sent": the request behind an answer, as one would send it oneself.
+
+const FORMS = {
+  curl: (body) => asCurl(body, address, key.value !== null),
+  python: (body) => asPython(body, address, key.value !== null),
+  json: (body) => JSON.stringify(body, null, 2),
+};
+
+/** @param {{body: object, onClose: () => void}} props */
+function SentDialog({ body, onClose }) {
+  const [form, setForm] = useState("curl");
+  const options = [["curl", "curl"], ["python", "Python"], ["json", "JSON"]];
+  return html`<${Dialog} title="What was sent" wide onClose=${onClose}>
+    <div class="row wrap"><${Segments} label="Form" options=${options} value=${form} onChange=${setForm} />
+      <span class="faint small">${key.value ? "The key is in the variable KEY." : "This server needs no key."} Pictures are left out.</span></div>
+    <${Code} text=${FORMS[form](body)} label="request" />
+  </${Dialog}>`;
+}
+
+// ------------------------------------------------------------------------------------------------------------
+// One lane of an answer: its text, its reasoning, its calls, what it cost, and what can be done with it.
+
+const SHORTEST_THOUGHT = 0.002; // seconds; below it reasoning and answer came together
+
+const ENDINGS = {
+  length: "Cut at the token limit.",
+  stopped: "Stopped.",
+  content_filter: "Ended by a filter.",
+};
+
+/** @param {{turn: object, lane: number, showName: boolean, isLast: boolean, showProbabilities: boolean}} props */
+function Answer({ turn, lane, showName, isLast, showProbabilities }) {
+  const it = turn.lanes[lane];
+  const stream = streams.value.get(chosen(it).id);
+  const version = stream ? stream.version.value : chosen(it);
+  const [isEditing, setEditing] = useState(false);
+  const isWriting = Boolean(stream);
+  const model = version.model ?? it.model;
+  const isMixed = it.versions.some((one) => (one.model ?? it.model) !== model);
+  return html`<article class="answer" aria-label=${`Answer of ${model}`} aria-busy=${isWriting}>
+    ${(showName || isMixed) && html`<div class="answer-model cut">${model}</div>`}
+    ${(version.reasoning || version.reasoningSeconds !== null) && html`<${Reasoning} version=${version} isWriting=${isWriting} />`}
+    ${isEditing ? html`<${Editor} text=${version.content} onClose=${() => setEditing(false)}
+        onSave=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); }}
+        onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
+      : html`<${Text} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} model=${model} />`}
+    ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} isWriting=${isWriting} />`)}
+    ${version.error && html`<${Notice} kind="bad" icon="alert">${version.error}</${Notice}>`}
+    ${!isWriting && ENDINGS[version.finish] && html`<p class="ending">${ENDINGS[version.finish]}</p>`}
+    ${version.notes.map((note) => html`<p class="ending" key=${note}>${note}</p>`)}
+    ${isWriting ? html`<div class="answer-foot"><${Speed} version=${version} /></div>`
+      : html`<${Foot} turn=${turn} lane=${lane} version=${version} model=${model} isLast=${isLast} onEdit=${() => setEditing(true)} />`}
+  </article>`;
+}
+
+function Text({ version, isWriting, showProbabilities, model }) {
+  if (showProbabilities && version.probabilities.length) return html`<${Probabilities} list=${version.probabilities} />`;
+  if (version.content) return html`<${Markdown} text=${version.content} isWhole=${!isWriting} />`;
+  if (!isWriting || version.reasoning || version.toolCalls.length) return null;
+  return html`<${Waiting} model=${model} version=${version} />`;
+}
+
+/** Before the first word: what the server is doing, by the model's state and what it tells of this request. */
+function Waiting({ model, version: { place, progress } }) {
+  const it = byId.value.get(model);
+  const loading = it?.state === "loading";
+  const share = loading && it.progress?.total ? ` ${Math.floor((100 * it.progress.done) / it.progress.total)} %` : "";
+  const left = loading && it.progress?.seconds_left ? `, about ${seconds(it.progress.seconds_left)} left` : "";
+  const read = progress?.total ? ` ${Math.floor((100 * progress.processed) / progress.total)} % of ${count(progress.total)} tokens` : "";
+  const line = place ? `Waiting in line, place ${place}` : "Waiting in line";
+  const words = loading ? `Loading ${model}${share}${left}` : read || !it?.waiting ? `Reading the prompt${read}` : line;
+  return html`<p class="thinking-now"><${Dot} state="waiting" /><span>${words}…</span></p>`;
+}
+
+function Reasoning({ version, isWriting }) {
+  const isThinking = isWriting && version.reasoningSeconds === null;
+  const isTimed = version.reasoningSeconds >= SHORTEST_THOUGHT;
+  const words = isThinking ? "Thinking…" : isTimed ? `Thought for ${seconds(version.reasoningSeconds)}` : "Thought";
+  const [isOpen, setOpen] = useState(false);
+  return html`<details class="reasoning" onToggle=${(event) => setOpen(event.target.open)}><summary><${Icon} name="thought" size="14" /><span class=${isThinking ? "shimmer" : ""}>${words}</span><${Icon} name="right" size="12" /></summary>
+    <div class="reasoning-text">${isOpen && html`<${Markdown} text=${version.reasoning} isWhole=${!isThinking} />`}</div></details>`;
+}
+
+function Call({ call, isWriting }) {
+  return html`<div class="call"><div class="call-head"><${Icon} name="tool" size="14" /><code class="break">${call.name || "…"}</code>
+    <span class="faint small">${isWriting ? "called" : "tool call"}</span></div><pre tabindex="0" aria-label="Arguments">${pretty(call.arguments)}</pre></div>`;
+}
+
+function pretty(text) {
+  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
+}
+
+function Editor({ text, onSave, onGoOn = null, onClose, saveLabel = "Save" }) {
+  const [value, setValue] = useState(text);
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") onClose();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) onSave(value);
+  };
+  return html`<div class="editor"><textarea class="input" aria-label="Edit the text" autofocus rows=${Math.min(18, value.split("\n").length + 2)} value=${value}
+      onInput=${(event) => setValue(event.target.value)} onKeyDown=${onKeyDown} ref=${focusOnce} />
+    <div class="row wrap"><button class="button primary" onClick=${() => onSave(value)}>${saveLabel}</button>
+      ${onGoOn && html`<button class="button" onClick=${() => onGoOn(value)}>Save and continue</button>`}
+      <button class="button quiet" onClick=${onClose}>Cancel</button></div></div>`;
+}
+
+function focusOnce(element) {
+  if (element && !element.dataset.met) { element.dataset.met = "1"; element.focus(); }
+}
+
+function Foot({ turn, lane, version, model, isLast, onEdit }) {
+  const [isSent, setSent] = useState(false);
+  const { versions, chosen: index } = turn.lanes[lane];
+  const isOff = isBusy.value;
+  return html`<div class="answer-foot">
+    <div class="answer-tools">
+      <${Versions} count=${versions.length} index=${index} label="Versions of the answer" disabled=${isOff} onChoose=${(place) => toAnswer(turn.id, lane, place)} />
+      <${Tool} icon="retry" text="Regenerate" act=${() => regenerate(turn.id, lane)} disabled=${isOff} />
+      <${ModelPicker} icon="models" label="Answer by another model" value=${model} disabled=${isOff} onPick=${(other) => regenerate(turn.id, lane, other)} />
+      ${isLast && version.content && html`<${Tool} icon="play" text="Continue" act=${() => goOn(turn.id, lane)} disabled=${isOff} />`}
+      <${Tool} icon="edit" text="Edit" act=${onEdit} disabled=${isOff} />
+      <${Copy} text=${version.content} />
+      <${Tool} icon="fork" text="Fork from here" act=${() => fork(turn.id)} disabled=${isOff} />
+      ${version.sent && html`<${Tool} icon="code" text="What was sent" act=${() => setSent(true)} />`}
+    </div>
+    <${Speed} version=${version} model=${model} />
+    ${isSent && html`<${SentDialog} body=${version.sent} onClose=${() => setSent(false)} />`}
+  </div>`;
+}
+
+function Tool({ icon, text, act, disabled = false }) {
+  return html`<button class="button quiet small icon" title=${text} aria-label=${text} disabled=${disabled} onClick=${act}><${Icon} name=${icon} size="14" /></button>`;
+}
+
+/** What the answer took: speed, time, tokens, and what its model holds in memory. */
+function Speed({ version, model = null }) {
+  const { usage, timings, ttft } = version;
+  const cost = model && isAdmin.value ? byId.value.get(model)?.cost : null;
+  const held = cost ? Object.values(cost).reduce((sum, part) => sum + part, 0) : null;
+  const parts = [
+    version.rate > 0 && [`${rate(version.rate)} tok/s`, "Tokens per second until now"],
+    timings?.predicted_per_second && [`${rate(timings.predicted_per_second)} tok/s`, "Tokens per second while it was written"],
+    ttft !== null && [`${seconds(ttft)} to first`, "Time to the first token, as seen from this page"],
+    usage && [`${count(usage.prompt_tokens)} → ${count(usage.completion_tokens)} tokens`, tokensText(usage)],
+    usage && version.seconds !== null && [seconds(version.seconds), "The whole request"],
+    held && [bytes(held), "Memory that the model takes"],
+  ].filter(Boolean);
+  return html`<div class="speed num">${parts.map(([text, title]) => html`<span key=${title} title=${title}>${text}</span>`)}</div>`;
+}
+
+function tokensText(usage) {
+  const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+  const reasoning = usage.completion_tokens_details?.reasoning_tokens ?? 0;
+  return `Prompt ${usage.prompt_tokens}, of which ${cached} from the cache; answer ${usage.completion_tokens}, of which ${reasoning} reasoning`;
+}
+
+// ------------------------------------------------------------------------------------------------------------
 // The turns of a conversation, and the scroller that follows what is written only while its reader is at the end.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
-import { Icon } from "../ui/icons.js";
-import { Copy, Versions } from "../ui/parts.js";
-import { Answer, Editor } from "./answer.js";
-import { chosen, said } from "./conversation.js";
-import { askAgain, giveResults, isBusy, open, toSaid } from "./room.js";
 
 const NEAR = 60; // pixels from the end that still are the end
 
-export function Thread() {
+export default function Thread() {
   const { turns, settings, id } = open.value;
   const frame = useRef(null), inner = useRef(null), follows = useRef(true);
   const [isAway, setAway] = useState(false);

@@ -1,5 +1,5 @@
 // How each client is configured, and how to try what it will do. A table: a client more is an entry more.
-import { call } from "../core/api.js";
+import { call } from "../core/server.js";
 
 /** @typedef {{server: string, key: string, model: string}} Place
  * @typedef {{name: string, api: string, title: string, intro: string, steps: (place: Place) => (string | [string, string])[],

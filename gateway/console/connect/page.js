@@ -1,12 +1,9 @@
 // How other programs reach this server, with its own address and key, and a button that tries it.
-import { html, useState } from "../core/html.js";
-import { address, key } from "../core/api.js";
-import { me } from "../core/live.js";
-import { seconds } from "../core/format.js";
-import { ModelPicker } from "../chat/picker.js";
+import { html, useState } from "../vendor/preact.js";
+import { address, key, me } from "../core/server.js";
+import { Code, Copy, Icon, seconds } from "../ui/parts.js";
+import { ModelPicker } from "../chat/page.js";
 import { talking } from "../chat/room.js";
-import { Icon } from "../ui/icons.js";
-import { Code, Copy } from "../ui/parts.js";
 import { CLIENTS } from "./clients.js";
 
 export default function ConnectPage() {

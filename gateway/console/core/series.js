@@ -1,6 +1,6 @@
 // The last hour in columns: the snapshot's, and samples of our own from the gauges at the same interval.
-import { effect, signal, untracked } from "./html.js";
-import { gauges, history } from "./live.js";
+import { effect, signal, untracked } from "../vendor/preact.js";
+import { gauges, history } from "./server.js";
 
 const HOUR = 3600; // seconds
 const MODEL_COLUMNS = ["tokens_per_second", "ttft", "waiting", "in_use"];

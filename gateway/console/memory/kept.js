@@ -1,9 +1,7 @@
 // Conversations that are kept when their model is unloaded or others need its slots: what, for whom, how old; pin and drop.
-import { html, signal, useEffect } from "../core/html.js";
-import { call } from "../core/api.js";
-import { bytes, count, seconds } from "../core/format.js";
-import { gauges } from "../core/live.js";
-import { trying } from "../ui/toast.js";
+import { html, signal, useEffect } from "../vendor/preact.js";
+import { call, gauges } from "../core/server.js";
+import { bytes, count, seconds, trying } from "../ui/parts.js";
 
 const kept = signal(null);
 

@@ -1,11 +1,9 @@
 // Where the memory goes: one bar per device, who holds how much of it, and the last hour.
-import { html } from "../core/html.js";
-import { bytes, count } from "../core/format.js";
-import { colour } from "../core/colours.js";
-import { gauges } from "../core/live.js";
+import { html } from "../vendor/preact.js";
 import { series } from "../core/series.js";
+import { gauges } from "../core/server.js";
 import { Chart } from "../ui/chart.js";
-import { Bones, Empty } from "../ui/parts.js";
+import { Bones, Empty, bytes, colour, count } from "../ui/parts.js";
 import { Kept } from "./kept.js";
 
 /** How strongly each use is drawn in its model's colour. */

@@ -1,12 +1,7 @@
 // A model more: from the hub by its name, or a file from this computer.
-import { html, useRef, useState } from "../core/html.js";
-import { call } from "../core/api.js";
-import { bytes, count } from "../core/format.js";
-import { me } from "../core/live.js";
-import { Dialog } from "../ui/dialog.js";
-import { Icon } from "../ui/icons.js";
-import { Bones, Field, Notice } from "../ui/parts.js";
-import { sayError } from "../ui/toast.js";
+import { html, useRef, useState } from "../vendor/preact.js";
+import { call, me } from "../core/server.js";
+import { Bones, Dialog, Field, Icon, Notice, bytes, count, sayError } from "../ui/parts.js";
 import { fitWords } from "./sorting.js";
 import { upload } from "./transfers.js";
 

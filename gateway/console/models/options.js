@@ -1,10 +1,7 @@
 // Options of a load, as the model's engine has them; and a copy of a model with other ones.
-import { html, useEffect, useState } from "../core/html.js";
-import { call } from "../core/api.js";
-import { learn } from "../core/live.js";
-import { Dialog } from "../ui/dialog.js";
-import { Bones, Code, Field, Notice } from "../ui/parts.js";
-import { say } from "../ui/toast.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { call, learn } from "../core/server.js";
+import { Bones, Code, Dialog, Field, Notice, say } from "../ui/parts.js";
 import { fitWords } from "./sorting.js";
 
 /** @typedef {{name: string, type: string, choices: string[] | null, minimum: number | null, nullable: boolean, default: unknown, value: unknown, description: string}} Option */

@@ -1,14 +1,13 @@
 // Every model: what it is, what it costs where, what it does now, and what can be done with it.
-import { computed, html, useRef, useState } from "../core/html.js";
-import { stored } from "../core/stored.js";
-import { downloads, isAdmin, me, models } from "../core/live.js";
-import { matching } from "../chat/picker.js";
-import { Icon } from "../ui/icons.js";
-import { Bones, Empty, Search, Segments } from "../ui/parts.js";
+import { computed, html, useRef, useState } from "../vendor/preact.js";
+import { stored } from "../core/browser.js";
+import { downloads, isAdmin, me, models } from "../core/server.js";
+import { Bones, Empty, Icon, Search, Segments } from "../ui/parts.js";
+import { matching } from "../chat/page.js";
 import { AddDialog } from "./add.js";
 import { ModelRow, RowHead } from "./row.js";
-import { parted, VIEWS } from "./sorting.js";
-import { Transfers, uploads, upload } from "./transfers.js";
+import { VIEWS, parted } from "./sorting.js";
+import { Transfers, upload, uploads } from "./transfers.js";
 
 const view = stored("models.view", "all", sessionStorage);
 const shown = computed(() => (models.value ?? []).filter(VIEWS[view.value] ?? VIEWS.all));

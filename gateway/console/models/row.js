@@ -1,13 +1,9 @@
 // One model in the list, and what unfolds below it.
-import { html, useState } from "../core/html.js";
-import { call } from "../core/api.js";
-import { bytes, clock, count, seconds, tokens } from "../core/format.js";
-import { gauges, isAdmin, learn } from "../core/live.js";
-import { go } from "../core/route.js";
-import { setModels, begin } from "../chat/room.js";
-import { Menu } from "../ui/dialog.js";
-import { Dot, Progress } from "../ui/parts.js";
-import { trying } from "../ui/toast.js";
+import { html, useState } from "../vendor/preact.js";
+import { go } from "../core/browser.js";
+import { call, gauges, isAdmin, learn } from "../core/server.js";
+import { Dot, Menu, Progress, bytes, clock, count, seconds, tokens, trying } from "../ui/parts.js";
+import { begin, setModels } from "../chat/room.js";
 import { DuplicateDialog, LoadDialog } from "./options.js";
 import { doing, fitWords } from "./sorting.js";
 

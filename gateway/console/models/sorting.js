@@ -1,5 +1,5 @@
 // Models in the order and the words of the page. Pure.
-import { bytes, seconds } from "../core/format.js";
+import { bytes, seconds } from "../ui/parts.js";
 
 const IN_MEMORY = new Set(["loaded", "loading", "draining"]);
 

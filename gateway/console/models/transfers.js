@@ -1,11 +1,7 @@
 // Downloads from the hub and files from this computer, on their way here.
-import { html, signal } from "../core/html.js";
-import { call, headers, refusalOf } from "../core/api.js";
-import { bytes, seconds } from "../core/format.js";
-import { downloads } from "../core/live.js";
-import { Icon } from "../ui/icons.js";
-import { Notice, Progress } from "../ui/parts.js";
-import { say, trying } from "../ui/toast.js";
+import { html, signal } from "../vendor/preact.js";
+import { call, downloads, headers, refusalOf } from "../core/server.js";
+import { Icon, Notice, Progress, bytes, say, seconds, trying } from "../ui/parts.js";
 
 /** Files on their way from this page. */
 export const uploads = signal([]);

@@ -1,13 +1,10 @@
 // The configuration in force and where each value comes from; a text checked as the file is; a reload's effects before it is done.
-import { html, signal, useEffect, useState } from "../core/html.js";
-import { call } from "../core/api.js";
-import { reloads } from "../core/live.js";
-import { go, route } from "../core/route.js";
-import { stored } from "../core/stored.js";
-import { Icon } from "../ui/icons.js";
-import { Bones, Empty, Notice, Search, Segments } from "../ui/parts.js";
-import { ConfigText } from "./text.js";
+import { html, signal, useEffect, useState } from "../vendor/preact.js";
+import { go, route, stored } from "../core/browser.js";
+import { call, reloads } from "../core/server.js";
+import { Bones, Empty, Icon, Notice, Search, Segments } from "../ui/parts.js";
 import { ReloadDialog } from "./reload.js";
+import { ConfigText } from "./text.js";
 
 const settings = signal(null);
 const onlyGiven = stored("settings.given", false, sessionStorage);

@@ -1,9 +1,7 @@
 // A reload: first what it would do, then, if that is wanted, the reload itself.
-import { html, useEffect, useState } from "../core/html.js";
-import { call } from "../core/api.js";
-import { Dialog } from "../ui/dialog.js";
-import { Bones, Notice } from "../ui/parts.js";
-import { say } from "../ui/toast.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { call } from "../core/server.js";
+import { Bones, Dialog, Notice, say } from "../ui/parts.js";
 
 const ROWS = [
   ["Put in force", (plan) => plan.changed], ["Needs a restart", (plan) => plan.restart], ["Models added", (plan) => plan.models.added], ["Models removed", (plan) => plan.models.removed],

@@ -1,8 +1,7 @@
 // The configuration's text, to be tried: it is checked as the file would be read, and nothing is put in force.
-import { html, useEffect, useRef, useState } from "../core/html.js";
-import { call, saveAs } from "../core/api.js";
-import { Icon } from "../ui/icons.js";
-import { Copy, Empty, Notice } from "../ui/parts.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { call, saveAs } from "../core/server.js";
+import { Copy, Empty, Icon, Notice } from "../ui/parts.js";
 
 const PAUSE = 500; // milliseconds after the last key before the text is checked
 

@@ -1,12 +1,17 @@
 // A chart of columns over time, with uPlot, which is fetched with the first one. Beside it stand the same numbers as text.
-import { html, useEffect, useRef } from "../core/html.js";
-import { resolved } from "../core/colours.js";
-import { theme } from "../core/theme.js";
+import { html, useEffect, useRef } from "../vendor/preact.js";
+import { theme } from "../core/browser.js";
+import { resolved } from "./parts.js";
 
 const HOUR = 3600, LEAST = 600; // seconds that are shown at most and at least
 
 let library = null;
-const uPlot = () => (library ??= import("../vendor/uplot.js").then((module) => module.default));
+const uPlot = () => (library ??= import("../vendor/uplot.js").then((module) => {
+  const style = document.createElement("link");
+  Object.assign(style, { rel: "stylesheet", href: new URL("../vendor/uplot.css", import.meta.url).href });
+  document.head.prepend(style); // before our own, which changes it
+  return module.default;
+}));
 
 /** @typedef {{label: string, values: (number | null)[], colour: string}} Line */
 

@@ -1,11 +1,7 @@
 // Who used which model how much: requests and tokens by day, by key and by model. A user's key sees its own.
-import { computed, html, signal, useEffect } from "../core/html.js";
-import { call, saveAs, send } from "../core/api.js";
-import { count, percent } from "../core/format.js";
-import { isAdmin, me } from "../core/live.js";
-import { Icon } from "../ui/icons.js";
-import { Bones, Empty, Notice, Segments } from "../ui/parts.js";
-import { trying } from "../ui/toast.js";
+import { computed, html, signal, useEffect } from "../vendor/preact.js";
+import { call, isAdmin, me, saveAs, send } from "../core/server.js";
+import { Bones, Empty, Icon, Notice, Segments, count, percent, trying } from "../ui/parts.js";
 
 const PERIODS = [["7", "7 days"], ["30", "30 days"], ["90", "90 days"], ["365", "A year"]];
 const days = signal("30");
