@@ -47,11 +47,13 @@ Buffer: TypeAlias = bytes | bytearray | mmap.mmap
 
 class LoadModel(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The first command. Answered with `Loading`, any number of times, and `Loaded` or `Refused`.
-    `options`: the engine's, encoded.
+    `options`: the engine's, encoded. `placement`: of a listener's machine, on which of its devices
+    the model is to lie; None: where there is room.
     """
 
     files: ModelFiles
     options: msgspec.Raw
+    placement: Placement | None = None
 
 
 class Recognise(msgspec.Struct, frozen=True, tag=True, array_like=True):

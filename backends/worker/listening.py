@@ -34,7 +34,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from backends.catalog import BACKENDS, CPU, Catalog, ModelFiles
+from backends.catalog import BACKENDS, CPU, Catalog, ModelFiles, Placement
 from backends.devices import devices
 from backends.errors import BackendError, BackendMissing, LoadFailed
 from backends.messages import Close, Closed, Event, Failure, Lost
@@ -266,12 +266,12 @@ class Session(asyncio.Protocol):
                 return Recognised(await asyncio.to_thread(self._place.recognise, path, backend))
             case Fit(files, encoded):
                 return await asyncio.to_thread(self._place.fitted, files, encoded)
-            case LoadModel(files, encoded):
-                return await self._load(files, encoded)
+            case LoadModel():
+                return await self._load(command)
 
-    async def _load(self, described: ModelFiles, encoded: msgspec.Raw) -> Loaded:
+    async def _load(self, command: LoadModel) -> Loaded:
         place = self._place
-        files, options = await asyncio.to_thread(place.found, described, encoded)
+        files, options = await asyncio.to_thread(place.placed, command)
         backend = place.catalog[files.backend]
         port = await place.workers.start(backend, files, options, self._report)
         try:
@@ -329,6 +329,14 @@ class Place:
             raise LoadFailed(f"options of {files.backend}: {error}") from error
         return backend.files.fitted(files, options), options
 
+    def placed(self, command: LoadModel) -> tuple[ModelFiles, EngineOptions]:
+        """What is to be loaded, as it is to lie. Raises LoadFailed."""
+        files, options = self.found(command.files, command.options)
+        plan = self.fitted(command.files, command.options)
+        way = command.placement or first_fitting(plan)
+        cards = {name: size for name, size in plan.total.items() if name != CPU}
+        return files, self.catalog[files.backend].files.placed(options, way, cards)
+
     def fitted(self, described: ModelFiles, encoded: msgspec.Raw) -> Fitted:
         """What a gateway plans with. Raises LoadFailed."""
         files, options = self.found(described, encoded)
@@ -363,6 +371,14 @@ class Place:
         if self._folders and not any(path.resolve().is_relative_to(one) for one in self._folders):
             raise LoadFailed(f"{text} is outside the folders that this node loads from")
         return path
+
+
+def first_fitting(plan: Fitted) -> Placement:
+    """The first way to lie for which there is room now; where there is none, the last."""
+    for way in plan.placements:
+        if all(plan.need.total * part <= plan.free.get(name, 0) for name, part in way.items()):
+            return way
+    return plan.placements[-1]
 
 
 def main_memory(line: str) -> dict[str, int]:

@@ -23,7 +23,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from backends.catalog import BACKENDS, Backend, Catalog, ModelFiles, NodeShare
+from backends.catalog import BACKENDS, Backend, Catalog, ModelFiles, NodeShare, Placement
 from backends.container import PortContainer
 from backends.errors import LoadFailed
 from backends.messages import Close, Closed, Lost
@@ -31,6 +31,7 @@ from backends.protocol import ModelInfo, Report, Tokenizer
 from backends.worker.framing import (
     Fit,
     Fitted,
+    Loaded,
     Recognise,
     Recognised,
     Refused,
@@ -90,10 +91,12 @@ class NodePort(FramedPort):
         self._write(command)
         return await asyncio.shield(self._asked)
 
-    async def load(self, files: ModelFiles, options: EngineOptions) -> Any:
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
+    ) -> Loaded:
         """See `FramedPort.load`."""
         self._serving = True
-        return await super().load(replace(files, node=None), options)
+        return await super().load(replace(files, node=None), options, placement)
 
     async def end(self) -> None:
         """Have the worker ended. When this returns its memory is free, if the node can be asked."""
@@ -267,16 +270,21 @@ async def _asked(node: NodeConfig, model: str, command: Recognise | Fit) -> Reco
 
 
 async def load(
-    backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
+    backend: Backend,
+    files: ModelFiles,
+    options: EngineOptions,
+    report: Report,
+    placement: Placement | None = None,
 ) -> PortContainer:
-    """A model that another machine has, loaded there. Raises LoadFailed; leaves nothing behind
-    then, or when it is cancelled.
+    """A model that another machine has, loaded there. `placement`: one of `NodeShare.placements`;
+    None: the first that has room. Raises LoadFailed; leaves nothing behind then, or when it is
+    cancelled.
     """
     assert files.node is not None, "it lies there"
     port = NodePort(files.node.node, files.path.name, report)
     await port.greet()
     try:
-        loaded = await port.load(files, options)
+        loaded = await port.load(files, options, placement)
         make = asyncio.to_thread(tokenizer, backend, loaded.info, loaded.vocabulary)
         return PortContainer(port, await make)
     except BaseException:

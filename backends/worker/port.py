@@ -25,7 +25,7 @@ import anyio
 import msgspec
 import structlog
 
-from backends.catalog import Backend, ModelFiles
+from backends.catalog import Backend, ModelFiles, Placement
 from backends.container import PortContainer
 from backends.errors import LoadFailed, OutOfMemory, process_end
 from backends.messages import Close, Closed, Command, Event, Lost, Outcomes
@@ -288,11 +288,13 @@ class FramedPort(asyncio.Protocol, ABC):
             self._loop.call_later(GOODBYE, self._kill, "did not close")
         self._write(command)
 
-    async def load(self, files: ModelFiles, options: EngineOptions) -> Loaded:
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
+    ) -> Loaded:
         """Have the other end load a model. Raises LoadFailed, OutOfMemory."""
         there = msgspec.structs.replace(options, host="worker")
         encoded = msgspec.Raw(msgspec.msgpack.encode(there))
-        self._write(LoadModel(files, encoded))
+        self._write(LoadModel(files, encoded, placement))
         return await asyncio.shield(self._loaded)
 
     def pause(self) -> None:

@@ -21,6 +21,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "Conversations kept over swaps": ("test_kept.py",),
     "Text that repeats is drafted": ("test_speculation.py",),
     "LoRA adapters chosen per request; presets": ("test_adapters.py", "test_presets.py"),
+    "Engines on other machines, over TCP": ("test_nodes.py",),
     "Engines in processes of their own": ("test_workers.py", "test_commands.py"),
     "Limits and usage per key": ("test_limits.py", "test_usage.py", "upstreams/test_joining.py"),
     "Structured output": ("test_answers.py",),
