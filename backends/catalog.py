@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 import msgspec
 
 from backends.errors import BackendError, LoadFailed, UnsupportedModel
+from backends.placement import ModelWeights
 from backends.protocol import (
     Adapter,
     EncoderContainer,
@@ -128,6 +129,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int  # weights on disk
     added_bytes: int = 0  # that weights take in memory beyond those
     layers: int = 0  # that can lie on devices of their own; 0: unknown
+    weights: ModelWeights | None = None  # by layer; None: unknown, or they can't be divided
     repacked: bool = True  # its weights may be copied into layouts that suit the CPU
     context_length: int  # tokens the model was trained for
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
@@ -193,6 +195,29 @@ Cards: TypeAlias = Mapping[str, int]
 Placement: TypeAlias = Mapping[str, float]
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What models may have of this machine's devices: bytes, and the bytes a second that are read
+    there. Main memory is `CPU`.
+    """
+
+    free: Mapping[str, int]
+    bandwidths: Mapping[str, float] = {}
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that gave way to fit into some room: `options` that say how it is loaded then, what
+    it takes and where; `speed`: an estimate, as a part of what it has where nothing gives way;
+    `note`: what gave way, as a sentence; `reasons`: why.
+    """
+
+    options: EngineOptions
+    need: MemoryNeed
+    placement: Placement
+    speed: float
+    note: str
+    reasons: tuple[str, ...] = ()
+
+
 # The value of an option by another name, as options of the engine. Raises ValueError, which says
 # what the engine has instead.
 Translation: TypeAlias = Callable[[Any], Mapping[str, Any]]
@@ -243,6 +268,14 @@ class FilesModule(Protocol):
 
     def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
         """`options`, which say now that the model is to lie so; see `placements`."""
+        ...
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        """The model as it fits into `room`. None: nothing has to give way for it, the options leave
+        no choice, or there is no way in which it fits.
+        """
         ...
 
     def facts(self, options: EngineOptions) -> LoadFacts: ...
@@ -344,6 +377,16 @@ def loadable_adapters(
     if unknown := scaling.keys() - paths.keys():
         raise LoadFailed(f"adapter_scaling: unknown adapter {min(unknown)!r}")
     return adapters(paths, scaling)
+
+
+def as_it_is(
+    files: ModelFiles,  # noqa: ARG001 - all four are the protocol's
+    options: EngineOptions,  # noqa: ARG001
+    cards: Cards,  # noqa: ARG001
+    room: Room,  # noqa: ARG001
+) -> Fitted | None:
+    """`FilesModule.fit` of an engine whose models give way to nothing."""
+    return None
 
 
 def divided(parts: Sequence[float], cards: Iterable[str]) -> Placement:

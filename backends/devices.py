@@ -16,8 +16,10 @@ Variables"). `number_by_bus` makes the two agree.
 torch's builds for AMD's cards call them as CUDA's: `cuda:0` there is `rocm:0` everywhere else.
 """
 
+import ctypes
 import os
 import re
+import time
 from collections.abc import (
     Callable,
     Collection,
@@ -27,6 +29,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +47,11 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 BY_BUS = "PCI_BUS_ID"
 
 log = structlog.get_logger(__name__)
+
+
+# Bytes a second that are read, of a device that says nothing: a middling card, two channels.
+CARD_BANDWIDTH, MAIN_BANDWIDTH = 300e9, 40e9
+BUFFER, READERS, ROUNDS = 32 << 20, 8, 3  # what main memory is measured with
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -129,6 +137,62 @@ def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> d
             f"cuda:{number}": _memory(nvml, handles[uuid]) for number, uuid in enumerate(uuids)
         }
         return {name: one for name, one in found.items() if one is not None}
+
+
+def bandwidths(
+    cards: Collection[str],
+    environment: Mapping[str, str] = os.environ,
+    nvml: Any = pynvml,
+) -> dict[str, float]:
+    """Bytes a second that each of `cards` reads, by the width of its bus and its clock, where
+    NVIDIA's driver knows it; of the others a guess.
+    """
+    found = dict.fromkeys(cards, CARD_BANDWIDTH)
+    with _driver(nvml) as there:
+        if not there:
+            return found
+        handles, known = _handles(nvml)
+        for number, uuid in enumerate(visible(environment.get(VISIBLE), known)):
+            if (name := f"cuda:{number}") in found:
+                found[name] = _bandwidth(nvml, handles[uuid]) or CARD_BANDWIDTH
+    return found
+
+
+def _bandwidth(nvml: Any, handle: Any) -> float | None:
+    """Memory is read at both edges of its clock."""
+    if handle is None:
+        return None
+    try:
+        clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)  # MHz
+        return float(2e6 * clock * nvml.nvmlDeviceGetMemoryBusWidth(handle) / 8)
+    except pynvml.NVMLError:
+        return None
+
+
+@cache
+def main_bandwidth() -> float:
+    """Bytes a second that all processors read of main memory: measured once, in tenths of a second,
+    by copies, each of which reads and writes.
+    """
+    count = min(READERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    pairs = [
+        (ctypes.create_string_buffer(BUFFER), ctypes.create_string_buffer(BUFFER))
+        for _ in range(count)
+    ]
+    with ThreadPoolExecutor(count) as readers:
+        times = [_copied(readers, pairs) for _ in range(1 + ROUNDS)][
+            1:
+        ]  # the first makes the pages
+    return 2 * count * BUFFER / min(times)
+
+
+def _copied(
+    readers: ThreadPoolExecutor, pairs: Sequence[tuple[ctypes.Array[Any], ctypes.Array[Any]]]
+) -> float:
+    """Seconds. ctypes lets go of the interpreter meanwhile."""
+    began = time.perf_counter()
+    list(readers.map(lambda pair: ctypes.memmove(pair[0], pair[1], BUFFER), pairs))
+    return time.perf_counter() - began
 
 
 def held_by(

@@ -24,7 +24,11 @@ from backends import prebuilt
 
 LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll")
 FOR_CARDS = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
-GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type (ggml-backend.h); main memory's are others
+PROCESSORS, GPU, INTEGRATED = (
+    0,
+    1,
+    2,
+)  # ggml_backend_dev_type (ggml-backend.h); main memory's are others
 METAL = "MTL"
 HALVES = 1  # ggml_type: 16 bits
 SMALL = 4096  # bytes, which hold a tensor without its data
@@ -82,6 +86,10 @@ class GgmlRegistry:
             pointers = {"memory": 2, "get_props": 1}.get(function, 0)
             arguments = (ctypes.c_void_p,) * (1 + pointers)
             getattr(library, f"ggml_backend_dev_{function}").argtypes = arguments
+        library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
+        library.ggml_backend_dev_by_type.argtypes = (ctypes.c_int,)
+        library.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
+        library.ggml_backend_dev_buffer_type.argtypes = (ctypes.c_void_p,)
         library.ggml_init.restype = ctypes.c_void_p
         library.ggml_init.argtypes = (_ContextParameters,)
         library.ggml_free.argtypes = (ctypes.c_void_p,)
@@ -102,6 +110,13 @@ class GgmlRegistry:
             for device in found
             if library.ggml_backend_dev_type(device) in kinds
         }
+
+    def main_memory(self) -> int:
+        """The kind of buffer that lies there (ggml_backend_buffer_type_t)."""
+        found: int = self._library.ggml_backend_dev_buffer_type(
+            self._library.ggml_backend_dev_by_type(PROCESSORS)
+        )
+        return found
 
     def devices(self) -> Iterator[GgmlDevice]:
         """All that is known of them. CUDA takes memory of each card for the answer."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation
+from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation, as_it_is
 from backends.constraints import Mask
 from backends.driver import DrivenContainer
 from backends.engine import JobFailed, PromptScored, Token
@@ -111,6 +111,9 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
 
 INSTALLATION = None
 LOAD_OPTIONS: Mapping[str, Translation] = {}
+
+
+fit = as_it_is
 
 
 def facts(options: EngineOptions) -> LoadFacts:

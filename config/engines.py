@@ -66,7 +66,12 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     # llama.cpp takes no more sequences than 256 (llama-cparams.h, LLAMA_MAX_SEQ)
     max_concurrent: Annotated[int, Meta(ge=1, le=256)] = 16
     cache_tokens: Counted | None = None  # KV cells for all requests; None: see backends/llamacpp
-    gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1  # layers on the GPU; -1: all
+    # layers on cards; -1: all; auto: as many as fit, see backends/placement
+    gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | Literal["auto"] = "auto"
+    # layers on cards whose experts lie in main memory, the last ones; auto: as few as `gpu_layers`
+    cpu_experts: Annotated[int, Meta(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
+    context_floor: Counted = 8192  # the shortest context that auto may take, if none is set
+    cache_floor: CacheType | None = None  # the smallest cache type that auto may take
     # None: on the fewest cards that have room. At most 2**7: as many as a machine may have.
     main_gpu: Annotated[int, Meta(ge=0, lt=128)] | None = None
     tensor_split: tuple[float, ...] = ()

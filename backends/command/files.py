@@ -7,7 +7,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation, divided
+from backends.catalog import (
+    CPU,
+    Cards,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    as_it_is,
+    divided,
+)
 from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed
 from backends.remote import RemoteTarget
@@ -101,6 +110,9 @@ def placed(
 ) -> EngineOptions:
     """The command itself says where the model lies."""
     return options
+
+
+fit = as_it_is
 
 
 def facts(options: EngineOptions) -> LoadFacts:

@@ -20,6 +20,7 @@ from backends.catalog import (
     Placement,
     Translation,
     Way,
+    as_it_is,
     renamed,
 )
 from backends.errors import LoadFailed
@@ -159,6 +160,9 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "rope_scale": renamed("rope_scale"),
     "rope_alpha": renamed("rope_alpha"),
 }
+
+
+fit = as_it_is
 
 
 def facts(options: EngineOptions) -> LoadFacts:

@@ -23,6 +23,7 @@ from backends.catalog import (
     Placement,
     Translation,
     Way,
+    as_it_is,
     renamed,
 )
 from backends.errors import LoadFailed, UnsupportedModel
@@ -289,6 +290,9 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "tensor_parallel": renamed("tensor_parallel"),
     "tensor_parallel_backend": renamed("tensor_parallel_backend"),
 }
+
+
+fit = as_it_is
 
 
 def facts(options: EngineOptions) -> LoadFacts:

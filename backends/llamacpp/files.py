@@ -24,10 +24,12 @@ from backends.catalog import (
     IN_WSL,
     SUITE,
     Cards,
+    Fitted,
     Installation,
     LoadFacts,
     ModelFiles,
     Placement,
+    Room,
     Translation,
     Way,
     adapters,
@@ -46,6 +48,8 @@ from backends.llamacpp.gguf import (
     read_header,
 )
 from backends.llamacpp.memory import CpuLayouts
+from backends.placement import Device, Fit, ModelWeights, Variant, sentence
+from backends.placement import fit as best_fit
 from backends.protocol import MemoryNeed
 from backends.samplers import Sampling
 from backends.speculation import STREAMS, TOGETHER
@@ -94,6 +98,8 @@ SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-leng
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
+# Matrices in main memory that a card holds a copy of while it computes a prompt with them.
+MOVED = 1
 # What states and windows of all sequences may take of the device, unless these are fewer.
 SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
@@ -176,14 +182,16 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     encodes = architecture in memory.ENCODERS
     graph = memory.graph(header, tensors)
     projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})
+    sizes = sum(file.stat().st_size for file in files)
     return ModelFiles(
         path=path,
         backend="llamacpp",
         format="gguf",
         architecture=architecture,
-        size_bytes=sum(file.stat().st_size for file in files),
+        size_bytes=sizes,
         added_bytes=memory.added_bytes(tensors, layouts),
         repacked=layouts.bears(tensors),
+        weights=None if encodes else memory.weights(header, tensors, sizes),
         layers=header.number(f"{architecture}.block_count"),
         context_length=header.number(f"{architecture}.context_length", 2048),
         cache_bytes_per_token=0 if encodes else graph.cache,
@@ -308,9 +316,26 @@ def _away(files: ModelFiles | None, options: LlamaCppOptions) -> float:
     """The part of a model that isn't left in main memory: all of it where the number of its layers
     isn't known. llama.cpp counts what is behind the last one as a layer.
     """
-    if options.gpu_layers < 0 or files is None or not files.layers:
-        return float(options.gpu_layers != 0)
-    return min(1.0, options.gpu_layers / (files.layers + 1))
+    count = layers_on_cards(options)
+    if files is None or not files.layers:
+        return float(count != 0)
+    part = 1.0 if count < 0 else min(1.0, count / (files.layers + 1))
+    if not part or files.weights is None:
+        return part
+    layers = files.weights.layers
+    experts = sum(layers[number].experts for number in layers_without_experts(files, options))
+    return max(0.0, part - experts / files.size_bytes)
+
+
+def layers_on_cards(options: LlamaCppOptions) -> int:
+    """As llama.cpp is told; -1: all, which `auto` is where nothing gave way."""
+    return -1 if options.gpu_layers == "auto" else options.gpu_layers
+
+
+def layers_without_experts(files: ModelFiles, options: LlamaCppOptions) -> Sequence[int]:
+    """Those whose experts lie in main memory, though the rest of them may not."""
+    count = 0 if options.cpu_experts == "auto" else options.cpu_experts
+    return files.weights.experts[-count:] if files.weights is not None and count else ()
 
 
 def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
@@ -326,6 +351,133 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
 def on_cpu(options: LlamaCppOptions) -> bool:
     """Whether all layers stay in main memory."""
     return options.gpu_layers == 0 or not ggml.offloads()
+
+
+def fit(files: ModelFiles, options: EngineOptions, cards: Cards, room: Room) -> Fitted | None:
+    """See `FilesModule.fit`: where `gpu_layers` is `auto`, and no card was chosen."""
+    assert isinstance(options, LlamaCppOptions)
+    usable = [name for name in devices.of_llamacpp() if name in cards] if ggml.offloads() else []
+    return fit_on(files, options, usable, room)
+
+
+def fit_on(
+    files: ModelFiles, options: LlamaCppOptions, usable: Sequence[str], room: Room
+) -> Fitted | None:
+    """As `fit`, on the `usable` cards, in llama.cpp's order."""
+    weights = files.weights
+    decided = options.gpu_layers != "auto" or options.cpu_experts != "auto"
+    if decided or any(options.tensor_split) or weights is None or files.task != "generate":
+        return None
+    chosen = usable if options.main_gpu is None else usable[options.main_gpu :][:1] or usable[-1:]
+    forms = list(_variants(files, options, weights))
+    snapshots = snapshot_bytes(files, options)
+    there = [_device(name, room, 0) for name in chosen]
+    main = _device(CPU, room, snapshots)
+    found = best_fit(weights, forms, there, main)
+    if found is None or (found.variant == forms[0] and found.is_whole(weights)):
+        return None
+    if not chosen and found.variant == forms[0]:
+        return None  # there is no card
+    return _fitted(files, options, weights, forms[0], found, usable)
+
+
+def _device(name: str, room: Room, kept: int) -> Device:
+    """A page less than there is, for what is rounded."""
+    free = max(0, room.free.get(name, 0) - kept - 4096)
+    usual = devices.MAIN_BANDWIDTH if name == CPU else devices.CARD_BANDWIDTH
+    return Device(name, free, room.bandwidths.get(name, usual))
+
+
+def _variants(
+    files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights
+) -> Iterable[Variant]:
+    """The context and the cache that are wanted, then what is allowed in their place."""
+    for length in _lengths(files, options):
+        for kind in _cache_types(options):
+            changed = msgspec.structs.replace(options, **_cache_of(options, length, kind))
+            yield _variant(files, changed, weights)
+
+
+def _lengths(files: ModelFiles, options: LlamaCppOptions) -> Iterable[int]:
+    """Tokens: the context's, and halves of it, where no number was set."""
+    length = context_length(files, options)
+    yield length
+    if options.context_length is None and options.cache_tokens is None:
+        while (length := length // 2) >= options.context_floor:
+            yield length
+
+
+def _cache_types(options: LlamaCppOptions) -> Iterable[str]:
+    """That of the keys, where values have it too; then `cache_floor`, if it is smaller."""
+    yield options.cache_type_k
+    floor = options.cache_floor
+    alike = options.cache_type_k == options.cache_type_v
+    if floor is not None and alike and CACHE_BITS[floor] < CACHE_BITS[options.cache_type_k]:
+        yield floor
+
+
+def _cache_of(options: LlamaCppOptions, length: int, kind: str) -> Mapping[str, Any]:
+    changes: dict[str, Any] = {}
+    if kind != options.cache_type_k:
+        changes = {"cache_type_k": kind, "cache_type_v": kind}
+    return {**changes, "context_length": length}
+
+
+def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights) -> Variant:
+    layout = cache_layout(files, options)
+    bits, slots = _of_16_bits(options), layout.slots
+    cells, windows = _padded(layout), _window_cells(files, options, layout)
+    projector = files.projector
+    beside = sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
+    if projector:
+        scores = options.flash_attention == "off"
+        beside += projector.stat().st_size + memory.buffer(projector, scores=scores)
+    return Variant(
+        context=context_length(files, options),
+        cache_type=options.cache_type_k,
+        caches=tuple(
+            int((cells * one.cache + windows * one.sliding) * bits) + slots * one.state
+            for one in weights.layers
+        ),
+        buffers=_buffers(files, options, layout),
+        moved=weights.largest * MOVED,
+        added=files.added_bytes,
+        beside=beside,
+    )
+
+
+def _fitted(
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    weights: ModelWeights,
+    wanted: Variant,
+    found: Fit,
+    usable: Sequence[str],
+) -> Fitted:
+    form, count = found.variant, found.on_cards
+    changes: dict[str, Any] = {"gpu_layers": count, "cpu_experts": found.away}
+    if form != wanted:
+        changes |= _cache_of(options, form.context, form.cache_type)
+    if count and len(usable) > 1:
+        changes["tensor_split"] = tuple(float(found.layers.get(name, 0)) for name in usable)
+        changes["main_gpu"] = None
+    total, cache = sum(found.sizes.values()), sum(form.caches)
+    computing = len(found.sizes) * form.buffers + len(found.layers) * form.moved
+    computing = min(computing, total - cache)
+    changed = msgspec.structs.replace(options, **changes)
+    return Fitted(
+        options=changed,
+        need=MemoryNeed(
+            weights=total - cache - computing,
+            cache=cache,
+            engine=computing,
+            snapshots=snapshot_bytes(files, changed),
+        ),
+        placement={name: size / total for name, size in found.sizes.items()},
+        speed=found.speed,
+        note=sentence(found, weights, wanted),
+        reasons=found.reasons,
+    )
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from backends import devices, ggml, threads
-from backends.catalog import ModelFiles, divided, loadable_adapters
+from backends.catalog import ModelFiles, loadable_adapters
 from backends.devices import own_name
 from backends.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.llamacpp.files import (
@@ -37,10 +37,13 @@ from backends.llamacpp.files import (
     estimate,
     fitted,
     keys_of_a_layer,
+    layers_on_cards,
+    layers_without_experts,
     outputs,
     snapshot_bytes,
 )
 from backends.llamacpp.library import api
+from backends.llamacpp.memory import EXPERTS
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
@@ -59,6 +62,7 @@ FEW = 3  # lines that are quoted
 _BUFFER = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
 _LAYER = re.compile(r"layer +\d+ assigned to device (?P<device>\w+)")
 USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
+MAPPED = "CPU_Mapped"
 REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
 
 _here = threading.local()  # on the thread that loads: its lines of errors, and of sizes
@@ -115,16 +119,18 @@ def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | 
     `projector`: bytes of its file; the log has no line for them.
 
     Of a mapped file the log has the span from the first to the last tensor used there. Where others
-    between them were repacked that is too much, and no more than `weights` bytes are used.
+    between them were repacked, or lie on a card, that is too much, and no more than `weights` bytes
+    are used.
     """
-    sizes, buffers = {"weights": 0, "cache": 0, "engine": 0}, set()
+    sizes, buffers, holding = {"weights": 0, "cache": 0, "engine": 0}, set(), set()
     for line in lines:
         if (match := _BUFFER.search(line)) is not None:
             sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
             buffers.add(match["buffer"])
+            holding |= {match["buffer"]} if match["kind"] == "model" else set()
     if not sizes["weights"]:
         return None
-    if buffers & REPACKED:
+    if buffers & REPACKED or (MAPPED in buffers and len(holding) > 1):
         sizes["weights"] = min(sizes["weights"], weights)
     sizes["weights"] += projector
     return MemoryNeed(**sizes)
@@ -261,7 +267,8 @@ def load_model(
     if options.mmap:
         _warn_of_writers(files)
     params = api.llama_model_default_params()
-    params.n_gpu_layers = options.gpu_layers
+    params.n_gpu_layers = layers_on_cards(options)
+    _leave_experts(params, layers_without_experts(files, options))
     params.load_mode = (
         options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
     )
@@ -331,7 +338,7 @@ def load_vocabulary(path: Path) -> LlamaVocabulary:
 def _warn_unheeded(options: LlamaCppOptions) -> None:
     """Layers on a card were asked for by their number, or there is a card, but none is used."""
     if not api.llama_supports_gpu_offload() and (
-        options.gpu_layers > 0 or (options.gpu_layers and devices.memory())
+        layers_on_cards(options) > 0 or (options.gpu_layers and devices.memory())
     ):
         log.warning(
             "no GPU is used: this llama.cpp was built without GPU support",
@@ -369,14 +376,30 @@ def _spread(params: Any, options: LlamaCppOptions) -> None:
     params.tensor_split = (ctypes.c_float * api.llama_max_devices())(*numbers)
 
 
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override, which the bindings don't have."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def _leave_experts(params: Any, layers: Sequence[int]) -> None:
+    """Of these layers in main memory, wherever the rest of them lies."""
+    if not layers:
+        return
+    numbers = "|".join(map(str, layers))
+    pattern = rf"blk\.({numbers}){EXPERTS}".encode()
+    params.overrides = (_Override * 2)(_Override(pattern, ggml.here().main_memory()))
+    params.tensor_buft_overrides = ctypes.addressof(params.overrides)  # a null pattern ends it
+
+
 def _handle(card: str) -> int:
     return ggml.here().handles()[devices.of_llamacpp()[card]]
 
 
 def _parts(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
     """A number for each card that is used."""
-    if any(options.tensor_split):
-        return divided(options.tensor_split, cards)
+    if any(options.tensor_split):  # as it is: whole numbers are layers
+        return {card: part for card, part in zip(cards, options.tensor_split, strict=False) if part}
     if options.main_gpu is None:
         sizes = {name: one.total for name, one in devices.devices().items()}
         return {name: sizes.get(name, 1) for name in cards}

@@ -33,6 +33,7 @@ from backends import ggml
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
 from backends.llamacpp.gguf import EMBEDDING, BrokenFile, Header, Tensor, read_header
+from backends.placement import LayerWeights, ModelWeights
 from backends.protocol import MemoryNeed, Task
 from config.engines import LlamaCppOptions
 
@@ -95,6 +96,56 @@ def graph(header: Header, tensors: Iterable[Tensor]) -> Graph:
     )
 
 
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # as llama.cpp's `--n-cpu-moe` has it
+_EXPERTS = re.compile(EXPERTS)
+LOOKED_UP = frozenset({EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight"})
+
+
+def weights(header: Header, tensors: Sequence[Tensor], size: int) -> ModelWeights | None:
+    """By layer, of files of `size` bytes; None where no layers are found. What belongs to no layer
+    is computed behind the last, but for what a token has a row of, which llama.cpp leaves in main
+    memory; so is what isn't weights, as if it were one. An embedding that is the output's matrix
+    too lies in both places.
+    """
+    architecture = header.text("general.architecture")
+    count = min(header.number(f"{architecture}.block_count"), MOST_LAYERS)
+    shared, experts = [0] * count, [0] * count
+    output, looked_up, largest = 0, 0, 0
+    for tensor in tensors:
+        layer = _layer_of(tensor.name)
+        if layer is None or layer >= count:
+            looked_up += tensor.size * (tensor.name in LOOKED_UP)
+            output += tensor.size * (tensor.name not in LOOKED_UP)
+            continue
+        (experts if _EXPERTS.search(tensor.name) else shared)[layer] += tensor.size
+        largest = max(largest, tensor.size)
+    if not count:
+        return None
+    rest = max(0, size - sum(shared) - sum(experts) - output - looked_up)
+    if all(tensor.name != OUTPUT for tensor in tensors):
+        output += next((one.size for one in tensors if one.name == EMBEDDING), 0)
+    known = header.number(f"{architecture}.expert_count")
+    used = header.number(f"{architecture}.expert_used_count", known)
+    kept = _Dimensions(header, architecture, _layers(tensors)).kept()
+    return ModelWeights(
+        layers=tuple(
+            LayerWeights(shared[number], experts[number], *kept.get(number, (0, 0, 0)))
+            for number in range(count)
+        ),
+        output=output,
+        embedding=looked_up + rest,
+        used=min(1.0, used / known) if known else 1.0,
+        largest=largest,
+    )
+
+
+def _layer_of(name: str) -> int | None:
+    """Of `blk.3.attn_k.weight` 3."""
+    kind, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if kind == "blk" and number.isdecimal() else None
+
+
 def _layers(tensors: Iterable[Tensor]) -> Mapping[int, frozenset[str]]:
     """The names of each layer's weights: of `blk.3.attn_k.weight`, the end."""
     found: dict[int, set[str]] = defaultdict(set)
@@ -139,6 +190,17 @@ class _Dimensions(msgspec.Struct, frozen=True):
 
     def sliding_cache(self) -> int:
         return sum(self._cell(layer) for layer in self._keeping() if self._slides(layer))
+
+    def kept(self) -> Mapping[int, tuple[int, int, int]]:
+        """Of each layer that keeps something: bytes of a token at 16 bits, of one in a window, and
+        of a sequence.
+        """
+        state = 4 * self.state()
+        found = dict.fromkeys(self.recurrent(), (0, 0, state))
+        for layer in self._keeping():
+            cell, (_, _, own) = self._cell(layer), found.get(layer, (0, 0, 0))
+            found[layer] = (0, cell, own) if self._slides(layer) else (cell, 0, own)
+        return found
 
     def _cell(self, layer: int) -> int:
         """Bytes of one token."""

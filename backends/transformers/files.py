@@ -23,6 +23,7 @@ from backends.catalog import (
     Translation,
     Way,
     adapters,
+    as_it_is,
     renamed,
     smallest_first,
 )
@@ -286,6 +287,9 @@ INSTALLATION = Installation(
 )
 
 LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}
+
+
+fit = as_it_is
 
 
 def facts(options: EngineOptions) -> LoadFacts:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from backends.catalog import BACKENDS, CPU, Placement
+from backends.catalog import BACKENDS, CPU, Placement, Room
 from backends.errors import UpstreamError
 from backends.samplers import Sampling
 from backends.upstream.fleet import Roster
@@ -22,8 +22,10 @@ from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.hub.hub import present
 from gateway.registry import ModelEntry, Registry
-from gateway.registry.gauges import SystemGauge
+from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.library import ModelLibrary
+
+FITS = "yes"
 
 
 def run(arguments: Namespace) -> int:
@@ -38,8 +40,9 @@ def run(arguments: Namespace) -> int:
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
     print(", ".join(f"{device}: {size(amount)}" for device, amount in budgets.items()))
+    room = Room(free=budgets, bandwidths=bandwidths([one for one in total if one != CPU]))
     rows = [
-        _row(entry, total, budgets) for entry in library.entries() if entry.files.elsewhere is None
+        _row(entry, total, room) for entry in library.entries() if entry.files.elsewhere is None
     ]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
     for model in absent:
@@ -51,7 +54,7 @@ def run(arguments: Namespace) -> int:
     wrong += silent
     for line in wrong:
         print(line)
-    return 1 if wrong or any(row[-1] != "yes" for row in rows) else 0
+    return 1 if wrong or not all(row[-1].startswith(FITS) for row in rows) else 0
 
 
 async def _upstreams(roster: Roster) -> Sequence[str]:
@@ -91,9 +94,7 @@ def _lacking(
     return next((way for way in ways if not way[0]), ways[-1])
 
 
-def _row(
-    entry: ModelEntry, total: Mapping[str, int], budgets: Mapping[str, int]
-) -> tuple[str, ...]:
+def _row(entry: ModelEntry, total: Mapping[str, int], room: Room) -> tuple[str, ...]:
     if (share := entry.files.node) is not None:
         return (
             entry.name,
@@ -101,17 +102,20 @@ def _row(
             size(entry.files.size_bytes),
             size(share.need.total),
             share.node.name,
-            "yes",
+            FITS,
         )
     files = BACKENDS[entry.files.backend].files
-    need = files.estimate(entry.files, entry.options).total
     cards = {name: amount for name, amount in total.items() if name != CPU}
-    short, parts = _lacking(files.placements(entry.files, entry.options, cards), need, budgets)
+    fitted = files.fit(entry.files, entry.options, cards, room)
+    need = fitted.need if fitted else files.estimate(entry.files, entry.options)
+    ways = [fitted.placement] if fitted else files.placements(entry.files, entry.options, cards)
+    short, parts = _lacking(ways, need.total, room.free)
+    fits = f"{FITS}: {fitted.note}" if fitted else FITS
     return (
         entry.name,
         entry.files.backend,
         size(entry.files.size_bytes),
-        size(need),
+        size(need.total),
         ", ".join(parts),
-        f"not on {', '.join(short)}" if short else "yes",
+        f"not on {', '.join(short)}" if short else fits,
     )

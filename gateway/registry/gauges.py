@@ -5,12 +5,13 @@ other devices from `backends.devices`.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from backends.catalog import CPU
-from backends.devices import Device, devices
+from backends.devices import Device, devices, main_bandwidth
+from backends.devices import bandwidths as of_cards
 from gateway.registry.record import Bytes
 
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine
@@ -43,6 +44,13 @@ class Gauge(Protocol):
         as CUDA's context. A device that can't be measured is left out.
         """
         ...
+
+
+def bandwidths(cards: Collection[str]) -> Mapping[str, float]:
+    """Bytes a second that are read of each of `cards` and of main memory; nothing where there are
+    none, as there is nothing to compare. Blocks.
+    """
+    return {CPU: main_bandwidth(), **of_cards(cards)} if cards else {}
 
 
 class SystemGauge:

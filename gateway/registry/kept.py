@@ -81,7 +81,11 @@ class KeepingLoader:
         self._kept = kept
         self._loader = loader
         self.estimate, self.placements = loader.estimate, loader.placements
-        self.placed, self.is_experimental = loader.placed, loader.is_experimental
+        self.placed, self.fit, self.is_experimental = (
+            loader.placed,
+            loader.fit,
+            loader.is_experimental,
+        )
         self.end = loader.end
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:

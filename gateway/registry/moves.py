@@ -17,7 +17,17 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from backends.catalog import BACKENDS, CPU, Cards, Catalog, ModelFiles, Placement, divided
+from backends.catalog import (
+    BACKENDS,
+    CPU,
+    Cards,
+    Catalog,
+    Fitted,
+    ModelFiles,
+    Placement,
+    Room,
+    divided,
+)
 from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
 from backends.protocol import MemoryNeed, ModelInfo, Parkable, Progress, Report
 from backends.remote import Container
@@ -38,6 +48,7 @@ from gateway.registry.record import (
     Load,
     Measurement,
     Model,
+    Smaller,
     Unload,
     WhyUnload,
     arithmetic,
@@ -69,6 +80,12 @@ class Loader(Protocol):
         self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
     ) -> EngineOptions:
         """See `backends.catalog.FilesModule.placed`."""
+        ...
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        """See `backends.catalog.FilesModule.fit`."""
         ...
 
     def is_experimental(self, files: ModelFiles) -> bool:
@@ -112,6 +129,11 @@ class CatalogLoader:
         if files.node is not None:
             return options
         return self._catalog[files.backend].files.placed(options, placement, cards)
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        return self._catalog[files.backend].files.fit(files, options, cards, room)
 
     def is_experimental(self, files: ModelFiles) -> bool:
         installation = self._catalog[files.backend].files.INSTALLATION
@@ -160,6 +182,11 @@ class FleetLoader:
     ) -> EngineOptions:
         return options if files.elsewhere else self._local.placed(files, options, placement, cards)
 
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        return None if files.elsewhere else self._local.fit(files, options, cards, room)
+
     def is_experimental(self, files: ModelFiles) -> bool:
         return files.elsewhere is None and self._local.is_experimental(files)
 
@@ -172,6 +199,8 @@ class FleetLoader:
         return await self._local.load(files, options, report)
 
 
+STEPS = 8  # in which a model gives up cards
+CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
 REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
 Obstacle: TypeAlias = Callable[[str, Sequence[Bytes]], str | None]
@@ -188,6 +217,24 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     measured: bool
     placements: tuple[Placement, ...]  # the ways in which it can lie, the best first
     load_seconds: float  # of the last load, or a guess
+    fitted: Fitted | None = None  # where something of it gave way
+    smaller: tuple["LoadPlan", ...] = ()  # in which more of it gives way, the larger first
+    room: Bytes = {}  # what it was fitted into
+
+    @property
+    def loads(self) -> EngineOptions:
+        """The options that it is loaded with."""
+        return self.options if self.fitted is None else self.fitted.options
+
+    @property
+    def speed(self) -> float:
+        """An estimate, as a part of what it has where nothing gives way."""
+        return 1.0 if self.fitted is None else self.fitted.speed
+
+    @property
+    def note(self) -> str:
+        """What gave way; "" where nothing did."""
+        return "" if self.fitted is None else self.fitted.note
 
     @property
     def needs(self) -> tuple[Bytes, ...]:
@@ -196,6 +243,9 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, devices: Bytes) -> "LoadPlan":
         """As it lies on `devices`, and in no other way."""
+        for plan in self.smaller:
+            if devices not in self.needs and devices in plan.needs:
+                return plan.at(devices)
         there = [
             placement
             for placement in self.placements
@@ -205,15 +255,28 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadPlanner:
-    """`cards`: this machine's. `obstacle`: why a model can have none of the rooms that it needs one
-    of, or None.
+    """`cards`: this machine's, `bandwidths` theirs and main memory's. `obstacle`: why a model can
+    have none of the rooms that it needs one of, or None. `room`: what a model called so could have,
+    if all went that may.
     """
 
-    def __init__(self, loader: Loader, history: History, cards: Cards, obstacle: Obstacle) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        history: History,
+        cards: Cards,
+        obstacle: Obstacle,
+        room: Callable[[str], Bytes],
+        bandwidths: Mapping[str, float],
+    ) -> None:
         self._loader = loader
         self._history = history
         self._cards = cards
         self._obstacle = obstacle
+        self._room = room
+        self._bandwidths = bandwidths
+        self._present: set[str] = set()  # in memory, as they were planned
+        self._told: dict[str, LoadPlan] = {}  # as the scheduler has them
         self._options: dict[str, EngineOptions] = {}
         self._plan: dict[str, LoadPlan] = {}
         self._parked: dict[str, Bytes] = {}  # what models held when they were parked last
@@ -228,11 +291,22 @@ class LoadPlanner:
         """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
         options = self.options(entry)
         known = self._plan.get(entry.name)
-        if known is None or known.entry is not entry or known.options != options:
+        if (
+            known is None
+            or known.entry is not entry
+            or known.options != options
+            or (entry.name not in self._present and known.room != self._room(entry.name))
+        ):
             known = self._plan[entry.name] = self._estimated(entry, options)
         if self._is_refused_by_measurement(known):
             self.forget_measurements([entry])
         return self._plan[entry.name]
+
+    def _is_current(self, plan: LoadPlan, entry: ModelEntry, options: EngineOptions) -> bool:
+        """Of what is in memory, the room that it was fitted into counts no more."""
+        if plan.entry is not entry or plan.options != options:
+            return False
+        return entry.name in self._present or plan.room == self._room(entry.name)
 
     def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
         """Whether only an earlier measurement keeps it from being loaded."""
@@ -263,16 +337,18 @@ class LoadPlanner:
 
     def planned(self, name: str) -> LoadPlan:
         """The plan that was last made known to the scheduler under this name."""
-        return self._plan[name]
+        return self._told.get(name) or self._plan[name]
 
     def model(self, entry: ModelEntry) -> Model:
         """`entry` as the scheduler needs it. Raises as `plan`."""
-        plan = self.plan(entry)
+        plan = self._told[entry.name] = self.plan(entry)
         need, *others = plan.needs
         return Model(
             name=entry.name,
             need=need,
             others=tuple(others),
+            smaller=tuple(Smaller(one.needs[0], one.speed) for one in plan.smaller),
+            speed=plan.speed,
             load_seconds=plan.load_seconds,
             slots=plan.options.max_concurrent * (1 if entry.files.remote else SLOTS_PER_STREAM),
             backoff=REMOTE_BACKOFF if entry.files.elsewhere else None,
@@ -298,7 +374,7 @@ class LoadPlanner:
 
     def last_load(self, plan: LoadPlan) -> float | None:
         """Seconds that the last load of this model with these options took."""
-        last = self._history.get(plan.entry.files, plan.options)
+        last = self._history.get(plan.entry.files, plan.loads)
         return last.load_seconds if last else None
 
     def options(self, entry: ModelEntry) -> EngineOptions:
@@ -334,7 +410,7 @@ class LoadPlanner:
         is best there.
         """
         files = plan.entry.files
-        options = replace(plan.options, host=self._host(plan))
+        options = replace(plan.loads, host=self._host(plan))
         return self._loader.placed(files, options, plan.placements[0], self._cards)
 
     def _host(self, plan: LoadPlan) -> Host | None:
@@ -353,8 +429,9 @@ class LoadPlanner:
 
     def left(self, name: str) -> None:
         """It was unloaded, and its processes were measured once more before."""
+        self._present.discard(name)
         if (known := self._plan.get(name)) is not None:
-            last = self._history.get(known.entry.files, known.options)
+            last = self._history.get(known.entry.files, known.loads)
             if last is not None and last.devices:
                 self._plan[name] = lying(known, last.devices)
 
@@ -369,32 +446,86 @@ class LoadPlanner:
             measured=plan.measured or measured.size is not None,
             load_seconds=measured.load_seconds,
         )
+        self._present.add(plan.entry.name)
         if held is not None:
-            self._plan[plan.entry.name] = lying(loaded, held)
+            self._plan[plan.entry.name] = self._told[plan.entry.name] = lying(loaded, held)
             return held
-        everywhere = self._placements(plan.entry, plan.options)
-        self._plan[plan.entry.name] = msgspec.structs.replace(loaded, placements=everywhere)
+        everywhere = loaded
+        if plan.fitted is None:
+            placements = self._placements(plan.entry, plan.options)
+            everywhere = msgspec.structs.replace(loaded, placements=placements)
+        self._plan[plan.entry.name] = self._told[plan.entry.name] = everywhere
         return loaded.needs[0]
 
     def _estimated(self, entry: ModelEntry, options: EngineOptions) -> LoadPlan:
+        room = self._room(entry.name)
         try:
-            estimate = self._loader.estimate(entry.files, options)
+            plan = self._fitting(entry, options, room)
+            return msgspec.structs.replace(plan, smaller=tuple(self._ladder(plan)), room=room)
         except (BackendError, OSError, ValueError) as error:
             raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
-        last = self._history.get(entry.files, options)
+
+    def _fitting(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> LoadPlan:
+        """The plan that takes no more than `room`, if there is one; where an earlier load took more
+        than was estimated, for as much less room.
+        """
+        plan = self._plan_of(entry, options, self._fit(entry, options, room))
+        free = room
+        for _ in range(CORRECTIONS):
+            if plan.fitted is None or covered(plan.needs[0], room):
+                break
+            part = min(0.99, plan.estimate.loaded / max(1, plan.need.loaded))
+            free = {device: int(size * part) for device, size in free.items()}
+            plan = self._plan_of(entry, options, self._fit(entry, options, free))
+        return plan
+
+    def _fit(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> Fitted | None:
+        there = Room(free=room, bandwidths=self._bandwidths)
+        return self._loader.fit(entry.files, options, self._cards, there)
+
+    def _ladder(self, plan: LoadPlan) -> Iterator[LoadPlan]:
+        """Ways in which it takes ever less of cards, down to none."""
+        need, last = plan.needs[0], plan
+        room = self._room(plan.entry.name)
+        if need.keys() <= {CPU}:
+            return
+        for step in range(STEPS - 1, -1, -1):
+            parts = {card: need.get(card, 0) * step // STEPS for card in room if card != CPU}
+            free = {**room, **parts}
+            fitted = self._fit(plan.entry, plan.options, free)
+            if fitted is None:
+                continue
+            found = self._plan_of(plan.entry, plan.options, fitted)
+            if found.needs[0] != last.needs[0] and found.speed < plan.speed:
+                last = found
+                yield found
+
+    def _plan_of(
+        self, entry: ModelEntry, options: EngineOptions, fitted: Fitted | None
+    ) -> LoadPlan:
+        loads = options if fitted is None else fitted.options
+        ways = self._placements(entry, options) if fitted is None else (fitted.placement,)
+        estimate = self._loader.estimate(entry.files, options) if fitted is None else fitted.need
+        last = self._history.get(entry.files, loads)
         plan = LoadPlan(
             entry=entry,
             options=options,
             estimate=estimate,
             need=last.corrected(estimate) if last else estimate,
             measured=last is not None and last.size is not None,
-            placements=self._placements(entry, options),
+            placements=ways,
             load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
+            fitted=fitted,
         )
         return lying(plan, last.devices) if last and last.devices else plan
 
     def _placements(self, entry: ModelEntry, options: EngineOptions) -> tuple[Placement, ...]:
         return tuple(self._loader.placements(entry.files, options, self._cards))
+
+
+def covered(need: Bytes, room: Bytes) -> bool:
+    """Whether `room` has that much on every device."""
+    return all(size <= room.get(device, 0) for device, size in need.items())
 
 
 def lying(plan: LoadPlan, devices: Bytes) -> LoadPlan:
@@ -606,6 +737,8 @@ class Moves:
     ) -> Outcome:
         """Run the loader and measure it."""
         plan, name = loading.plan, order.model
+        if plan.fitted is not None:
+            log.info("model gives way", model=name, how=plan.note, why=list(plan.fitted.reasons))
 
         def report(progress: Progress) -> None:
             loading.progress = progress
@@ -665,9 +798,13 @@ class Moves:
         layers: Mapping[str, int],
     ) -> Arrived:
         seconds, held = measurement.load_seconds, measurement.devices
-        self._history.put(plan.entry.files, plan.options, measurement)
+        self._history.put(plan.entry.files, plan.loads, measurement)
         sentence = arithmetic(
-            plan.need, sum(order.free.values()), order.evicted, measured=plan.measured
+            plan.need,
+            sum(order.free.values()),
+            order.evicted,
+            measured=plan.measured,
+            note=plan.note,
         )
         log.info(
             "model loaded",
@@ -724,12 +861,10 @@ class Moves:
     def _learn(self, resident: Resident, held: Bytes) -> None:
         """What processes of a model's own held in the end: the next load is planned with it."""
         plan = resident.plan
-        known = self._history.get(plan.entry.files, plan.options)
+        known = self._history.get(plan.entry.files, plan.loads)
         if known is not None and known.devices != held:
             size = sum(held.values())
-            self._history.put(
-                plan.entry.files, plan.options, replace(known, size=size, devices=held)
-            )
+            self._history.put(plan.entry.files, plan.loads, replace(known, size=size, devices=held))
             self._history.save()
 
     async def _close(self, name: str, container: Container) -> None:

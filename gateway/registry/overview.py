@@ -141,11 +141,11 @@ def status_of(
     )
     if plan is not None:
         evicted = record.evicted if record else ()
-        sentence = arithmetic(plan.need, free, evicted, measured=plan.measured)
+        sentence = arithmetic(plan.need, free, evicted, measured=plan.measured, note=plan.note)
         sentence = "" if entry.files.elsewhere else sentence
         devices = {} if entry.files.elsewhere else plan.needs[0]
         status = replace(
-            status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.options
+            status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.loads
         )
     return status if record is None else _recorded(status, record, now)
 

@@ -47,6 +47,13 @@ from gateway.registry.nodes import Seconds, node_of
 Bytes: TypeAlias = Mapping[str, int]  # per device
 
 
+class Smaller(msgspec.Struct, frozen=True):
+    """A way in which a model takes less of cards and is slower: `speed` is a part of the full."""
+
+    need: Bytes
+    speed: float
+
+
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler knows of a model; given anew with every request, because it may change."""
 
@@ -54,6 +61,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     need: Bytes  # where it would lie best
     others: tuple[Bytes, ...] = ()  # where else it may lie, the better before the worse
     copying: Seconds = {}  # until a node has its files, by node; one not named has them
+    smaller: tuple[Smaller, ...] = ()  # ways in which more of it gives way, the faster first
+    speed: float = 1.0  # that of `need`
     load_seconds: float  # measured at its last load, or estimated
     slots: int  # leases at once; more wait in line
     pinned: bool = False
@@ -598,9 +607,16 @@ def corrected(estimate: MemoryNeed, measured: int | None, *, exact: bool = False
 
 
 def arithmetic(
-    need: MemoryNeed, free: int, evicting: Sequence[Evicted] = (), *, measured: bool = False
+    need: MemoryNeed,
+    free: int,
+    evicting: Sequence[Evicted] = (),
+    *,
+    measured: bool = False,
+    note: str = "",
 ) -> str:
-    """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`."""
+    """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`.
+    `note`: what gave way for it to fit.
+    """
     unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
     parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
     if need.snapshots:
@@ -609,6 +625,7 @@ def arithmetic(
     source = " (measured)" if measured else ""
     leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
     tail = f"; evicting {' and '.join(leaving)}" if leaving else ""
+    tail += f"; {note}" if note else ""
     return f"needs {need.total / unit:.1f} {name}{source}: {listed}; free {free / unit:.1f}{tail}"
 
 
@@ -718,6 +735,13 @@ class MemoryLedger:
             - self.coming(device, surely=True)
             - claim.held.get(device, 0)
             for device, size in need.items()
+        }
+
+    def possible(self, name: str) -> Bytes:
+        """What `name` could have per device, if all models went that may."""
+        return {
+            device: max(0, budget - self._pinned(device, besides=name))
+            for device, budget in self._budgets.items()
         }
 
     def obstacle(self, name: str, needs: Sequence[Bytes]) -> str | None:

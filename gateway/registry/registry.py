@@ -35,7 +35,7 @@ from gateway.errors import (
     ShuttingDown,
     translated,
 )
-from gateway.registry.gauges import Gauge, SystemGauge
+from gateway.registry.gauges import Gauge, SystemGauge, bandwidths
 from gateway.registry.kept import Conversations, KeepingLoader
 from gateway.registry.library import (
     CacheOfModels,
@@ -227,7 +227,12 @@ class Registry:
         sizes = await to_thread.run_sync(self._gauge.total)
         cards = {name: size for name, size in sizes.items() if name != CPU}
         self._planner = LoadPlanner(
-            self._loader, self._history, cards, self._scheduler.room.obstacle
+            self._loader,
+            self._history,
+            cards,
+            self._scheduler.room.obstacle,
+            self._scheduler.room.possible,
+            await to_thread.run_sync(bandwidths, cards),
         )
         await self._exits.enter_async_context(self._library.fleet)
         self.kept = Conversations(self._config.kept, self._scheduler.room)

@@ -63,7 +63,7 @@ MISTAKES = [
     ),
     (
         ONE_MODEL + "    options: {gpu_layers: many}",
-        "4: $.models[0].options.gpu_layers: expected a whole number of at least -1, got 'many'",
+        "4: $.models[0].options.gpu_layers: 'many' is not valid; available: auto",
     ),
     (
         ONE_MODEL + "    sampling:\n      top_pp: 0.9",

@@ -10,7 +10,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from backends.catalog import CPU, Cards, LoadFacts, ModelFiles, Placement, Translation, renamed
+from backends.catalog import (
+    CPU,
+    Cards,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    as_it_is,
+    renamed,
+)
 from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
@@ -81,6 +90,9 @@ class ToyOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields
 
 INSTALLATION = None
 LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("row_bytes")}
+
+
+fit = as_it_is
 
 
 def facts(options: EngineOptions) -> LoadFacts:

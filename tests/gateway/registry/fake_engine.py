@@ -14,7 +14,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from backends.catalog import Cards, ModelFiles, Placement
+from backends.catalog import Cards, Fitted, ModelFiles, Placement, Room
 from backends.errors import UnsupportedModel
 from backends.protocol import (
     Generation,
@@ -207,6 +207,11 @@ class FakeEngine:
         self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
     ) -> EngineOptions:
         return options
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        return None
 
     def is_experimental(self, files: ModelFiles) -> bool:
         return self._experimental
