@@ -133,6 +133,8 @@ class CatalogLoader:
     def fit(
         self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
     ) -> Fitted | None:
+        if files.node is not None:
+            return None
         return self._catalog[files.backend].files.fit(files, options, cards, room)
 
     def is_experimental(self, files: ModelFiles) -> bool:
@@ -256,8 +258,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class LoadPlanner:
     """`cards`: this machine's, `bandwidths` theirs and main memory's. `obstacle`: why a model can
-    have none of the rooms that it needs one of, or None. `room`: what a model called so could have,
-    if all went that may.
+    have none of the rooms that it needs one of, or None. `room`: what a model called so could have
+    of these devices, if all went that may.
     """
 
     def __init__(
@@ -266,14 +268,14 @@ class LoadPlanner:
         history: History,
         cards: Cards,
         obstacle: Obstacle,
-        room: Callable[[str], Bytes],
+        room: Callable[[str, Iterable[str]], Bytes],
         bandwidths: Mapping[str, float],
     ) -> None:
         self._loader = loader
         self._history = history
         self._cards = cards
         self._obstacle = obstacle
-        self._room = room
+        self._attainable = room
         self._bandwidths = bandwidths
         self._present: set[str] = set()  # in memory, as they were planned
         self._told: dict[str, LoadPlan] = {}  # as the scheduler has them
@@ -301,6 +303,9 @@ class LoadPlanner:
         if self._is_refused_by_measurement(known):
             self.forget_measurements([entry])
         return self._plan[entry.name]
+
+    def _room(self, name: str) -> Bytes:
+        return self._attainable(name, (CPU, *self._cards))
 
     def _is_current(self, plan: LoadPlan, entry: ModelEntry, options: EngineOptions) -> bool:
         """Of what is in memory, the room that it was fitted into counts no more."""

@@ -737,11 +737,11 @@ class MemoryLedger:
             for device, size in need.items()
         }
 
-    def possible(self, name: str) -> Bytes:
-        """What `name` could have per device, if all models went that may."""
+    def attainable(self, name: str, devices: Iterable[str]) -> Bytes:
+        """What `name` could have of each of `devices`, if all models went that may."""
         return {
-            device: max(0, budget - self._pinned(device, besides=name))
-            for device, budget in self._budgets.items()
+            device: max(0, self._budgets.get(device, 0) - self._pinned(device, besides=name))
+            for device in devices
         }
 
     def obstacle(self, name: str, needs: Sequence[Bytes]) -> str | None:

@@ -231,7 +231,7 @@ class Registry:
             self._history,
             cards,
             self._scheduler.room.obstacle,
-            self._scheduler.room.possible,
+            self._scheduler.room.attainable,
             await to_thread.run_sync(bandwidths, cards),
         )
         await self._exits.enter_async_context(self._library.fleet)
