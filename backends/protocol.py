@@ -702,13 +702,25 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
+INPUT = "input"  # the one parameter of a tool whose input is a text
+
+
+class ToolInput(msgspec.Struct, frozen=True):
+    """What a custom tool's input may be; `shape` None: any text."""
+
+    shape: Grammar | Regex | None = None
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function the model may call. `parameters` is its JSON schema; None: no parameters given."""
+    """A function the model may call. `parameters` is its JSON schema; None: no parameters given.
+    `input`: it takes a text instead, which is to the model its one parameter `INPUT`.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None
     strict: bool | None = None
+    input: ToolInput | None = None
 
 
 class NamedTool(msgspec.Struct, frozen=True):

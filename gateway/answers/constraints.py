@@ -216,7 +216,11 @@ def _require(container: ModelContainer, field: str) -> None:
 
 
 def _any_strict(request: ChatRequest) -> bool:
-    return any(tool.strict for tool in request.tools)
+    """A tool's schema, or the grammar of its input, that the client relies on."""
+    return any(
+        tool.strict or (tool.input is not None and tool.input.shape is not None)
+        for tool in request.tools
+    )
 
 
 def _refuse_begun(request: ChatRequest, field: str) -> None:

@@ -309,7 +309,7 @@ def _message(lark: Lark, headers: Headers, tool: WritableTool) -> str:
     """A call as a message."""
     plain_names([tool])
     heads = (lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
-    return f"{one_of(heads)} {lark.json(tool.parameters)}"
+    return f"{one_of(heads)} {tool.json(lark)}"
 
 
 def _others(lark: Lark, format: Format) -> Sequence[int]:

@@ -27,6 +27,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "Structured output": ("test_answers.py",),
     "`tool_choice`": ("test_answers.py",),
     "OpenAI responses and conversations": ("test_lasting.py", "test_operating.py"),
+    "Coding agents' tools": ("test_agent_tools.py",),
     "Anthropic messages": ("test_answers.py", "test_waiting.py"),
     "Ollama chat": ("test_answers.py", "test_waiting.py"),
     "KoboldAI": ("test_answers.py", "test_lasting.py"),

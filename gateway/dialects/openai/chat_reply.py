@@ -5,7 +5,7 @@ would have got. The contents of chunks avoid what clients were seen to fail on:
 
 - the role stands alone in a choice's first chunk and is never repeated: it would be concatenated;
 - a tool call's first delta has id, type and name and no arguments; the others have arguments only,
-  and there is at least one;
+  and there is at least one; a custom tool's first delta has an empty input, too;
 - the finish reason comes beside an empty delta; usage once, in the last chunk, if asked for.
 
 The structs of chat answers: chunks of a stream, and the whole body.
@@ -14,15 +14,17 @@ Absent is UNSET, null is None: clients break on either in the place of the other
 a key `type`, `event` or `timings` that can be null, because Open WebUI drops such a chunk.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import PromptProgress, TokenLogprob
 from backends.remote import RemoteFurther
+from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.models import envelope
 from gateway.dialects.openai.logprobs import (
@@ -72,6 +74,13 @@ class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | UnsetType = UNSET
 
 
+class CustomDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a call of a custom tool, whose input is a text."""
+
+    name: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+
 class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
     """A part of a call. `id` and `type` are in its first delta only, because clients concatenate
     them.
@@ -79,8 +88,9 @@ class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
 
     index: int
     id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
-    function: FunctionDelta
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
@@ -137,13 +147,27 @@ class ToolCallWhole(FurtherOfCall, frozen=True, kw_only=True, tag_field="type", 
     function: FunctionWhole
 
 
+class CustomWhole(msgspec.Struct, frozen=True):
+    """`input` is any text."""
+
+    name: str
+    input: str
+
+
+class CustomCallWhole(FurtherOfCall, frozen=True, kw_only=True, tag_field="type", tag="custom"):
+    """A call of a custom tool."""
+
+    id: str
+    custom: CustomWhole
+
+
 class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
     """The answer. `content` is null if there are only tool calls."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: tuple[ToolCallWhole, ...] | UnsetType = UNSET
+    tool_calls: tuple[ToolCallWhole | CustomCallWhole, ...] | UnsetType = UNSET
 
 
 class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,10 +207,24 @@ class ChatCompletion(
 NO_ARGUMENTS = "{}"
 
 
+class InputOpened(ToolOpened, frozen=True):
+    """A call of a custom tool begins."""
+
+
+class InputGrown(msgspec.Struct, frozen=True):
+    """Some more of the text that is a custom tool's input."""
+
+    index: int
+    text: str
+
+
+Step: TypeAlias = Event | InputOpened | InputGrown
+
+
 class AnswerStep(msgspec.Struct, frozen=True):
     """Something to send, never a `ToolClosed`, and the log probabilities that go with it."""
 
-    event: Event
+    event: Step
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
@@ -197,9 +235,18 @@ class ChoiceSteps:
     tokens whose text is still held back wait for the next step.
     """
 
-    def __init__(self, *, hides_reasoning: bool, all_logprobs: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        hides_reasoning: bool,
+        all_logprobs: bool = False,
+        custom: Collection[str] = (),
+    ) -> None:
+        """`custom`: the names of tools whose input is a text."""
         self._hides_reasoning = hides_reasoning
         self._all_logprobs = all_logprobs
+        self._custom = custom
+        self._inputs: dict[int, InputText] = {}  # of custom tools' calls that are open
         self._without_arguments: list[int] = []  # calls opened, without any arguments yet
         self._waiting: tuple[TokenLogprob, ...] = ()
 
@@ -217,7 +264,9 @@ class ChoiceSteps:
         if delta.events and isinstance(delta.events[-1], Reasoning) and not self._all_logprobs:
             self._waiting = ()
 
-    def _shown(self, event: Event) -> tuple[Event, ...]:
+    def _shown(self, event: Event) -> tuple[Step, ...]:
+        if self._custom and (steps := self._of_input(event)) is not None:
+            return steps
         match event:
             case Content(text):
                 return (event,) if text else ()
@@ -235,13 +284,33 @@ class ChoiceSteps:
             case Finished():
                 return (*self._empty_arguments(tuple(self._without_arguments)), event)
 
-    def _empty_arguments(self, indexes: tuple[int, ...]) -> tuple[Event, ...]:
+    def _of_input(self, event: Event) -> tuple[Step, ...] | None:
+        """What belongs to a custom tool's call; None for anything else."""
+        match event:
+            case ToolOpened(index, call_id, name) if name in self._custom:
+                self._inputs[index] = InputText()
+                return (InputOpened(index, call_id, name, event.further),)
+            case ArgumentsGrown(index, fragment) if index in self._inputs:
+                return _input(index, self._inputs[index].grow(fragment))
+            case ToolClosed(index) if index in self._inputs:
+                return _input(index, self._inputs.pop(index).finish())
+            case Finished() if self._inputs:
+                cut = [_input(index, text.finish()) for index, text in self._inputs.items()]
+                self._inputs = {}
+                return (*chain.from_iterable(cut), *self._shown(event))
+        return None
+
+    def _empty_arguments(self, indexes: tuple[int, ...]) -> tuple[Step, ...]:
         """Clients wait for at least one delta of arguments for every call."""
         without = [index for index in indexes if index in self._without_arguments]
         self._without_arguments = [
             index for index in self._without_arguments if index not in indexes
         ]
         return tuple(ArgumentsGrown(index, NO_ARGUMENTS) for index in without)
+
+
+def _input(index: int, text: str) -> tuple[Step, ...]:
+    return (InputGrown(index, text),) if text else ()
 
 
 # ---------------------------------------------------------------------------------------- chat fold
@@ -255,7 +324,10 @@ class _Call:
         self.opened = opened
         self.fragments: list[str] = []
 
-    def whole(self) -> ToolCallWhole:
+    def whole(self) -> ToolCallWhole | CustomCallWhole:
+        if isinstance(self.opened, InputOpened):
+            custom = CustomWhole(self.opened.name, "".join(self.fragments))
+            return CustomCallWhole(id=self.opened.id, custom=custom, **self.opened.further)
         function = FunctionWhole(self.opened.name, "".join(self.fragments))
         return ToolCallWhole(id=self.opened.id, function=function, **self.opened.further)
 
@@ -292,7 +364,7 @@ class ChoiceFold:
                 self._reasoning.append(text)
             case ToolOpened(index) as opened:
                 self._calls[index] = _Call(opened)
-            case ArgumentsGrown(index, fragment):
+            case ArgumentsGrown(index, fragment) | InputGrown(index, fragment):
                 self._calls[index].fragments.append(fragment)
             case Finished() as finished:
                 self._finished = finished
@@ -376,8 +448,11 @@ class ChatReply:
         hidden = exchange.request.thinking.shown == "hidden"
         choices = range(exchange.request.answering.n)
         everything = exchange.request.answering.logprobs_of == "all"
+        tools = exchange.request.tools
+        custom = frozenset(tool.name for tool in tools if tool.input is not None)
         self._steps = [
-            ChoiceSteps(hides_reasoning=hidden, all_logprobs=everything) for _ in choices
+            ChoiceSteps(hides_reasoning=hidden, all_logprobs=everything, custom=custom)
+            for _ in choices
         ]
         self._unfinished = len(choices)
         self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
@@ -561,8 +636,17 @@ def _logprobs(step: AnswerStep) -> ChatLogprobs | UnsetType:
     return chat_logprobs(step.logprobs) if step.logprobs else UNSET
 
 
-def _chat_delta(event: Event) -> ChatDelta:
+def _chat_delta(event: Step) -> ChatDelta:
     match event:
+        case InputOpened(index, call_id, name):
+            opened = CustomDelta(name=name, input="")
+            call = ToolCallDelta(
+                index=index, id=call_id, type="custom", custom=opened, **event.further
+            )
+            return ChatDelta(tool_calls=(call,))
+        case InputGrown(index, text):
+            grown = CustomDelta(input=text)
+            return ChatDelta(tool_calls=(ToolCallDelta(index=index, custom=grown),))
         case Content(text):
             return ChatDelta(content=text)
         case Reasoning(text):

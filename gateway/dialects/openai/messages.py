@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
 from gateway.dialects.parameters import read_choice_mode, require_tool
 from gateway.request import (
@@ -87,10 +88,18 @@ def _further(wire: FurtherOfCall, kind: type[FurtherOfCall]) -> dict[str, Any]:
     return {name: value for name, value in found if value is not None and value is not UNSET}
 
 
-class ToolCallWire(FurtherOfCall, frozen=True, kw_only=True):
-    """A tool call in an earlier turn."""
+class CustomCallWire(msgspec.Struct, frozen=True):
+    """The input is a text."""
 
-    function: FunctionCallWire
+    name: str
+    input: str = ""
+
+
+class ToolCallWire(FurtherOfCall, frozen=True, kw_only=True):
+    """A tool call in an earlier turn, of a function or of a custom tool."""
+
+    function: FunctionCallWire | None = None
+    custom: CustomCallWire | None = None
     id: str | None = None
 
 
@@ -118,14 +127,15 @@ class FunctionWire(msgspec.Struct, frozen=True):
 
 
 class ToolWire(msgspec.Struct, frozen=True):
-    """A tool. Only functions are supported."""
+    """A tool: a function, or a custom tool."""
 
     type: str = "function"
     function: FunctionWire | None = None
+    custom: CustomWire | None = None
 
 
 class NameWire(msgspec.Struct, frozen=True):
-    """A function, named."""
+    """A function or a custom tool, named."""
 
     name: str
 
@@ -133,8 +143,15 @@ class NameWire(msgspec.Struct, frozen=True):
 class NamedToolWire(msgspec.Struct, frozen=True):
     """One tool in a choice. Hugging Face's client leaves `type` out."""
 
-    function: NameWire
+    function: NameWire | None = None
+    custom: NameWire | None = None
     type: str = "function"
+
+    @property
+    def name(self) -> str:
+        """Of whichever it is."""
+        found = self.custom if self.type == "custom" else self.function
+        return found.name if found is not None else ""
 
 
 class AllowedToolsWire(msgspec.Struct, frozen=True):
@@ -149,6 +166,7 @@ class ToolChoiceWire(msgspec.Struct, frozen=True):
 
     type: str = "function"
     function: NameWire | None = None
+    custom: NameWire | None = None
     allowed_tools: AllowedToolsWire | None = None
 
 
@@ -251,18 +269,22 @@ def _image(fields: Fields, path: str, url: str) -> ImagePart:
 
 def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall, ...]:
     calls = tuple(
-        _tool_call(
-            fields,
-            f"{path}.tool_calls[{k}].function",
-            call.id or "",
-            call.function,
-            _further(call, FurtherOfCall),
-        )
+        _any_call(fields, f"{path}.tool_calls[{k}]", call)
         for k, call in enumerate(wire.tool_calls or ())
     )
     if wire.function_call is not None and not calls:
         return (_tool_call(fields, f"{path}.function_call", "", wire.function_call),)
     return calls
+
+
+def _any_call(fields: Fields, path: str, wire: ToolCallWire) -> ToolCall:
+    match wire:
+        case ToolCallWire(custom=CustomCallWire(name, text)):
+            return custom_call(wire.id or "", name, text)
+        case ToolCallWire(function=FunctionCallWire() as function):
+            further = _further(wire, FurtherOfCall)
+            return _tool_call(fields, f"{path}.function", wire.id or "", function, further)
+    raise fields.wrong(f"{path}.function", "This field is required.")
 
 
 def _tool_call(
@@ -285,8 +307,11 @@ def _tool_call(
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
+    if wire.type == "custom":
+        return custom_tool(fields, f"{path}.custom", wire.custom or CustomWire())
     if wire.type != "function":
-        raise fields.wrong(f"{path}.type", f"Expected 'function', got {wire.type!r}.")
+        message = f"Expected 'function' or 'custom', got {wire.type!r}."
+        raise fields.wrong(f"{path}.type", message)
     if wire.function is None:
         raise fields.wrong(f"{path}.function", "This field is required.")
     if not wire.function.name:
@@ -309,6 +334,9 @@ def _choice(
         case ToolChoiceWire(type="function", function=NameWire(name)):
             require_tool(fields, "tool_choice.function.name", name, {tool.name for tool in tools})
             return NamedTool(name), tools
+        case ToolChoiceWire(type="custom", custom=NameWire(name)):
+            require_tool(fields, "tool_choice.custom.name", name, {tool.name for tool in tools})
+            return NamedTool(name), tools
         case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
             return _among(fields, allowed, tools)
         case str(mode):
@@ -316,7 +344,7 @@ def _choice(
         case _:
             raise fields.wrong(
                 "tool_choice",
-                "Expected 'none', 'auto', 'required', a function, or allowed_tools.",
+                "Expected 'none', 'auto', 'required', a function, a custom tool, or allowed_tools.",
             )
 
 
@@ -326,8 +354,9 @@ def _among(
     path = "tool_choice.allowed_tools"
     known = {tool.name for tool in tools}
     for k, tool in enumerate(wire.tools):
-        require_tool(fields, f"{path}.tools[{k}].function.name", tool.function.name, known)
-    names = {tool.function.name for tool in wire.tools}
+        kind = "custom" if tool.type == "custom" else "function"
+        require_tool(fields, f"{path}.tools[{k}].{kind}.name", tool.name, known)
+    names = {tool.name for tool in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
     return read_choice_mode(fields, f"{path}.mode", wire.mode, allowed), allowed
 

@@ -26,7 +26,10 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from gateway.dialects.custom import custom_call
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
+from gateway.dialects.responses.past_calls import past_messages
+from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
 from gateway.errors import InvalidRequest, NotFound, TooLarge
 from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
 
@@ -74,7 +77,9 @@ class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
     content: str | list[PartWire] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[PartWire] | None = None
     summary: list[PartWire] = []
     encrypted_content: str | None = None
@@ -87,42 +92,6 @@ class InputWire(msgspec.Struct, frozen=True):
     """The items as they are read."""
 
     input: list[ItemWire]
-
-
-class FunctionWire(msgspec.Struct, frozen=True):
-    """A function, as chat completions nest it."""
-
-    name: str = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool, flat or nested. Only functions are supported."""
-
-    type: str = "function"
-    name: str = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    function: FunctionWire | None = None
-
-
-class NamedToolWire(msgspec.Struct, frozen=True):
-    """One of the allowed tools."""
-
-    name: str = ""
-    type: str = "function"
-
-
-class ToolChoiceWire(msgspec.Struct, frozen=True):
-    """The forms of `tool_choice` that are objects."""
-
-    type: str
-    name: str = ""
-    mode: str = "auto"
-    tools: list[NamedToolWire] = []
 
 
 class ReasoningWire(msgspec.Struct, frozen=True):
@@ -180,6 +149,12 @@ class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float | str | None = None
 
 
+def is_plain(item: Item) -> bool:
+    """`ItemWire` reads it: also to refuse a type that is no text."""
+    kind = item.get("type")
+    return not isinstance(kind, str) or kind in PLAIN
+
+
 ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",
@@ -193,7 +168,11 @@ _PREFIXES = {
     "reasoning": "rs_",
     "function_call": "fc_",
     "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
 }
+# The items that `ItemWire` reads; all others are tools', see `past_calls`.
+PLAIN = frozenset(("message", "reasoning", *_PREFIXES))
 
 
 def as_items(given: str | list[Item]) -> list[Item]:
@@ -247,6 +226,10 @@ def read_items(
     turns = _Turns()
     for k, item in enumerate(items):
         if passing(item):
+            continue
+        if not is_plain(item):
+            for message in past_messages(item, _summary(item)):
+                turns.say(message)
             continue
         fields = fields_of(item, f"{root}[{k}].")
         wire = fields.read(ItemWire)
@@ -304,17 +287,28 @@ def _thought(wire: ItemWire) -> str:
     return thought or "".join(part.text or "" for part in wire.summary)
 
 
+def _summary(item: Item) -> str | None:
+    content = item.get("encrypted_content")
+    return unpacked(content) if isinstance(content, str) else None
+
+
 def _message(fields: Fields, wire: ItemWire) -> Message:
     match wire:
+        case ItemWire(type="custom_tool_call", call_id=str(call_id), name=str(name)):
+            call = custom_call(call_id, joined(wire.namespace or "", name), wire.input or "")
+            return Message(role="assistant", tool_calls=(call,))
         case ItemWire(type="function_call", call_id=str(call_id), name=str(name)):
             if nests_deep(wire.arguments or ""):
                 raise fields.wrong("arguments", TOO_DEEP)
+            name = joined(wire.namespace or "", name)
             call = ToolCall(call_id, name, wire.arguments or "{}")
             return Message(role="assistant", tool_calls=(call,))
-        case ItemWire(type="function_call_output", call_id=str(call_id)):
+        case ItemWire(
+            type="function_call_output" | "custom_tool_call_output", call_id=str(call_id)
+        ):
             parts = tuple(_parts(fields, "output", wire.output))
             return Message(role="tool", parts=parts, tool_call_id=call_id)
-        case ItemWire(type="function_call" | "function_call_output"):
+        case ItemWire(type=str(kind)) if kind.endswith(("_call", "_call_output")):
             raise fields.wrong("call_id", "This field and the name of a call are required.")
         case ItemWire(type="message" | None, role=str(role)) if role in ROLES:
             return Message(role=ROLES[role], parts=tuple(_parts(fields, "content", wire.content)))

@@ -1,7 +1,4 @@
-"""Parses a `/v1/responses` body. Knows no model and no store: earlier items are passed in.
-
-The tools of a response, and the choice among them.
-"""
+"""Parses a `/v1/responses` body. Knows no model and no store: earlier items are passed in."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,103 +9,32 @@ from backends.protocol import JsonObject, JsonSchema
 from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import (
     SamplingWire,
-    read_choice_mode,
     read_keep_alive,
     read_sampling,
     read_stop,
-    require_tool,
 )
 from gateway.dialects.responses.items import (
     ConversationWire,
     CreateWire,
     InputWire,
     Item,
-    ToolChoiceWire,
-    ToolWire,
     as_items,
+    is_plain,
     is_reference,
     read_items,
     resolved,
     unpacked,
 )
+from gateway.dialects.responses.tools import Toolbox, Tools
 from gateway.request import (
     ChatRequest,
     GenerationParams,
     Message,
-    NamedTool,
     TextPart,
     Thinking,
-    Tool,
-    ToolChoice,
     Unapplied,
     all_unapplied,
 )
-
-
-class Tools(msgspec.Struct, frozen=True):
-    """What may be called, and whether something must be. `unapplied`: what can't be."""
-
-    tools: tuple[Tool, ...]
-    choice: ToolChoice
-    unapplied: tuple[Unapplied, ...] = ()
-
-
-def read_tools(
-    fields: Fields, wires: Sequence[ToolWire], choice: str | ToolChoiceWire | None
-) -> Tools:
-    """Tools that OpenAI's servers run (`web_search`, …) are left out, and named. Raises
-    InvalidRequest.
-    """
-    tools = tuple(
-        _tool(fields, f"tools[{k}]", wire)
-        for k, wire in enumerate(wires)
-        if wire.type == "function"
-    )
-    chosen, allowed = _choice(fields, choice, tools)
-    others = (f"tools[{k}]" for k, wire in enumerate(wires) if wire.type != "function")
-    return Tools(allowed, chosen, all_unapplied(*others))
-
-
-def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
-    function = wire.function or wire
-    if not function.name:
-        raise fields.wrong(f"{path}.name", "A function needs a name.")
-    return Tool(
-        name=function.name,
-        description=function.description,
-        parameters=function.parameters,
-        strict=function.strict,
-    )
-
-
-def _choice(
-    fields: Fields, wire: str | ToolChoiceWire | None, tools: tuple[Tool, ...]
-) -> tuple[ToolChoice, tuple[Tool, ...]]:
-    match wire:
-        case None:
-            return ("auto" if tools else "none"), tools
-        case ToolChoiceWire(type="function", name=name):
-            require_tool(fields, "tool_choice.name", name, {tool.name for tool in tools})
-            return NamedTool(name), tools
-        case ToolChoiceWire(type="allowed_tools"):
-            return _among(fields, wire, tools)
-        case str(mode):
-            return read_choice_mode(fields, "tool_choice", mode, tools), tools
-    message = "Expected 'none', 'auto', 'required', a function, or allowed_tools."
-    raise fields.wrong("tool_choice", message)
-
-
-def _among(
-    fields: Fields, wire: ToolChoiceWire, tools: tuple[Tool, ...]
-) -> tuple[ToolChoice, tuple[Tool, ...]]:
-    known = {tool.name for tool in tools}
-    for k, named in enumerate(wire.tools):
-        if named.type == "function":
-            require_tool(fields, f"tool_choice.tools[{k}].name", named.name, known)
-    names = {named.name for named in wire.tools}
-    allowed = tuple(tool for tool in tools if tool.name in names)
-    return read_choice_mode(fields, "tool_choice.mode", wire.mode, allowed), allowed
-
 
 LOGPROBS = "message.output_text.logprobs"
 PACKED = "reasoning.encrypted_content"
@@ -126,8 +52,11 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     `conversation`. `echoed`: fields of the body that the answer repeats.
     """
 
-    request: ChatRequest  # of `items` alone
+    request: ChatRequest  # of `items`, and of what came before once that is known
     items: tuple[Item, ...]
+    toolbox: Toolbox
+    tools: Tools = Tools()  # as `items` and what came before open them
+    unapplied: tuple[Unapplied, ...] = ()  # of all but the tools
     echoed: Mapping[str, Any]
     instructions: str | None = None
     stream: bool = False
@@ -142,14 +71,15 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
         """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
         items = resolved(self.items, found)
-        request = self._asking(items)
-        return msgspec.structs.replace(self, items=items, request=request)
+        return msgspec.structs.replace(self, items=items).after(())
 
-    def behind(self, history: Sequence[Item]) -> ChatRequest:
-        """The whole request, `history` first."""
-        if not history:
-            return self.request
-        return self._asking([*history, *self.items])
+    def after(self, history: Sequence[Item]) -> "ResponsesExchange":
+        """The same, with the whole request: `history` before its items."""
+        items = [*history, *self.items]
+        tools = self.toolbox.opened(items)
+        return msgspec.structs.replace(
+            self, tools=tools, request=with_tools(self._asking(items), tools, self.unapplied)
+        )
 
     def _asking(self, items: Sequence[Item]) -> ChatRequest:
         return msgspec.structs.replace(
@@ -157,6 +87,14 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
             messages=(*_system(self.instructions), *read_items(items)),
             continue_final=_breaks_off(items),
         )
+
+
+def with_tools(request: ChatRequest, tools: Tools, unapplied: tuple[Unapplied, ...]) -> ChatRequest:
+    """`request` with these tools, and what is not applied of it, theirs included."""
+    answering = msgspec.structs.replace(request.answering, unapplied=(*unapplied, *tools.unapplied))
+    return msgspec.structs.replace(
+        request, tools=tools.tools, tool_choice=tools.choice, answering=answering
+    )
 
 
 def read_response(body: bytes) -> ResponsesExchange:
@@ -167,24 +105,25 @@ def read_response(body: bytes) -> ResponsesExchange:
     items = as_items(wire.input)
     if not (items or wire.previous_response_id or wire.conversation or wire.instructions):
         raise fields.wrong("input", "At least one item is required.")
-    tools = read_tools(fields, wire.tools, wire.tool_choice)
+    toolbox = Toolbox(fields, wire.tools, wire.tool_choice)
+    tools = toolbox.opened(items)
     verbosity = wire.text.verbosity
+    unapplied = tuple(_unapplied(fields, wire, items))
+    request = ChatRequest(
+        model=wire.model,
+        messages=(*_system(wire.instructions), *read_items(items, passing=is_reference)),
+        answering=_answering(fields, wire),
+        parallel_tool_calls=wire.parallel_tool_calls,
+        thinking=_thinking(wire),
+        template_variables={} if verbosity is None else {"verbosity": verbosity},
+        continue_final=_breaks_off(items),
+    )
     return ResponsesExchange(
-        request=ChatRequest(
-            model=wire.model,
-            messages=(*_system(wire.instructions), *read_items(items, passing=is_reference)),
-            answering=msgspec.structs.replace(
-                _answering(fields, wire),
-                unapplied=(*_unapplied(fields, wire, items), *tools.unapplied),
-            ),
-            tools=tools.tools,
-            tool_choice=tools.choice,
-            parallel_tool_calls=wire.parallel_tool_calls,
-            thinking=_thinking(wire),
-            template_variables={} if verbosity is None else {"verbosity": verbosity},
-            continue_final=_breaks_off(items),
-        ),
+        request=with_tools(request, tools, unapplied),
         items=tuple(items),
+        toolbox=toolbox,
+        tools=tools,
+        unapplied=unapplied,
         echoed={name: fields.values[name] for name in ECHOED if name in fields.values},
         instructions=wire.instructions,
         stream=wire.stream,
@@ -215,7 +154,10 @@ def _unapplied(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> Itera
     """What has no meaning here, and reasoning that was packed elsewhere."""
     yield from fields.unapplied(_FIELDS)
     yield from unapplied_below(fields.values, CreateWire)
-    yield from unapplied_below({"input": items}, InputWire)
+    plain = [item for item in items if is_plain(item)]
+    yield from unapplied_below({"input": plain}, InputWire)
+    if any(item.get("type") == "configuration_update" for item in items):
+        yield Unapplied("input[].configuration_update", "an answer has one configuration")
     yield from all_unapplied(
         *(f"include[{k}]" for k, name in enumerate(wire.include) if name not in INCLUDED)
     )

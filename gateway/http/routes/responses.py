@@ -19,14 +19,14 @@ from gateway.answers.call import Call
 from gateway.dialects import responses
 from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import items, stored
-from gateway.dialects.responses.reply import (
+from gateway.dialects.responses.answer_items import (
+    CommandEvent,
     GrownEvent,
     ItemEvent,
-    Lifecycle,
     PartEvent,
-    ResponseWire,
     WholeEvent,
 )
+from gateway.dialects.responses.reply import Lifecycle, ResponseWire
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import BackgroundAnswer
@@ -115,11 +115,11 @@ class _Making:
 @post(["/v1/responses", "/responses"], access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a response to items and to the earlier turns that they continue."""
-    exchange = await _read(request, services, request.auth)
-    asked = await _asked(request, services, request.auth, exchange)
+    read = await _read(request, services, request.auth)
+    exchange = await _asked(request, services, request.auth, read)
     making = _Making(services, request.auth, exchange)
     await making.prepare()
-    call = call_of(request, asked, exchange.conversation or "")
+    call = call_of(request, exchange.request, exchange.conversation or "")
     line = line_of(request)
     if not exchange.background:
         return making.to_client(call, line, in_background=False)
@@ -130,7 +130,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """Count the prompt tokens of a response, without images."""
     exchange = await _read(request, services, request.auth)
-    asked = await _asked(request, services, request.auth, exchange)
+    asked = (await _asked(request, services, request.auth, exchange)).request
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
@@ -164,16 +164,16 @@ async def _asked(
     services: Services,
     access: Access,
     exchange: responses.ResponsesExchange,
-) -> ChatRequest:
-    """The whole request, with all that came before it."""
+) -> responses.ResponsesExchange:
+    """With the whole request: all that came before it, too."""
     room = held(request).take
     if exchange.previous is not None:
         parts = await _chain(services, access, exchange.previous, room)
     elif exchange.conversation is not None:
         parts = await _talk(services, access, exchange.conversation, room)
     else:
-        return exchange.request
-    return await services.bodies.run(lambda _wanted: exchange.behind(items.history(parts)))
+        return exchange
+    return await services.bodies.run(lambda _wanted: exchange.after(items.history(parts)))
 
 
 async def _chain(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
@@ -369,6 +369,7 @@ _RESPONSE_EVENTS = (
     PartEvent,
     GrownEvent,
     WholeEvent,
+    CommandEvent,
 )
 
 ROUTES: Routes = {

@@ -276,7 +276,7 @@ def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool]) -> str
 
 def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     """The rest of a call's object after its "{"."""
-    name, arguments = literal(_quoted(tool.name)), lark.json(tool.parameters)
+    name, arguments = literal(_quoted(tool.name)), tool.json(lark)
     end, comma = lark.regex(_END), lark.regex(_COMMA)
     if syntax.named_by_key:
         return f"{name} {lark.regex(f'{_GAP}:{_GAP}')} {arguments} {end}"
@@ -354,4 +354,4 @@ def _unlike(syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
 
 def _after_name(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     key = _key(lark, syntax.argument_keys)
-    return f"{lark.regex(_COMMA)} {key} {lark.json(tool.parameters)} {lark.regex(_END)}"
+    return f"{lark.regex(_COMMA)} {key} {tool.json(lark)} {lark.regex(_END)}"

@@ -106,7 +106,7 @@ def openings(
     one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
     again = f"({space} {lark.any_of(syntax.call_opens)} {space} {one})*" if parallel else ""
     return {
-        f"{opener}{before}{tool.name}": CallSection(f"{space} {lark.json(tool.parameters)} {again}")
+        f"{opener}{before}{tool.name}": CallSection(f"{space} {tool.json(lark)} {again}")
         for opener in syntax.openers
         for before in SPACES
         for tool in tools
@@ -147,7 +147,7 @@ def _each(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool]) -> 
 
 def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: WritableTool) -> str:
     """One call after what opens it."""
-    space, given = gap(lark), lark.json(tool.parameters)
+    space, given = gap(lark), tool.json(lark)
     close = f"{space} {lark.any_of(syntax.call_closes)}" if syntax.call_closes else ""
     name = f"{_written_id(lark, syntax)} {literal(tool.name)}"
     if syntax.numbered:

@@ -22,6 +22,7 @@ from gateway.splitter.payloads.writing import (
     arguments,
     gap,
     members,
+    quoted,
     repeated,
 )
 
@@ -181,6 +182,8 @@ class _WrittenPython:
         self.separator = lark.regex(_BREAK)
 
     def text(self, found: StringValue) -> str:
+        if found.grammar is not None:
+            return one_of(quoted(self._lark, found.grammar, mark) for mark in ('"', "'"))
         double = self._lark.json({"x-guidance": COMPACT, **found.schema})
         return one_of((double, self._lark.regex(_SINGLE))) if found.free else double
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.constraints.lark_reading import ReadGrammar
 from gateway.splitter.payloads.coercion import STRING, coerce
 from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of, sequence
@@ -19,6 +20,7 @@ from gateway.splitter.payloads.schemas import (
     SchemaReader,
     StringValue,
 )
+from gateway.splitter.payloads.spelled import Bare, spelled
 from gateway.splitter.payloads.writing import COMPACT, Unwritable, Values, gap
 
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
@@ -45,6 +47,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 def text(lark: Lark, found: StringValue, frame: Frame) -> str:
     """An expression: a string in its frame."""
+    if found.grammar is not None:
+        return _ruled(lark, found.grammar, frame)
     if found.free:
         if not frame.before:
             return until(lark, frame.closers)
@@ -56,6 +60,20 @@ def text(lark: Lark, found: StringValue, frame: Frame) -> str:
         for before, after in frame.around()
         for closer in frame.closers
     )
+
+
+def _ruled(lark: Lark, grammar: ReadGrammar, frame: Frame) -> str:
+    """A text by a client's grammar. Where a newline at each side is markup, both stand there: the
+    text may begin and end with others.
+    """
+    around = literal("\n") if frame.newlines else ""
+    whole = spelled(lark, grammar, Bare(lark, frame.closers))
+    plain = f"{around} {whole} {around} {lark.any_of(frame.closers)}"
+    if not frame.before:
+        return plain
+    ends = [frame.after + closer for closer in frame.closers]
+    framed = spelled(lark, grammar, Bare(lark, ends))
+    return one_of((plain, f"{literal(frame.before)} {framed} {lark.any_of(ends)}"))
 
 
 def _bounded(lark: Lark, found: StringValue, before: str, after: str, closer: str) -> str:

@@ -11,8 +11,11 @@ from typing import Any, TypeAlias
 import msgspec
 from llguidance import LLMatcher, regex_to_lark
 
+from gateway.constraints.lark_reading import ReadGrammar
+
 Schema: TypeAlias = Mapping[str, Any]
 
+GRAMMAR = "grammar"  # where a custom tool's stands in the schema that is made for its input
 MOST_ALTERNATIVES = 200  # of one value: references can make a small schema endless
 MOST_LOOKED_AT = 20_000  # schemas of one tool
 LONGEST_PATTERN = 1000  # characters
@@ -27,19 +30,21 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multip
 
 
 class StringValue(msgspec.Struct, frozen=True):
-    """A string. `pattern`: a regular expression of the whole (Rust's syntax, for Lark). `schema`:
-    the same as a schema.
+    """A string. `pattern`: a regular expression of the whole (Rust's syntax, for Lark). `grammar`:
+    that of a custom tool's input. `schema`: the same as a schema.
     """
 
     pattern: str = ""
     shortest: int = 0
     longest: int | None = None
     schema: Schema = msgspec.field(default_factory=lambda: {"type": "string"})
+    grammar: ReadGrammar | None = None
 
     @property
     def free(self) -> bool:
         """Any string."""
-        return not self.pattern and not self.shortest and self.longest is None
+        plain = not self.pattern and self.grammar is None
+        return plain and not self.shortest and self.longest is None
 
 
 class EnumValue(msgspec.Struct, frozen=True):
@@ -167,6 +172,8 @@ class SchemaReader:
                 )
 
     def _text(self, schema: Schema) -> StringValue:
+        if isinstance(grammar := schema.get(GRAMMAR), ReadGrammar):  # no client can send that
+            return StringValue(schema=schema, grammar=grammar)
         given = schema.get("pattern")
         pattern = _whole(given) if isinstance(given, str) else ""
         if isinstance(given, str) and not pattern:

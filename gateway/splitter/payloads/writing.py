@@ -9,15 +9,24 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backends.protocol import JsonSchema
-from gateway.constraints.grammars import CompileBudget
+from backends.protocol import INPUT, Grammar, JsonSchema, Regex, ToolInput
+from gateway.constraints.grammars import CompileBudget, lark_grammar, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
+from gateway.constraints.lark_reading import ReadGrammar, UnreadableGrammar, read_lark
 from gateway.errors import InvalidRequest
 from gateway.request import Tool
 from gateway.splitter.payloads.calls import NAME
 from gateway.splitter.payloads.coercion import Declared
-from gateway.splitter.payloads.lark import GUIDANCE, Lark, literal, one_of, sequence
+from gateway.splitter.payloads.lark import (
+    GUIDANCE,
+    GrammarTooLarge,
+    Lark,
+    literal,
+    one_of,
+    sequence,
+)
 from gateway.splitter.payloads.schemas import (
+    GRAMMAR,
     Alternative,
     ArrayValue,
     EnumValue,
@@ -27,6 +36,7 @@ from gateway.splitter.payloads.schemas import (
     SchemaReader,
     StringValue,
 )
+from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
 GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
@@ -68,10 +78,64 @@ class WritableTool:
 
     def __init__(self, tool: Tool, budget: CompileBudget) -> None:
         self.name = tool.name
-        schema, self.relaxed = _carried(tool, budget)
-        self.parameters = {"type": "object", **(schema or {})}
+        if tool.input is None:
+            self.grammar = None
+            schema, self.relaxed = _carried(tool, budget)
+        else:
+            self.grammar, self.relaxed = _ruled(tool.input, budget)
+            schema = _of_input(self.grammar)
+        self.parameters: Schema = {"type": "object", **(schema or {})}
         self.declared = Declared(tool.parameters or {})
         self.reading = SchemaReader(self.parameters, tool.name)
+
+    def json(self, lark: Lark) -> str:
+        """The name of a rule that matches the arguments as a JSON object."""
+        if self.grammar is None:
+            return lark.json(self.parameters)
+        space, text = gap(lark), quoted(lark, self.grammar)
+        key = literal(f'"{INPUT}"')
+        return lark.rule(f'"{{" {space} {key} {space} ":" {space} {text} {space} "}}"')
+
+
+def quoted(lark: Lark, grammar: ReadGrammar, mark: str = '"') -> str:
+    """An expression: a string between such marks, whose text `grammar` matches."""
+    end = literal(mark)
+    return lark.once(
+        ("quoted", mark, id(grammar)),
+        lambda: lark.rule(f"{end} {spelled(lark, grammar, Quoted(mark))} {end}"),
+    )
+
+
+def _ruled(free: ToolInput, budget: CompileBudget) -> tuple[ReadGrammar | None, tuple[str, ...]]:
+    """The grammar of a custom tool's input; None where any text is taken, or where it can't be
+    written inside a call, which is said. Raises InvalidRequest where it is no grammar.
+    """
+    if free.shape is None:
+        return None, ()
+    budget.check(free.shape.field)
+    text = _text_of(free.shape)
+    proven(({"lark_grammar": text},), free.shape.field)
+    budget.check(free.shape.field)
+    try:
+        read = read_lark(text)
+        spelled(Lark({}), read, Quoted())
+        spelled(lark := Lark({}), read, Bare(lark, ["</parameter>"]))
+    except (UnreadableGrammar, GrammarTooLarge) as error:
+        return None, (f"{free.shape.field} ({error})",)
+    return read, ()
+
+
+def _text_of(shape: Grammar | Regex) -> str:
+    match shape:
+        case Grammar(text=text, field=field):
+            return lark_grammar(text, field)
+        case Regex(pattern=pattern, field=field):
+            return regex_rule(pattern, field)
+
+
+def _of_input(grammar: ReadGrammar | None) -> Schema:
+    text: Schema = {"type": "string"} | ({} if grammar is None else {GRAMMAR: grammar})
+    return {"properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
 
 
 def _carried(tool: Tool, budget: CompileBudget) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:

@@ -98,7 +98,8 @@ def plain(value: Any) -> Any:
             fields = {
                 field.name: plain(getattr(value, field.name))
                 for field in msgspec.structs.fields(value)
-                if getattr(value, field.name) != _default(field)
+                if field.name != "toolbox"  # what `tools` comes from
+                and getattr(value, field.name) != _default(field)
             }
             kind = type(value).__name__
             return fields if kind in PLAIN else {"is": kind, **fields}

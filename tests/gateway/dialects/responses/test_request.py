@@ -24,15 +24,15 @@ def test_an_answer_that_was_cut_is_gone_on_with(status: str | None, continues: b
     part = {"type": "output_text", "text": "1, 2,"}
     item = {"type": "message", "role": "assistant", "content": [part], "status": status}
     assert read([{"role": "user", "content": "Count."}, item]).request.continue_final is continues
-    assert read("", previous_response_id="r").behind([item]).continue_final is continues
-    assert read([item]).behind([]).continue_final is continues
-    assert read("More.").behind([item]).continue_final is False
+    assert read("", previous_response_id="r").after([item]).request.continue_final is continues
+    assert read([item]).after([]).request.continue_final is continues
+    assert read("More.").after([item]).request.continue_final is False
 
 
 def test_history_comes_first_and_instructions_before_it() -> None:
     exchange = read("And?", instructions="New rules")
     history = kept(list(read([{"role": "user", "content": "Hi"}, CALL, RESULT]).items), new_id)
-    assert [message.role for message in exchange.behind(history).messages] == [
+    assert [message.role for message in exchange.after(history).request.messages] == [
         "system",
         "user",
         "assistant",

@@ -1,0 +1,481 @@
+"""A client's Lark grammar as parts that can be written again in another alphabet: rules, terminals,
+and each regular expression down to its characters. Knows no tool and no model.
+
+A grammar of a text constrains that text alone. Where a model writes the text with escapes (inside a
+JSON string), or up to a marker, every string and regular expression of the grammar has to be
+written as it looks there. `gateway.splitter.payloads.spelled` does that with what is read here.
+
+Not read, and said by `UnreadableGrammar`: attributes of rules (lazy, stop, …), special tokens,
+other grammars (`@name`), templates, `&` and `~`, and what Rust's regular expressions have beyond
+sets, groups, alternatives and repetition.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import msgspec
+from llguidance import LLMatcher
+
+from backends.constraints import parser_limits
+from gateway.constraints.grammars import END, byte_tokenizer, grammar_text
+
+
+class UnreadableGrammar(Exception):
+    """What of a grammar can't be written in another alphabet; `args[0]` says what."""
+
+
+# ------------------------------------------------------------------------------ regular expressions
+
+
+class Atom(msgspec.Struct, frozen=True):
+    """One character. `set`: a class in brackets; `flags`: those that count for it, such as `i`."""
+
+    set: str
+    flags: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression of it."""
+        return f"(?{self.flags}:{self.set})" if self.flags else self.set
+
+    def without(self, others: str) -> str:
+        """The regular expression of it without `others`, the inside of a class."""
+        left = f"[{self.set}--[{others}]]" if others else self.set
+        return f"(?{self.flags}:{left})" if self.flags else left
+
+    @property
+    def bytes(self) -> int:
+        """Those that it may begin with, a bit for each."""
+        return first_bytes(self.pattern)
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Several, one after the other."""
+
+    parts: "tuple[Regex, ...]"
+
+
+class Alternatives(msgspec.Struct, frozen=True):
+    """One of several."""
+
+    options: "tuple[Regex, ...]"
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """Some times; `most` None: any number."""
+
+    each: "Regex"
+    least: int
+    most: int | None
+
+
+Regex: TypeAlias = Atom | Series | Alternatives | Repeated
+
+DEEPEST = 64  # groups inside groups
+MOST_ATOMS = 4_096  # of one grammar
+_COUNT = re.compile(r"\{(\d{1,5})(,(\d{0,5}))?\}")
+_FLAGS = re.compile(r"\?(?:P?<\w+>|([imsu]*):)")
+_ESCAPE = re.compile(
+    r"\\(?:x\{[0-9a-fA-F]{1,6}\}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|u\{[0-9a-fA-F]{1,6}\}"
+    r"|U[0-9a-fA-F]{8}|[pP]\{[^}]{1,64}\}|[pP][A-Za-z]|[dDsSwWnrtfv\\0]|[^A-Za-z0-9])"
+)
+
+
+@lru_cache(maxsize=4096)
+def first_bytes(pattern: str) -> int:
+    """The bytes that what `pattern` matches may begin with, a bit for each. Its compiler is the one
+    that generates by it, so both always mean the same characters.
+    """
+    text = grammar_text(({"lark_grammar": f"start: /{pattern}/"},))
+    matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
+    found = matcher.compute_bitmask()
+    if matcher.is_error():
+        return 0
+    return int.from_bytes(found, "little") & ((1 << END) - 1)
+
+
+class _RegexReader:
+    """Reads one regular expression in Rust's syntax."""
+
+    def __init__(self, text: str, flags: str) -> None:
+        self._text = text
+        self._flags = flags
+        self._at = 0
+        self._depth = 0
+
+    def whole(self) -> Regex:
+        found = self._options()
+        if self._at < len(self._text):
+            raise UnreadableGrammar(f"the regular expression /{self._text[:60]}/")
+        return found
+
+    def _options(self) -> Regex:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise UnreadableGrammar("groups nested too deep")
+        options = [self._sequence()]
+        while self._text.startswith("|", self._at):
+            self._at += 1
+            options.append(self._sequence())
+        self._depth -= 1
+        return options[0] if len(options) == 1 else Alternatives(tuple(options))
+
+    def _sequence(self) -> Regex:
+        parts: list[Regex] = []
+        while self._at < len(self._text) and self._text[self._at] not in "|)":
+            parts.append(self._repeats(self._one()))
+        return parts[0] if len(parts) == 1 else Series(tuple(parts))
+
+    def _repeats(self, each: Regex) -> Regex:
+        while self._at < len(self._text):
+            if counted := _COUNT.match(self._text, self._at):
+                least = int(counted[1])
+                most = least if counted[2] is None else int(counted[3]) if counted[3] else None
+                self._at = counted.end()
+            elif (sign := self._text[self._at]) in "*+?":
+                least, most = int(sign == "+"), 1 if sign == "?" else None
+                self._at += 1
+            else:
+                break
+            if self._text.startswith("?", self._at):  # whether it prefers less is for searching
+                raise UnreadableGrammar("a lazy repetition")
+            each = Repeated(each, least, most)
+        return each
+
+    def _one(self) -> Regex:
+        sign = self._text[self._at]
+        if sign == "(":
+            return self._group()
+        if sign == "[":
+            return self._atom(self._class())
+        if sign == "\\":
+            if (escape := _ESCAPE.match(self._text, self._at)) is None:
+                raise UnreadableGrammar(f"the escape {self._text[self._at : self._at + 2]!r}")
+            self._at = escape.end()
+            return self._atom(f"[{_in_rust(escape[0])}]")
+        if sign in "*+?^$":
+            raise UnreadableGrammar(f"{sign!r} in the regular expression /{self._text[:60]}/")
+        self._at += 1
+        if sign == ".":
+            return self._atom(r"[\x{0}-\x{10FFFF}]" if "s" in self._flags else r"[^\n]")
+        return self._atom(f"[\\x{{{ord(sign):x}}}]")
+
+    def _atom(self, set_: str) -> Atom:
+        return Atom(set_, "i" if "i" in self._flags else "")
+
+    def _group(self) -> Regex:
+        self._at += 1
+        around = self._flags
+        if self._text.startswith("?", self._at):
+            if (flags := _FLAGS.match(self._text, self._at)) is None:
+                raise UnreadableGrammar("a group that looks around, or turns a flag off")
+            self._flags += flags[1] or ""
+            self._at = flags.end()
+        found = self._options()
+        if not self._text.startswith(")", self._at):
+            raise UnreadableGrammar("a group that is not closed")
+        self._at += 1
+        self._flags = around
+        return found
+
+    def _class(self) -> str:
+        """A class in brackets, which may hold others."""
+        begin, depth, fresh = self._at, 0, False
+        while self._at < len(self._text):
+            sign = self._text[self._at]
+            if sign == "\\":
+                self._at += 1
+            elif sign == "[":
+                depth += 1
+                self._at += self._text.startswith("^", self._at + 1)
+                fresh = True
+                self._at += 1
+                continue
+            elif sign == "]" and not fresh:
+                depth -= 1
+            self._at += 1
+            fresh = False
+            if not depth:
+                return self._text[begin : self._at]
+        raise UnreadableGrammar("a class that is not closed")
+
+
+def _in_rust(escape: str) -> str:
+    return r"\x{0}" if escape == r"\0" else escape
+
+
+def read_regex(text: str, flags: str = "") -> Regex:
+    """Raises UnreadableGrammar."""
+    if set(flags) - set("imsu"):
+        raise UnreadableGrammar(f"the flags {flags!r} of a regular expression")
+    return _RegexReader(text, flags).whole()
+
+
+def atoms(regex: Regex) -> Iterator[Atom]:
+    """All of its characters."""
+    match regex:
+        case Atom():
+            yield regex
+        case Series(parts) | Alternatives(parts):
+            for part in parts:
+                yield from atoms(part)
+        case Repeated(each):
+            yield from atoms(each)
+
+
+def is_deterministic(regex: Regex) -> bool:
+    """The next character alone always says where in the expression it stands: then it may be cut
+    into lexemes, each as long as can be, and matches the same. By its positions (Glushkov's
+    automaton): those that may follow one another begin with different bytes.
+    """
+    places = list(atoms(regex))
+    follow: list[int] = [0] * len(places)
+    first, _, _ = _glushkov(regex, iter(range(len(places))), follow)
+    masks = [place.bytes for place in places]
+    return all(_disjoint(among, masks) for among in {first, *follow})
+
+
+def _glushkov(regex: Regex, numbers: Iterator[int], follow: list[int]) -> tuple[int, int, bool]:
+    """First and last places as bits, and whether nothing at all is matched."""
+    match regex:
+        case Atom():
+            bit = 1 << next(numbers)
+            return bit, bit, False
+        case Alternatives(options):
+            found = [_glushkov(option, numbers, follow) for option in options]
+            return (
+                _union(each[0] for each in found),
+                _union(each[1] for each in found),
+                any(each[2] for each in found),
+            )
+        case Series(parts):
+            first, last, empty = 0, 0, True
+            for part in parts:
+                begins, ends, may_be_empty = _glushkov(part, numbers, follow)
+                _lead(last, begins, follow)
+                first |= begins if empty else 0
+                last = ends | (last if may_be_empty else 0)
+                empty = empty and may_be_empty
+            return first, last, empty
+        case Repeated(each, least, most):
+            first, last, empty = _glushkov(each, numbers, follow)
+            if most != 1:
+                _lead(last, first, follow)
+            return first, last, empty or least == 0
+
+
+def _union(sets: Iterator[int]) -> int:
+    whole = 0
+    for each in sets:
+        whole |= each
+    return whole
+
+
+def _bits(among: int) -> Iterator[int]:
+    while among:
+        low = among & -among
+        yield low.bit_length() - 1
+        among ^= low
+
+
+def _lead(sources: int, to: int, follow: list[int]) -> None:
+    for source in _bits(sources):
+        follow[source] |= to
+
+
+def _disjoint(among: int, masks: Sequence[int]) -> bool:
+    seen = 0
+    for place in _bits(among):
+        if seen & masks[place]:
+            return False
+        seen |= masks[place]
+    return True
+
+
+# ----------------------------------------------------------------------------------------- grammars
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A string; `any_case`: its letters in either case."""
+
+    text: str
+    any_case: bool = False
+
+
+class Name(msgspec.Struct, frozen=True):
+    """A rule or a terminal."""
+
+    name: str
+
+
+Token: TypeAlias = str | Text | Regex | Name  # a str: an operator, as llguidance writes it
+
+
+class ReadGrammar(msgspec.Struct, frozen=True):
+    """Bodies by name: of rules (small letters) and terminals (capitals). `ignored`: what may stand
+    between any two terminals.
+    """
+
+    definitions: Mapping[str, tuple[Token, ...]]
+    ignored: tuple[tuple[Token, ...], ...]
+
+
+_TOKENS = re.compile(
+    r"""(?P<line>\n) | (?P<space>[ \t\r\f]+ | //[^\n]* | \#[^\n]*)
+    | (?P<string>"(?:[^"\\\n]|\\.)*"i?) | (?P<regex>/(?:[^/\\\n]|\\.)+/[a-z]*)
+    | (?P<directive>%[a-z]+) | (?P<name>!?[A-Za-z_][A-Za-z0-9_-]*)
+    | (?P<count>\{[ ]*\d*[ ]*(?:,[ ]*\d*[ ]*)?\} | ~[ ]*\d+(?:\.\.\d+)?)
+    | (?P<arrow>->) | (?P<range>\.\.) | (?P<sign>[|()\[\]+*?:,]) | (?P<other>.)
+    """,
+    re.VERBOSE,
+)
+Kind: TypeAlias = Literal["line", "string", "regex", "directive", "name", "count", "arrow", "sign"]
+
+# As Lark documents its library `common`.
+_COMMON: Mapping[str, str] = {
+    "CNAME": "[_A-Za-z][_A-Za-z0-9]*",
+    "CPP_COMMENT": r"\/\/[^\n]*",
+    "CR": r"\r",
+    "C_COMMENT": r"\/\*([^*]|\*+[^*\/])*\*+\/",
+    "DECIMAL": r"[0-9]+\.[0-9]*|\.[0-9]+",
+    "DIGIT": "[0-9]",
+    "ESCAPED_STRING": r'"([^"\\\n]|\\[^\n])*"',
+    "FLOAT": r"[0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?",
+    "HEXDIGIT": "[0-9a-fA-F]",
+    "INT": "[0-9]+",
+    "LCASE_LETTER": "[a-z]",
+    "LETTER": "[A-Za-z]",
+    "LF": r"\n",
+    "NEWLINE": r"(\r?\n)+",
+    "NUMBER": r"[0-9]+([eE][+-]?[0-9]+)?|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?",
+    "SH_COMMENT": r"\x23[^\n]*",
+    "SIGNED_FLOAT": r"[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)",
+    "SIGNED_INT": "[+-]?[0-9]+",
+    "SIGNED_NUMBER": (
+        r"[+-]?([0-9]+([eE][+-]?[0-9]+)?|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)"
+    ),
+    "SQL_COMMENT": r"--[^\n]*",
+    "UCASE_LETTER": "[A-Z]",
+    "WORD": "[A-Za-z]+",
+    "WS": r"[ \t\f\r\n]+",
+    "WS_INLINE": r"[ \t]+",
+}
+
+
+def read_lark(text: str) -> ReadGrammar:
+    """A grammar that is known to be one. Raises UnreadableGrammar."""
+    return _GrammarReader(text).whole()
+
+
+class _GrammarReader:
+    """Reads one grammar, a line after the other."""
+
+    def __init__(self, text: str) -> None:
+        found = [(str(each.lastgroup), each.group()) for each in _TOKENS.finditer(text)]
+        self._tokens = [each for each in found if each[0] != "space"]
+        self._definitions: dict[str, tuple[Token, ...]] = {}
+        self._ignored: list[tuple[Token, ...]] = []
+        self._atoms = 0
+
+    def whole(self) -> ReadGrammar:
+        for head, body in self._statements():
+            match head:
+                case "%import":
+                    self._import([value for kind, value in body if kind == "name"], body)
+                case "%ignore":
+                    self._ignored.append(tuple(self._body(body)))
+                case name:
+                    self._definitions[name] = tuple(self._body(body))
+        if "start" not in self._definitions:
+            raise UnreadableGrammar("a grammar without the rule start")
+        return ReadGrammar(self._definitions, tuple(self._ignored))
+
+    def _statements(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """What each statement begins with, and the rest of it."""
+        heads = [at for at in range(len(self._tokens)) if self._is_head(at)]
+        before = self._tokens[: heads[0] if heads else None]
+        if any(kind != "line" for kind, _ in before):
+            raise UnreadableGrammar(f"{before[0][1]!r:.60} before the first rule")
+        for at, end in zip(heads, [*heads[1:], len(self._tokens)], strict=True):
+            begin = at + 1 if self._tokens[at][1] == "?" else at  # inlined in the tree: not here
+            kind, head = self._tokens[begin]
+            inside = [each for each in self._tokens[begin + 1 : end] if each[0] != "line"]
+            yield head.removeprefix("!"), inside if kind == "directive" else inside[1:]
+
+    def _is_head(self, at: int) -> bool:
+        if at and self._tokens[at - 1][0] != "line":
+            return False
+        if self._tokens[at][0] == "directive":
+            return True
+        named = at + 1 if self._tokens[at][1] == "?" else at
+        following = self._tokens[named : named + 2]
+        return [kind for kind, _ in following[:1]] == ["name"] and following[1:] == [("sign", ":")]
+
+    def _import(self, names: Sequence[str], body: Sequence[tuple[str, str]]) -> None:
+        if names[:1] != ["common"]:
+            raise UnreadableGrammar("an import of something other than common")
+        renamed = any(kind == "arrow" for kind, _ in body)
+        if renamed and len(names) != 3:
+            raise UnreadableGrammar("an import under several names")
+        for name in names[1:2] if renamed else names[1:]:
+            if name not in _COMMON:
+                raise UnreadableGrammar(f"common.{name[:60]}")
+            regex = read_regex(_COMMON[name])
+            self._definitions[names[2] if renamed else name] = (regex,)
+
+    def _body(self, tokens: Sequence[tuple[str, str]]) -> Iterator[Token]:
+        at = 0
+        while at < len(tokens):
+            kind, value = tokens[at]
+            if kind == "arrow":  # a name in the tree
+                at += 2
+                continue
+            if kind == "string" and tokens[at + 1 : at + 2] == [("range", "..")]:
+                low, high = _text(value), _text(tokens[at + 2][1]) if at + 2 < len(tokens) else None
+                yield self._range(low, high)
+                at += 3
+                continue
+            yield from self._token(kind, value)
+            at += 1
+
+    def _token(self, kind: str, value: str) -> Iterator[Token]:
+        match kind:
+            case "string":
+                yield _text(value)
+            case "regex":
+                pattern, _, flags = value[1:].rpartition("/")
+                regex = read_regex(pattern, flags)
+                self._atoms += sum(1 for _ in atoms(regex))
+                if self._atoms > MOST_ATOMS:
+                    raise UnreadableGrammar(f"more than {MOST_ATOMS:,} characters and classes")
+                yield regex
+            case "name":
+                yield Name(value)
+            case "count":
+                digits = value.replace(" ", "")
+                yield digits if digits[0] == "{" else f"{{{digits[1:].replace('..', ',')}}}"
+            case "sign" if value not in ":,":
+                yield from {"[": "(", "]": ")?"}.get(value, value)
+            case _:
+                raise UnreadableGrammar(f"{value!r:.60}")
+
+    def _range(self, low: Text, high: Text | None) -> Regex:
+        if high is None or len(low.text) != 1 or len(high.text) != 1:
+            raise UnreadableGrammar("a range of something other than characters")
+        return Atom(rf"[\x{{{ord(low.text):x}}}-\x{{{ord(high.text):x}}}]")
+
+
+_HEX = re.compile(r"((?:\\\\)*)\\x([0-9a-fA-F]{2})")
+
+
+def _text(token: str) -> Text:
+    """A string of the grammar, its escapes applied."""
+    body = token.removesuffix("i")
+    try:
+        text = json.loads(_HEX.sub(r"\1\\u00\2", body))
+    except ValueError:
+        raise UnreadableGrammar(f"the string {token[:60]}") from None
+    return Text(text, any_case=token.endswith("i"))

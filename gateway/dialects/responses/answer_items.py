@@ -1,0 +1,482 @@
+"""The items of an answer while they grow, and their events. Knows no response that they stand in.
+
+In each event the field that grows stands last but the sequence number, so that the rest of it is
+encoded once. At most one item is open. The kinds of items differ by what stands in a table: the
+names of their events, and whether they have parts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from backends.protocol import Candidate, TokenLogprob
+from gateway.dialects.custom import InputText
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, named_frame
+from gateway.dialects.responses.items import packed
+from gateway.dialects.responses.tools import (
+    Offered,
+    arguments_of,
+    local_action,
+    patch_operation,
+    shell_action,
+)
+from gateway.events import ToolOpened
+
+Progress: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+
+
+class CandidateWire(msgspec.Struct, frozen=True):
+    """A candidate token."""
+
+    token: str
+    bytes: tuple[int, ...]
+    logprob: float
+
+
+class LogprobWire(CandidateWire, frozen=True, kw_only=True):
+    """The chosen token and the other candidates."""
+
+    top_logprobs: tuple[CandidateWire, ...]
+
+
+class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+    """The text of a message."""
+
+    text: str
+    annotations: tuple[()] = ()
+    logprobs: Sequence[LogprobWire] = ()
+
+
+class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    """The text of the reasoning."""
+
+    text: str
+
+
+class SummaryText(msgspec.Struct, frozen=True, tag_field="type", tag="summary_text"):
+    """The text of the reasoning, for requests with a summary."""
+
+    text: str
+
+
+class MessageItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """A message."""
+
+    id: str
+    status: Progress
+    role: Literal["assistant"] = "assistant"
+    content: tuple[OutputText, ...] = ()
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """A reasoning item."""
+
+    id: str
+    status: Progress
+    summary: tuple[SummaryText, ...] = ()
+    content: tuple[ReasoningText, ...] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET  # see `encrypted_content`
+
+
+class CallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    """A call; `arguments` is the text of a JSON object."""
+
+    id: str
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+    status: Progress
+
+
+class CustomItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"
+):
+    """A call of a custom tool; `input` is a text."""
+
+    id: str
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+    status: Progress
+
+
+class LocalEnvironment(msgspec.Struct, frozen=True, tag_field="type", tag="local"):
+    """The client's own machine."""
+
+
+class ShellItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="shell_call"):
+    """Commands that the client is to run."""
+
+    id: str
+    call_id: str
+    action: Mapping[str, Any]
+    environment: LocalEnvironment = LocalEnvironment()
+    status: Progress
+
+
+class LocalShellItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="local_shell_call"
+):
+    """One command that the client is to run."""
+
+    id: str
+    call_id: str
+    action: Mapping[str, Any]
+    status: Progress
+
+
+class PatchItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="apply_patch_call"
+):
+    """A change of one file that the client is to make."""
+
+    id: str
+    call_id: str
+    operation: Mapping[str, Any]
+    status: Progress
+
+
+class SearchItem(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_search_call"
+):
+    """A search for tools that the client is to do."""
+
+    id: str
+    call_id: str
+    arguments: Mapping[str, Any]
+    execution: Literal["client"] = "client"
+    status: Progress
+
+
+OutputItem: TypeAlias = (
+    MessageItem
+    | ReasoningItem
+    | CallItem
+    | CustomItem
+    | ShellItem
+    | LocalShellItem
+    | PatchItem
+    | SearchItem
+)
+
+
+class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An item was added or completed."""
+
+    type: str
+    output_index: int
+    item: OutputItem
+    sequence_number: int
+
+
+class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an item was added or completed. One of the two indexes applies."""
+
+    type: str
+    item_id: str
+    output_index: int
+    content_index: int | UnsetType = UNSET
+    summary_index: int | UnsetType = UNSET
+    part: OutputText | ReasoningText | SummaryText
+    sequence_number: int
+
+
+class GrownEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A further part of a text, of reasoning or of arguments."""
+
+    type: str
+    item_id: str
+    output_index: int
+    content_index: int | UnsetType = UNSET
+    summary_index: int | UnsetType = UNSET
+    logprobs: Sequence[LogprobWire] | UnsetType = UNSET
+    delta: str
+    sequence_number: int
+
+
+class WholeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole content: `text`, or `name` and `arguments`, or the `input` of a custom tool."""
+
+    type: str
+    item_id: str
+    output_index: int
+    content_index: int | UnsetType = UNSET
+    summary_index: int | UnsetType = UNSET
+    logprobs: Sequence[LogprobWire] | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+    sequence_number: int
+
+
+class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A command of a shell call."""
+
+    type: str
+    output_index: int
+    command_index: int
+    command: str | UnsetType = UNSET
+    delta: str | UnsetType = UNSET
+    sequence_number: int
+
+
+Kind: TypeAlias = Literal["message", "reasoning", "summary", "call", "custom", "action"]
+
+
+class Form(msgspec.Struct, frozen=True):
+    """The wire form of a kind of item: the prefix of its id, the stem of the names of its events,
+    the name of its parts' events ("": it has none), and of the index of its part.
+    """
+
+    prefix: str
+    stem: str
+    part: str = ""
+    index: Literal["content_index", "summary_index", ""] = ""
+
+
+FORMS: Mapping[Kind, Form] = {
+    "message": Form("msg_", "output_text", "content_part", "content_index"),
+    "reasoning": Form("rs_", "reasoning_text", "content_part", "content_index"),
+    "summary": Form("rs_", "reasoning_summary_text", "reasoning_summary_part", "summary_index"),
+    "call": Form("fc_", "function_call_arguments"),
+    "custom": Form("ctc_", "custom_tool_call_input"),
+    "action": Form("act_", ""),  # what a client does; whole at once
+}
+
+
+def event(message: Any) -> bytes:
+    """An event under the name of its type."""
+    return named_frame(message.type.encode(), message)
+
+
+class Numbers:
+    """The sequence numbers of one stream."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        number = self._next
+        self._next += 1
+        return number
+
+
+class GrowingItem:
+    """One item. `id` is unique among all responses."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        id: str,
+        place: int,
+        numbers: Numbers,
+        call: ToolOpened | None = None,
+        offered: Offered | None = None,
+        *,
+        packs: bool = False,
+    ) -> None:
+        """`place`: its index among the items of the answer; `offered`: the tool that is called;
+        `packs`: see `encrypted_content`.
+        """
+        self.kind = kind
+        self._packs = packs
+        self._form = FORMS[kind]
+        self._id = self._form.prefix + id
+        self._place = place
+        self._numbers = numbers
+        self._call = call
+        self._offered = offered or Offered("function", call.name if call else "")
+        self._input = InputText() if kind == "custom" else None
+        self._texts: list[str] = []
+        self._logprobs: list[LogprobWire] = []
+        self._index: dict[str, Any] = {self._form.index: 0} if self._form.index else {}
+        self._template: FrameTemplate | None = None
+
+    def keep(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[LogprobWire]:
+        """Some more of it, without an event."""
+        self._texts.append(text)
+        wires = [_logprob(one) for one in logprobs]
+        self._logprobs += wires
+        return wires
+
+    def opening(self) -> Iterator[bytes]:
+        """It begins, empty."""
+        yield self._item_event("added", self.item("in_progress"))
+        if self._form.part:
+            yield self._part_event("added", "")
+
+    def grow(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
+        """Some more of it: the event of nearly every token."""
+        wires = self.keep(text, logprobs)
+        if wires:
+            return event(self._grown(text, wires, self._numbers.take()))
+        if self._template is None:
+            # The number is the last field: what is behind it is put back with each number.
+            whole = event(self._grown(PLACEHOLDER, [], 0))
+            self._template = FrameTemplate(whole.removesuffix(b"0}\n\n"))
+        return self._template.render(text) + b"%d}\n\n" % self._numbers.take()
+
+    def fragment(self, arguments: str) -> bytes:
+        """Some more of a call's arguments."""
+        if self.kind == "action":
+            self.keep(arguments)
+            return b""
+        text = arguments if self._input is None else self._input.grow(arguments)
+        return self.grow(text) if text else b""
+
+    def _grown(self, text: str, logprobs: list[LogprobWire], number: int) -> GrownEvent:
+        return GrownEvent(
+            type=f"response.{self._form.stem}.delta",
+            item_id=self._id,
+            output_index=self._place,
+            logprobs=logprobs if self.kind == "message" else UNSET,
+            delta=text,
+            sequence_number=number,
+            **self._index,
+        )
+
+    def closing(self, status: Progress) -> Iterator[bytes]:
+        """It is over, and this is all of it."""
+        if self._input is not None and (left := self._input.finish()):
+            yield self.grow(left)
+        text = "".join(self._texts)
+        if self.kind == "action":
+            yield from self._commands()
+        else:
+            yield event(self._whole(text))
+        if self._form.part:
+            yield self._part_event("done", text)
+        yield self._item_event("done", self.item(status))
+
+    def _whole(self, text: str) -> WholeEvent:
+        is_call = self._call is not None
+        return WholeEvent(
+            type=f"response.{self._form.stem}.done",
+            item_id=self._id,
+            output_index=self._place,
+            logprobs=self._logprobs if self.kind == "message" else UNSET,
+            text=UNSET if is_call else text,
+            name=self._offered.name if self.kind == "call" else UNSET,
+            arguments=text or "{}" if self.kind == "call" else UNSET,
+            input=text if self.kind == "custom" else UNSET,
+            sequence_number=self._numbers.take(),
+            **self._index,
+        )
+
+    def _item_event(self, what: str, item: OutputItem) -> bytes:
+        return event(
+            ItemEvent(
+                type=f"response.output_item.{what}",
+                output_index=self._place,
+                item=item,
+                sequence_number=self._numbers.take(),
+            )
+        )
+
+    def _part_event(self, what: str, text: str) -> bytes:
+        return event(
+            PartEvent(
+                type=f"response.{self._form.part}.{what}",
+                item_id=self._id,
+                output_index=self._place,
+                part=self._part(text),
+                sequence_number=self._numbers.take(),
+                **self._index,
+            )
+        )
+
+    def _part(self, text: str) -> OutputText | ReasoningText | SummaryText:
+        match self.kind:
+            case "reasoning":
+                return ReasoningText(text)
+            case "summary":
+                return SummaryText(text)
+            case _:
+                return self._output_text(text)
+
+    def _output_text(self, text: str) -> OutputText:
+        return OutputText(text=text, logprobs=tuple(self._logprobs) if text else ())
+
+    def item(self, status: Progress) -> OutputItem:
+        """As it is now; without its text while it is in progress."""
+        text = "" if status == "in_progress" else "".join(self._texts)
+        if self._call is not None:
+            return self._called(self._call.id, text, status)
+        if self.kind == "message":
+            content = () if status == "in_progress" else (self._output_text(text),)
+            return MessageItem(id=self._id, status=status, content=content)
+        return self._reasoning(text, status)
+
+    def _called(self, call_id: str, text: str, status: Progress) -> OutputItem:
+        tool = self._offered
+        named: dict[str, Any] = {"name": tool.name, "namespace": tool.namespace or UNSET}
+        known: dict[str, Any] = {"id": self._id, "call_id": call_id, "status": status}
+        match tool.kind:
+            case "custom":
+                return CustomItem(input=text, **named, **known)
+            case "shell":
+                return ShellItem(action=shell_action(text), **known)
+            case "local_shell":
+                return LocalShellItem(action=local_action(text), **known)
+            case "apply_patch":
+                return PatchItem(operation=patch_operation(text), **known)
+            case "tool_search":
+                return SearchItem(arguments=arguments_of(text), **known)
+        arguments = text if status == "in_progress" else text or "{}"
+        return CallItem(arguments=arguments, **named, **known)
+
+    def _commands(self) -> Iterator[bytes]:
+        """Each command of a shell call."""
+        item = self.item("completed")
+        if not isinstance(item, ShellItem):
+            return
+        for k, command in enumerate(item.action["commands"]):
+            for what, fields in (
+                ("added", {"command": ""}),
+                ("delta", {"delta": command}),
+                ("done", {"command": command}),
+            ):
+                yield event(
+                    CommandEvent(
+                        type=f"response.shell_call_command.{what}",
+                        output_index=self._place,
+                        command_index=k,
+                        sequence_number=self._numbers.take(),
+                        **fields,
+                    )
+                )
+
+    def _reasoning(self, text: str, status: Progress) -> ReasoningItem:
+        is_over = status != "in_progress"
+        content = packed(text) if self._packs and is_over else UNSET
+        if self.kind == "summary":
+            summary = (SummaryText(text),) if is_over else ()
+            return ReasoningItem(
+                id=self._id, status=status, summary=summary, encrypted_content=content
+            )
+        thought = (ReasoningText(text),) if is_over else ()
+        return ReasoningItem(id=self._id, status=status, content=thought, encrypted_content=content)
+
+
+def kind_of(offered: Offered | None) -> Kind:
+    """What a call of such a tool is; None: the tool is unknown."""
+    match offered:
+        case Offered(kind="custom"):
+            return "custom"
+        case None | Offered(kind="function"):
+            return "call"
+    return "action"
+
+
+def _logprob(one: TokenLogprob) -> LogprobWire:
+    others = tuple(CandidateWire(*_candidate(other)) for other in one.top)
+    return LogprobWire(*_candidate(one.chosen), top_logprobs=others)
+
+
+def _candidate(one: Candidate) -> tuple[str, tuple[int, ...], float]:
+    return one.text.decode(errors="replace"), tuple(one.text), max(one.logprob, -1e9)

@@ -1,0 +1,65 @@
+"""A client's Lark grammar is read whole, or it is said what of it can't be."""
+
+import pytest
+
+from gateway.constraints.lark_reading import (
+    Name,
+    Text,
+    UnreadableGrammar,
+    is_deterministic,
+    read_lark,
+    read_regex,
+)
+from tests.patches import GRAMMAR
+
+
+def test_rules_terminals_and_imports_are_read() -> None:
+    read = read_lark(GRAMMAR)
+    assert read.definitions["deleted"] == (Text("*** Delete File: "), Name("PATH"), Name("LF"))
+    assert {"start", "change", "TEXT", "LF"} <= set(read.definitions)
+
+
+def test_what_means_nothing_for_a_text_is_passed_over() -> None:
+    plain = read_lark('start: (a)? b{2,3}\na: "x"\nb: "y"i')
+    dressed = read_lark('// a comment\n?start: [a] b~2..3 -> tree\n!a: "x" # more\n\n b: "y"i')
+    assert dressed == plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start[lazy]: "a"',
+        "start: <|end|>",
+        "start: @other",
+        "start: A & B\nA: /a/\nB: /b/",
+        "start: A\nA: ~/a/",
+        "%import python.NAME\nstart: NAME",
+        "start: /a*?/",
+        "start: /^a$/",
+        "start: /(?=a)b/",
+        'begin: "a"',
+        f"start: /{'(' * 100}a{')' * 100}/",
+        f"start: /{'a' * 5000}/",
+    ],
+)
+def test_what_can_not_be_written_in_another_alphabet_is_said(text: str) -> None:
+    with pytest.raises(UnreadableGrammar):
+        read_lark(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_one"),
+    [
+        (r"[^\n]*", True),
+        (r"(\r?\n)+", True),
+        (r'"([^"\\\n]|\\[^\n])*"', True),
+        (r"(a|b)*c", True),
+        (r".*foo", False),
+        (r"a?a", False),
+        (r"(ab|ac)", False),
+        (r"(?i:a)A", True),
+        (r"(?i:a*)A", False),
+    ],
+)
+def test_only_what_one_character_decides_is_deterministic(pattern: str, is_one: bool) -> None:
+    assert is_deterministic(read_regex(pattern)) is is_one
