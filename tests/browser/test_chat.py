@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import reports
-from tests.browser.conftest import OpenPage, Stand
+from tests.browser.conftest import SHOTS, OpenPage, Stand
 from tests.browser.standin import StandIn
 from tests.hang import HANG
 
@@ -35,6 +35,29 @@ def say(page: Page, text: str) -> Locator:
     last = page.locator(".answer").last
     last.get_by_label("What was sent").wait_for()
     return last
+
+
+FORMULAS = r"""The root is $x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}$, \(e^{i\pi} = -1\).
+
+$$
+\sum_{n=1}^\infty \frac{1}{n^2}
+= \frac{\pi^2}{6}
+$$
+
+It costs $5 or $10, `$x$` is code, and $\nothing{$ is none. \[ a + b \]
+"""
+
+
+def test_formulas_are_set_as_soon_as_they_are_whole(stand: Stand, open_page: OpenPage) -> None:
+    answer = say(open_page(stand(answers={CHAT: reports.answer(FORMULAS)}).url), "Root?")
+    expect(answer.locator("math")).to_have_count(4)
+    expect(answer.locator("math mfrac msqrt")).to_be_visible()
+    expect(answer.locator(".formula-alone math[display=block]")).to_have_count(2)
+    expect(answer.locator("math munderover")).to_be_visible()
+    for text in ("It costs $5 or $10", "$x$ is code", r"$\nothing{$ is none"):
+        expect(answer).to_contain_text(text)
+    expect(answer).not_to_contain_text("frac")
+    answer.screenshot(path=SHOTS / "formulas.png")
 
 
 def bodies(server: StandIn) -> list[Any]:

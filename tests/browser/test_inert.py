@@ -34,9 +34,19 @@ ATTACKS = [
     "| a | <img src=x onerror=hit()> |\n|---|---|\n| b | [c](vbscript:hit()) |",
     "- [x] <input onfocus=hit() autofocus>",
     "${hit()} {{constructor.constructor('hit()')()}}",
+    r"$\href{javascript:hit()}{x}$ and $$\includegraphics{https://evil.example/pixel.png}$$",
+    r"\(\text{<img src=x onerror=hit()>}\) and $\style{background:url(https://evil.example)}{x}$",
+    r"$$\def\a{\a\a}\a$$ and \[\rule{99999em}{99999em}\]",
     "\u202ehit\u0000\ufeff<img/src=x/onerror=hit()>",
 ]  # fmt: skip
 GUARD = "window.hits = 0; window.hit = () => { window.hits += 1; };"
+# Formulas alone have MathML, and it leads nowhere.
+MATHS = (
+    "math:not(:is(.formula, .formula-alone) > math)",
+    "math [href]",
+    "math :is(a, img, svg)",
+    "math [style]",
+)
 SAFE = {"http:", "https:", "mailto:"}
 
 
@@ -44,7 +54,7 @@ def untouched(page: Page) -> None:
     """Nothing ran, nothing that could run or ask somebody is in the document."""
     assert page.evaluate("window.hits") == 0
     root = "#app"
-    for name in ("script", "iframe", "style", "form[action]", "object", "math", "base", "meta"):
+    for name in ("script", "iframe", "style", "form[action]", "object", "base", "meta", *MATHS):
         assert page.locator(f"{root} {name}").count() == 0, name
     handlers = """[...document.querySelectorAll('#app *')].flatMap(it => [...it.attributes])
         .filter(it => it.name.startsWith('on') || it.name === 'srcdoc').length"""

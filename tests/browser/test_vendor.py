@@ -43,8 +43,8 @@ def test_a_library_that_was_touched_is_found(tmp_path: Path) -> None:
     assert checked.returncode == 1
     assert re.findall(r"^[\w.]+", checked.stdout, re.MULTILINE) == [
         "more.js",
-        "preact.js",
         "marked.js",
+        "preact.js",
     ]
 
 

@@ -37,6 +37,32 @@ marked.use({
   },
 });
 
+// Formulas as models write them: $…$ and \(…\) in a line, $$…$$ and \[…\] for themselves. A price is none: "$5 or $10".
+const IN_A_LINE = /^\$(?![\s$])[^$`\n]{1,2000}?(?<!\s)\$(?!\d)|^\\\([^\n]{1,2000}?\\\)/;
+const ENDS = /^(?:\$\$?|\\[([])|(?:\$\$?|\\[)\]])$/g;
+const ALONE = /^(?:\$\$[^$]{1,2000}?\$\$|\\\[[^]{1,2000}?\\\])/;
+
+function formula(name, level, rule, kind) {
+  return {
+    name,
+    level,
+    start: level === "inline" ? (text) => /\$|\\[([]/.exec(text)?.index : undefined,
+    tokenizer(text) {
+      const found = rule.exec(text);
+      return found ? { type: name, raw: found[0] } : undefined;
+    },
+    renderer: ({ raw }) => `<span class="${kind}">${escaped(raw)}</span>`,
+  };
+}
+
+marked.use({
+  extensions: [
+    formula("formula", "inline", IN_A_LINE, "formula"),
+    formula("displayed", "inline", ALONE, "formula-alone"),
+    formula("block", "block", ALONE, "formula-alone"),
+  ],
+});
+
 const ALLOWED = {
   ALLOWED_TAGS: ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code", "em", "strong", "del", "a",
     "table", "thead", "tbody", "tr", "th", "td", "input", "div", "span"],
@@ -45,7 +71,7 @@ const ALLOWED = {
 };
 // Of classes only those that this module writes, of inputs only boxes that can't be ticked.
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
-  const allowed = /^(snippet|snippet-head|table-frame|language-[\w+#-]{1,20}|hljs-[\w -]{1,60})$/;
+  const allowed = /^(snippet|snippet-head|table-frame|formula|formula-alone|language-[\w+#-]{1,20}|hljs-[\w -]{1,60}|(?:tml-[\w-]{1,20}|math(?:cal|scr))(?: tml-[\w-]{1,20}){0,3})$/;
   if (node.hasAttribute("class") && !allowed.test(node.getAttribute("class"))) node.removeAttribute("class");
   if (node.nodeName === "A") {
     node.setAttribute("target", "_blank");
@@ -154,6 +180,7 @@ export class MarkdownWriter {
     block.append(...content);
     this.element.insertBefore(block, this.tail);
     for (const snippet of block.querySelectorAll(".snippet")) finish(snippet);
+    for (const formula of block.querySelectorAll(".formula, .formula-alone")) seen.observe(formula);
   }
 }
 
@@ -182,12 +209,13 @@ function finish(snippet) {
 const LANGUAGE = /language-([\w+#-]+)/;
 let highlighting = null;
 
-/** Code is coloured when it is about to be looked at: an answer may have thousands of blocks. */
+/** Code is coloured, and a formula set, when it is about to be looked at: an answer may have thousands of them. */
 const seen = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     seen.unobserve(target);
-    colour(target.querySelector("code"));
+    if (target.matches(".snippet")) colour(target.querySelector("code"));
+    else typeset(target);
   }
 }, { rootMargin: "600px" });
 
@@ -200,6 +228,29 @@ async function colour(code) {
   const marks = hljs.highlight(code.textContent, { language: name, ignoreIllegals: true }).value;
   const clean = DOMPurify.sanitize(marks, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true });
   code.replaceChildren(clean);
+}
+
+const MATHML = { USE_PROFILES: { mathMl: true }, FORBID_ATTR: ["href", "style"], RETURN_DOM_FRAGMENT: true };
+let typesetting = null;
+
+async function typesetter() {
+  const module = await import("../vendor/temml.js");
+  const style = document.createElement("link");
+  Object.assign(style, { rel: "stylesheet", href: new URL("../vendor/temml.css", import.meta.url).href });
+  document.head.prepend(style);
+  return module.default;
+}
+
+/** A formula from TeX to MathML; what is no TeX stays as it is written. */
+async function typeset(element) {
+  typesetting ??= typesetter();
+  const temml = await typesetting.catch(() => { typesetting = null; }); // it is asked for again with the next formula
+  const displayMode = element.matches(".formula-alone");
+  try {
+    const marks = temml.renderToString(element.textContent.replace(ENDS, ""), { displayMode, throwOnError: true, trust: false, maxSize: [20, 20], maxExpand: 200 });
+    // The page's policy forbids inline styles, and reports each that is only read.
+    element.replaceChildren(DOMPurify.sanitize(marks.replace(/ style="[^"]*"/g, ""), MATHML));
+  } catch { /* its text is shown */ }
 }
 
 /** A text of a model. @param {{text: string, isWhole: boolean}} props */
