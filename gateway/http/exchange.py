@@ -128,6 +128,13 @@ def about(done: Done) -> dict[str, str]:
     return {name: value for name, says in HEADERS.items() if (value := says(done))}
 
 
+def not_applied(done: Done) -> Mapping[str, str]:
+    """What the headers say is not applied, or not wholly."""
+    said = about(done)
+    names = ("ignored", "relaxed")
+    return {name: said[header] for name in names if (header := f"x-roundhouse-{name}") in said}
+
+
 def left(account: RequestRecord, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
     """The headers of what the key has left; none where it has no limits."""
     if account.access.limits == UNLIMITED:
@@ -240,7 +247,7 @@ class Exchange(Generic[Wanted]):
             events.wait(news)
 
         async with self._open_answer(traced(self._account, self._call, waits)) as answer:
-            self._account.answered_by(answer)
+            self._account.answered_by(answer, not_applied(answer))
             reply = self._reply_to(answer)
             rates = left(self._account, self._options.rates)
             await self._introduce(events, {**about(answer), **rates})
@@ -270,7 +277,7 @@ class Exchange(Generic[Wanted]):
     async def _whole_answer(self) -> Plain:
         call = traced(self._account, self._call, self._account.waits)
         async with self._open_answer(call) as answer:
-            self._account.answered_by(answer)
+            self._account.answered_by(answer, not_applied(answer))
             reply = self._reply_to(answer)
             async for deltas in answer.batches():
                 self._account.delta()
@@ -321,7 +328,7 @@ class EncodingResponse(Generic[Wanted]):
             with self._account.kept(self._call.request):
                 call = traced(self._account, self._call, self._account.waits)
                 encoded = await self._encode(call)
-                self._account.answered_by(encoded)
+                self._account.answered_by(encoded, not_applied(encoded))
                 body = await self._written(encoded)
             response = Plain(body, headers={**about(encoded), **left(self._account)})
             await response(scope, receive, send)

@@ -300,6 +300,9 @@ class Books(msgspec.Struct, frozen=True):
     tracing: Tracing | None = None
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 class RequestRecord:
     """One request's, reported exactly once."""
 
@@ -336,6 +339,7 @@ class RequestRecord:
         self._scope: anyio.CancelScope | None = None
         self._news: Waiting | None = None
         self._prompt: str | None = None
+        self._not_applied: Mapping[str, str] = NOTHING
         self._report: RequestReport | None = None
 
     @contextmanager
@@ -409,9 +413,12 @@ class RequestRecord:
         self._activity.moved(self._number)
         log.debug("request waits", request=self.request, stage=news.stage, position=news.position)
 
-    def answered_by(self, answer: AnswerUnderWay) -> None:
-        """Now it is known which model answers."""
+    def answered_by(self, answer: AnswerUnderWay, not_applied: Mapping[str, str] = NOTHING) -> None:
+        """Now it is known which model answers. `not_applied`: for the log, since few clients show
+        headers.
+        """
         self._answer = answer
+        self._not_applied = not_applied
         self._model = answer.model
         if self._shows_prompt:
             self._prompt = answer.prompt_ending(SHOWN)
@@ -463,10 +470,11 @@ class RequestRecord:
 
     def _log(self, report: RequestReport) -> None:
         """In the request's line; in one of its own where that is written already."""
+        fields = {**_fields(report), **self._not_applied}
         if self._line.is_open:
-            self._line.add(_fields(report))
+            self._line.add(fields)
         else:
-            log.info("answered", request=self.request, key=self.access.label, **_fields(report))
+            log.info("answered", request=self.request, key=self.access.label, **fields)
 
     def standing(self) -> RequestStanding:
         """As it is now."""

@@ -58,8 +58,13 @@ from gateway.usage import UsageBook
 
 T = TypeVar("T")
 
-# What clients call conversations in: llama-server's, and Codex'.
-CONVERSATION_HEADERS = ("x-conversation-id", "session_id", "x-session-id")
+# What clients call conversations in: llama-server's, Codex', OpenCode's and Claude Code's.
+CONVERSATION_HEADERS = (
+    "x-conversation-id",
+    "session_id",
+    "x-session-id",
+    "x-claude-code-session-id",
+)
 LONGEST_CONVERSATION = 256  # characters
 LONG_BODY = 64 << 10  # bytes; read in about a millisecond
 

@@ -68,6 +68,15 @@ def test_an_answer_is_one_line_with_the_id_that_its_client_has(
     assert [one["event"] for one in lines if one["event"] != "audit"] == ["request"]
 
 
+def test_what_is_not_applied_is_in_the_line(server: Served) -> None:
+    tools = [{"type": "web_search_20260318", "name": "web_search"}]
+    body = {"model": "demo", "max_tokens": 4, "messages": HELLO, "tools": tools}
+    answer = server.client.post("/v1/messages", json=body, headers=key(USER))
+    said = answer.headers["x-roundhouse-ignored"]
+    assert said.startswith("tools[0].web_search_20260318")
+    assert line(server, answer.headers["x-request-id"])["ignored"] == said
+
+
 @pytest.mark.parametrize(
     ("path", "content", "status", "outcome"),
     [
