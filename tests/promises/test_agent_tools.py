@@ -3,6 +3,8 @@ the tools that OpenAI runs.
 """
 
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -10,7 +12,7 @@ import pytest
 
 import bundled
 from tests.patches import NOTATION, SHORT
-from tests.served import Serve, Served, served
+from tests.served import Serve, Served, scripted, served
 
 FORMAT = {"type": "grammar", "syntax": "lark", "definition": SHORT}
 PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": FORMAT}
@@ -36,12 +38,15 @@ def responded(api: openai.OpenAI, seed: int) -> str | None:
         tools=[PATCH],
         tool_choice={"type": "custom", "name": "apply_patch"},
         max_output_tokens=600,
+        reasoning={"effort": "none"},
         temperature=1.5,
         extra_body={"seed": seed},
     )
     item = answer.output[-1]
+    if answer.status != "completed":
+        return None
     assert item.type == "custom_tool_call", item
-    return item.input if answer.status == "completed" else None
+    return item.input
 
 
 def test_a_custom_tool_is_held_to_its_grammar_in_a_stream(server: Served) -> None:
@@ -53,6 +58,7 @@ def test_a_custom_tool_is_held_to_its_grammar_in_a_stream(server: Served) -> Non
             tools=[PATCH],
             tool_choice={"type": "custom", "name": "apply_patch"},
             max_output_tokens=600,
+            reasoning={"effort": "none"},
             temperature=1.5,
             extra_body={"seed": seed},
         ) as stream:
@@ -102,6 +108,29 @@ def test_what_openai_runs_is_left_out_and_said(server: Served) -> None:
     assert raw.parse().metadata == {"roundhouse_left_out": "web_search"}
 
 
+def test_a_conversation_goes_on_from_its_summary(tmp_path: Path, serve: Serve) -> None:
+    lines = [
+        {"when": "Write the summary only", "say": "It is about cats."},
+        {"when": "It is about cats.", "say": "Seen."},
+        {"say": "Not seen."},
+    ]
+    server = serve({"models": [scripted(tmp_path, "m", lines=lines)]})
+    long = [{"role": "user", "content": "Cats?"}, {"role": "assistant", "content": "Cats." * 50}]
+    asked: Any = {"model": "m", "input": [*long, {"role": "user", "content": "And dogs?"}]}
+    with client(server) as api:
+        short = api.responses.compact(**asked)
+        assert [item.type for item in short.output] == ["message", "message", "compaction"]
+        items: Any = [item.model_dump(exclude_none=True, warnings=False) for item in short.output]
+        more = [*items, {"role": "user", "content": "Go on."}]
+        assert api.responses.create(model="m", input=more).output_text == "Seen."
+        compacting: Any = [{"type": "compaction", "compact_threshold": 100}]
+        assert api.responses.create(**asked).output_text == "Not seen."
+        with api.responses.stream(**asked, context_management=compacting) as stream:
+            final = stream.until_done().get_final_response()
+        assert [item.type for item in final.output] == ["compaction", "message"]
+        assert final.output_text == "Seen."
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["llamacpp", "transformers"])
 def test_two_hundred_patches_at_a_high_temperature_all_parse(serve: Serve, engine: str) -> None:
@@ -109,11 +138,8 @@ def test_two_hundred_patches_at_a_high_temperature_all_parse(serve: Serve, engin
     server = serve({"models": [{"name": "tiny", "path": str(path)}]})
     with client(server) as api:
         said = (responded(api, seed) for seed in range(10 * ENOUGH))
-        whole: list[str] = []
-        for text in said:
-            whole += [] if text is None else [text]
-            if len(whole) == ENOUGH:
-                break
+        found = (text for text in said if text is not None)
+        whole = list(islice(found, ENOUGH))
     assert len(whole) == ENOUGH
     assert not [text for text in whole if not NOTATION.fullmatch(text)]
     assert len(set(whole)) > ENOUGH // 2

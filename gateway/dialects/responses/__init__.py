@@ -4,9 +4,18 @@ Pure: bytes in, structs out (`read_response`); events in, bytes out (`ResponsesR
 """
 
 from gateway.dialects.dialect import Dialect
+from gateway.dialects.responses.compaction import CompactReply, summary_asked, summary_of
 from gateway.dialects.responses.reply import ResponsesReply
 from gateway.dialects.responses.request import ResponsesExchange, read_response
 
 DIALECT = Dialect(name="Responses", tag="OpenAI, responses")
 
-__all__ = ["DIALECT", "ResponsesExchange", "ResponsesReply", "read_response"]
+__all__ = [
+    "DIALECT",
+    "CompactReply",
+    "ResponsesExchange",
+    "ResponsesReply",
+    "read_response",
+    "summary_asked",
+    "summary_of",
+]

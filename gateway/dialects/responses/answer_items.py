@@ -152,8 +152,16 @@ class SearchItem(
     status: Progress
 
 
+class CompactionItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="compaction"):
+    """A summary of what came before; `encrypted_content` is packed, see `items`."""
+
+    id: str
+    encrypted_content: str
+
+
 OutputItem: TypeAlias = (
     MessageItem
+    | CompactionItem
     | ReasoningItem
     | CallItem
     | CustomItem

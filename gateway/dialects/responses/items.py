@@ -21,7 +21,7 @@ from binascii import Error
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -124,6 +124,13 @@ class ConversationWire(msgspec.Struct, frozen=True):
     id: str
 
 
+class ManagementWire(msgspec.Struct, frozen=True):
+    """A summary takes the place of the conversation where that is longer than so many tokens."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1)] | None = None
+
+
 class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     """All of a body but the sampling parameters."""
 
@@ -147,6 +154,7 @@ class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | ConversationWire | None = None
     stop: str | list[str] = []  # ours, as `keep_alive`
     keep_alive: float | str | None = None
+    context_management: list[ManagementWire] = []
 
 
 def is_plain(item: Item) -> bool:
@@ -238,6 +246,26 @@ def read_items(
         else:
             turns.say(_message(fields, wire))
     return turns.messages()
+
+
+def since_compaction(items: Sequence[Item]) -> list[Item]:
+    """`items` without what the last compaction stands for: before it only what users said, and what
+    says something of the request, remains. One that was packed elsewhere stands for nothing here.
+    """
+    places = [
+        k for k, item in enumerate(items)
+        if item.get("type") == "compaction" and _summary(item) is not None
+    ]  # fmt: skip
+    if not places:
+        return list(items)
+    before = [item for item in items[: places[-1]] if _outlives(item)]
+    return [*before, *items[places[-1] :]]
+
+
+def _outlives(item: Item) -> bool:
+    kind = item.get("type", "message")
+    is_said = kind == "message" and item.get("role") in ("user", "system", "developer")
+    return is_said or kind in ("additional_tools", "tool_search_output")
 
 
 class _Turns:

@@ -11,7 +11,9 @@ from msgspec import UNSET, UnsetType
 from backends.protocol import TokenLogprob
 from gateway.dialects.dialect import body
 from gateway.dialects.responses.answer_items import (
+    CompactionItem,
     GrowingItem,
+    ItemEvent,
     Kind,
     Numbers,
     OutputItem,
@@ -19,6 +21,7 @@ from gateway.dialects.responses.answer_items import (
     event,
     kind_of,
 )
+from gateway.dialects.responses.items import packed
 from gateway.dialects.responses.request import ResponsesExchange
 from gateway.errors import GatewayError
 from gateway.events import (
@@ -168,7 +171,25 @@ class ResponsesReply:
         created = b"" if self._is_open else self._life("created")
         self._is_open = True
         self._wire = msgspec.structs.replace(self._wire, status="in_progress")
-        return created + self._life("in_progress")
+        return created + self._life("in_progress") + b"".join(map(self._compacting, self._done))
+
+    def compacted(self, summary: str) -> None:
+        """It begins with a summary of what came before, which its model was given instead."""
+        item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=packed(summary))
+        self._done.insert(0, item)
+
+    def _compacting(self, item: OutputItem) -> bytes:
+        return b"".join(
+            event(
+                ItemEvent(
+                    type=f"response.output_item.{what}",
+                    output_index=0,
+                    item=item,
+                    sequence_number=self._numbers.take(),
+                )
+            )
+            for what in ("added", "done")
+        )
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of it."""
@@ -289,7 +310,7 @@ class ResponsesReply:
             status=status,
             incomplete_details=self._reason,
             output=tuple(self._done),
-            usage=_usage(usage),
+            usage=usage_wire(usage),
         )
 
     def _life(self, name: str) -> bytes:
@@ -338,7 +359,8 @@ def _metadata(given: Mapping[str, str], left_out: Sequence[str]) -> Mapping[str,
     return {**given, LEFT_OUT: ", ".join(left_out)[:512]} if left_out else given
 
 
-def _usage(usage: Usage) -> UsageWire:
+def usage_wire(usage: Usage) -> UsageWire:
+    """The usage of an answer."""
     return UsageWire(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputDetails(usage.cached_tokens),

@@ -21,8 +21,10 @@ from gateway.dialects.responses.items import (
     as_items,
     is_plain,
     is_reference,
+    packed,
     read_items,
     resolved,
+    since_compaction,
     unpacked,
 )
 from gateway.dialects.responses.tools import Toolbox, Tools
@@ -54,6 +56,7 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     request: ChatRequest  # of `items`, and of what came before once that is known
     items: tuple[Item, ...]
+    whole: tuple[Item, ...] = ()  # with what came before, once that is known
     toolbox: Toolbox
     tools: Tools = Tools()  # as `items` and what came before open them
     unapplied: tuple[Unapplied, ...] = ()  # of all but the tools
@@ -67,24 +70,38 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     packs_reasoning: bool = False  # and once more for the client to carry, see `encrypted_content`
     previous: str | None = None
     conversation: str | None = None
+    compacts: bool = False  # an item says so
+    compact_threshold: int | None = None  # or that the prompt has more tokens
 
     def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
         """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
         items = resolved(self.items, found)
         return msgspec.structs.replace(self, items=items).after(())
 
+    def compacted(self, summary: str) -> ChatRequest:
+        """The request with `summary` in place of all but what users said."""
+        packed_ = {"type": "compaction", "encrypted_content": packed(summary)}
+        said = [item for item in self.whole if item.get("type") != "compaction_trigger"]
+        last = len(said)
+        while last and said[last - 1].get("role") == "user":
+            last -= 1
+        return self._asking([*said[:last], packed_, *said[last:]])
+
     def after(self, history: Sequence[Item]) -> "ResponsesExchange":
         """The same, with the whole request: `history` before its items."""
         items = [*history, *self.items]
         tools = self.toolbox.opened(items)
         return msgspec.structs.replace(
-            self, tools=tools, request=with_tools(self._asking(items), tools, self.unapplied)
+            self,
+            whole=tuple(items),
+            tools=tools,
+            request=with_tools(self._asking(items), tools, self.unapplied),
         )
 
     def _asking(self, items: Sequence[Item]) -> ChatRequest:
         return msgspec.structs.replace(
             self.request,
-            messages=(*_system(self.instructions), *read_items(items)),
+            messages=(*_system(self.instructions), *read_items(since_compaction(items))),
             continue_final=_breaks_off(items),
         )
 
@@ -111,7 +128,10 @@ def read_response(body: bytes) -> ResponsesExchange:
     unapplied = tuple(_unapplied(fields, wire, items))
     request = ChatRequest(
         model=wire.model,
-        messages=(*_system(wire.instructions), *read_items(items, passing=is_reference)),
+        messages=(
+            *_system(wire.instructions),
+            *read_items(since_compaction(items), passing=is_reference),
+        ),
         answering=_answering(fields, wire),
         parallel_tool_calls=wire.parallel_tool_calls,
         thinking=_thinking(wire),
@@ -121,6 +141,7 @@ def read_response(body: bytes) -> ResponsesExchange:
     return ResponsesExchange(
         request=with_tools(request, tools, unapplied),
         items=tuple(items),
+        whole=tuple(items),
         toolbox=toolbox,
         tools=tools,
         unapplied=unapplied,
@@ -134,6 +155,11 @@ def read_response(body: bytes) -> ResponsesExchange:
         packs_reasoning=PACKED in wire.include,
         previous=wire.previous_response_id,
         conversation=_conversation(wire),
+        compacts=any(item.get("type") == "compaction_trigger" for item in items),
+        compact_threshold=next(
+            (each.compact_threshold for each in wire.context_management if each.compact_threshold),
+            None,
+        ),
     )
 
 

@@ -26,8 +26,15 @@ from gateway.dialects.responses.answer_items import (
     PartEvent,
     WholeEvent,
 )
+from gateway.dialects.responses.compaction import CompactedWire
 from gateway.dialects.responses.reply import Lifecycle, ResponseWire
-from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
+from gateway.errors import (
+    ContextLengthExceeded,
+    GatewayError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+)
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
@@ -86,9 +93,25 @@ class _Making:
             WireOptions(quiet=quiet, keep=None if in_background else self.keep),
         )
 
-    def _opened(self, call: Call[ChatRequest]) -> AbstractAsyncContextManager[Answer]:
+    @asynccontextmanager
+    async def _opened(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
         chat = self.services.pipeline.chat
-        return _truncating(chat, call) if self.exchange.truncates else chat(call)
+        if await self._is_long(call):
+            summary = await _summary(chat, call)
+            self.reply.compacted(summary)
+            call = call.of(self.exchange.compacted(summary))
+        opened = _truncating(chat, call) if self.exchange.truncates else chat(call)
+        async with opened as answer:
+            yield answer
+
+    async def _is_long(self, call: Call[ChatRequest]) -> bool:
+        """The conversation is to be made shorter first."""
+        threshold = self.exchange.compact_threshold
+        if self.exchange.compacts or threshold is None:
+            return self.exchange.compacts
+        request, tokenizers = call.request, self.services.tokenizers
+        count = await tokenizers.count_chat(request.model, request, self.access, call.caller)
+        return count > threshold
 
     async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
         """In the store, and at the end of its conversation once it is over."""
@@ -139,6 +162,27 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
         )
 
     return WholeErrand(whole)
+
+
+@post(["/v1/responses/compact", "/responses/compact"], access="user")
+async def compact(request: AnyRequest, services: Services) -> ASGIApp:
+    """Make a conversation shorter: what users said, and the model's summary of all."""
+    read = await _read(request, services, request.auth)
+    exchange = await _asked(request, services, request.auth, read)
+    name = fresh_id()
+    reply = responses.CompactReply(
+        exchange.whole, id=f"resp_{name}", created=int(time.time()), new_id=items.numbered(name)
+    )
+    call = call_of(request, responses.summary_asked(exchange.request), exchange.conversation or "")
+    return Exchange(
+        services.pipeline.chat,
+        call,
+        lambda _answer: reply,
+        services.failed(request.auth, reply.failed),
+        services.account("responses", call.request.model, line_of(request), request.auth),
+        replace(exchange, stream=False),
+        WireOptions(quiet=services.config.server.comment_after),
+    )
 
 
 async def _read(
@@ -193,6 +237,18 @@ async def _talk(services: Services, access: Access, name: str, room: Room) -> Se
         message = f"conversation: Conversation {name!r:.80} not found."
         raise NotFound(message, param="conversation")
     return [b"[" + b",".join(one.item for one in found) + b"]"]
+
+
+async def _summary(
+    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
+    call: Call[ChatRequest],
+) -> str:
+    """The model's own, of the whole conversation. Raises GatewayError."""
+    async with chat(call.of(responses.summary_asked(call.request))) as answer:
+        said = [delta async for deltas in answer.batches() for delta in deltas]
+    if not (summary := responses.summary_of(said)):
+        raise InternalError("The model wrote no summary.")
+    return summary
 
 
 @asynccontextmanager
@@ -390,6 +446,11 @@ ROUTES: Routes = {
     input_tokens: Described(
         takes=RESPONSE,
         gives=(stored.InputTokens,),
+        examples={"A question": {"model": DEFAULT, "input": "Say hello."}},
+    ),
+    compact: Described(
+        takes=RESPONSE,
+        gives=(CompactedWire,),
         examples={"A question": {"model": DEFAULT, "input": "Say hello."}},
     ),
     cancel: Described(gives=(ResponseWire,)),

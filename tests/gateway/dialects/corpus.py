@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
             fields = {
                 field.name: plain(getattr(value, field.name))
                 for field in msgspec.structs.fields(value)
-                if field.name != "toolbox"  # what `tools` comes from
+                if field.name not in ("toolbox", "whole")  # what `tools` and `request` come from
                 and getattr(value, field.name) != _default(field)
             }
             kind = type(value).__name__

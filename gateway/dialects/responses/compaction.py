@@ -1,0 +1,115 @@
+"""Compaction: a conversation whose earlier part is a summary. How it is asked for, and its body.
+
+The summary is the model's own. It stands packed in an item of type `compaction`, as reasoning does
+in `encrypted_content`: not secret, but all in one place, so that nothing has to be stored. What
+users said stays as it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.dialect import body
+from gateway.dialects.responses.answer_items import CompactionItem
+from gateway.dialects.responses.items import Item, kept, packed
+from gateway.dialects.responses.reply import UsageWire, usage_wire
+from gateway.errors import GatewayError, InternalError
+from gateway.events import Content, Delta, Usage
+from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
+
+LONGEST_SUMMARY = 4_096  # tokens
+PROMPT = """\
+This conversation is about to be continued by someone who only sees what the user said, and a
+summary that you write now. Say in it what was found out and decided, what was done so far with the
+names of files, functions and commands that matter, what failed and why, and what is left to do.
+Write the summary only."""
+
+
+class CompactedWire(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="response.compaction"
+):
+    """A conversation made shorter: what users said, and a summary of all."""
+
+    id: str
+    created_at: int
+    output: Sequence[Any]
+    usage: UsageWire
+
+
+def summary_asked(request: ChatRequest) -> ChatRequest:
+    """The request for a summary of what `request` would go on with."""
+    question = Message(role="user", parts=(TextPart(PROMPT),))
+    asked = request.answering
+    return msgspec.structs.replace(
+        request,
+        messages=(*request.messages, question),
+        tools=(),
+        tool_choice="none",
+        answering=GenerationParams(
+            sampling=asked.sampling,
+            max_tokens=LONGEST_SUMMARY,
+            keep_alive=asked.keep_alive,
+            unapplied=asked.unapplied,
+            spelled=asked.spelled,
+            streamed=False,
+        ),
+        thinking=Thinking(enabled=False),
+        continue_final=False,
+    )
+
+
+def summary_of(deltas: Sequence[Delta]) -> str:
+    """What was said in them."""
+    return "".join(
+        event.text for delta in deltas for event in delta.events if isinstance(event, Content)
+    ).strip()
+
+
+class CompactReply:
+    """The body of a compaction; see `gateway.http.exchange.Reply`. It is never a stream."""
+
+    def __init__(
+        self, items: Sequence[Item], *, id: str, created: int, new_id: Callable[[], str]
+    ) -> None:
+        """`items`: the whole conversation."""
+        self._said = kept([item for item in items if is_said(item)], new_id)
+        self._id, self._created, self._new_id = id, created, new_id
+        self._deltas: list[Delta] = []
+
+    def opening(self) -> bytes:
+        """Nothing: it is no stream."""
+        return b""
+
+    def delta(self, delta: Delta) -> bytes:
+        """Nothing, as `opening`."""
+        self.add(delta)
+        return b""
+
+    def closing(self, usage: Usage) -> bytes:
+        """Nothing, as `opening`."""
+        return self.whole(usage)
+
+    def failed(self, error: GatewayError) -> bytes:
+        """Nothing, as `opening`."""
+        raise error
+
+    def add(self, delta: Delta) -> None:
+        """Some more of the summary."""
+        self._deltas.append(delta)
+
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body. Raises InternalError where the model said nothing."""
+        if not (summary := summary_of(self._deltas)):
+            raise InternalError("The model wrote no summary.")
+        item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=packed(summary))
+        output = (*self._said, item)
+        usage_ = usage_wire(usage)
+        return body(
+            CompactedWire(id=self._id, created_at=self._created, output=output, usage=usage_)
+        )
+
+
+def is_said(item: Mapping[str, Any]) -> bool:
+    """It is a message that is not the model's: a compaction leaves it as it is."""
+    return item.get("type", "message") == "message" and item.get("role") == "user"
