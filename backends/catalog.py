@@ -360,6 +360,31 @@ def renamed(option: str) -> Translation:
     return lambda value: {option: value}
 
 
+def _drafted(tokens: object) -> Mapping[str, Any]:
+    return {"draft": {"tokens": tokens}}
+
+
+def _drafting(model: object) -> Mapping[str, Any]:
+    return {"draft": {"model": model}}
+
+
+_MODES: Mapping[object, str] = {"disabled": "off", "ngram": "ngram", "model": "model"}
+
+
+def _drafting_mode(mode: object) -> Mapping[str, Any]:
+    if mode not in _MODES:
+        raise ValueError(f"the modes are {', '.join(map(str, _MODES))}")
+    return {"speculation": {"mode": _MODES[mode]}}
+
+
+# TabbyAPI's options of drafts where they are drafted by `backends.speculation`
+DRAFT_LOAD_OPTIONS: Mapping[str, Translation] = {
+    "draft_model": _drafting,
+    "draft_num_tokens": _drafted,
+    "draft_mode": _drafting_mode,
+}
+
+
 def adapters(
     paths: Mapping[str, str], scaling: Mapping[str, float] | None = None
 ) -> tuple[Adapter, ...]:

@@ -272,6 +272,17 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     def total(self) -> int:
         return self.loaded + self.snapshots
 
+    def plus(self, other: "MemoryNeed | None") -> "MemoryNeed":
+        """What both take."""
+        if other is None:
+            return self
+        return MemoryNeed(
+            weights=self.weights + other.weights,
+            cache=self.cache + other.cache,
+            engine=self.engine + other.engine,
+            snapshots=self.snapshots + other.snapshots,
+        )
+
 
 class Vectors(msgspec.Struct, frozen=True, kw_only=True):
     """What the vectors of an embedding model are. `prompts`: texts that its makers put in front of

@@ -46,10 +46,17 @@ class Mask(Protocol):
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """What may come next. `sureness`: an index of `PRIORS`, the higher the more was repeated."""
+    """What may come next. `sureness`: an index of `PRIORS`, the higher the more was repeated; of
+    each token an index of its own, where a model drafted them (`classes`).
+    """
 
     tokens: Sequence[int]
     sureness: int
+    classes: Sequence[int] = ()
+
+    def first(self, count: int) -> "Draft":
+        """No more than so many of its tokens."""
+        return Draft(self.tokens[:count], self.sureness, self.classes[:count])
 
 
 class Repetitions:
@@ -217,6 +224,10 @@ class Acceptance:
         if counts[1] > REMEMBERED:
             counts[:] = [count / 2 for count in counts]
 
+    def fade(self) -> None:
+        """Half of what is known counts no more."""
+        self._counts = [[count / 2 for count in counts] for counts in self._counts]
+
 
 GUESS = 0.1  # of a step of one token: what each further one costs, until it is measured
 FASTER, SLOWER = 0.4, 0.08  # weights of a step that took less than is known, and more
@@ -245,6 +256,11 @@ class StepCosts:
 
     def knows(self, rows: int) -> bool:
         return rows in self._known
+
+    @property
+    def known(self) -> bool:
+        """Whether any step was measured."""
+        return bool(self._rows)
 
     def of(self, rows: int) -> float:
         """Seconds; between and beyond what is known, along straight lines. At least one size must
@@ -307,6 +323,46 @@ PLAIN_FIRST = 3  # steps without drafts, of each number of jobs, before the firs
 LOOK_EVERY = 32
 
 
+class StepTerms(msgspec.Struct, frozen=True):
+    """What a step of so many `jobs` costs and may lose. `rate`: tokens a second that it is expected
+    to make in any case; `even`: each pass has as many tokens of each job.
+    """
+
+    jobs: int
+    costs: StepCosts
+    allowance: Allowance
+    rate: float
+    even: bool
+
+    @property
+    def plain(self) -> float:
+        """Seconds of a step without drafts."""
+        return self.costs.of(self.jobs)
+
+    def each(self, drafted: int) -> int:
+        """The rows by which it grows where the drafts of so many jobs are one token longer."""
+        return self.jobs if self.even else drafted
+
+
+class Drafter(Protocol):
+    """What drafts besides a text's own repetitions: see `backends.draft_model`."""
+
+    seconds: float  # that its drafts of the coming step took
+    most: int  # tokens that it drafts for a job at a time
+
+    def admit(self, key: int, tokens: Sequence[int], owner: str) -> None: ...
+
+    def release(self, key: int, said: int) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def drafts(
+        self, rooms: Mapping[int, int], left: Mapping[int, int], terms: StepTerms
+    ) -> Mapping[int, Draft]: ...
+
+    def judge(self, draft: Draft, drawn: int) -> None: ...
+
+
 class StepDraft(msgspec.Struct, frozen=True):
     """The tokens to be fed behind a job's newest one. `meant`: how many of them, the first ones,
     are drafted; those behind only make it as long as the others.
@@ -356,8 +412,12 @@ class Speculation:
         speculation.drew(key)                       # for each drafted token that is drawn
     """
 
-    def __init__(self, options: SpeculationOptions, *, even: bool = False) -> None:
+    def __init__(
+        self, options: SpeculationOptions, *, even: bool = False, drafter: Drafter | None = None
+    ) -> None:
+        """`drafter`: drafts where a text's repetitions promise less."""
         self._mode = options.mode
+        self._drafter = drafter if options.mode in {"auto", "model"} else None
         self._most = MOST if options.tokens == "auto" else min(options.tokens, TOGETHER)
         self._even = even
         self._jobs: dict[int, DraftingJob] = {}
@@ -369,28 +429,40 @@ class Speculation:
         self._since_plain = 0
         self._steps = 0
         self._streams = self._rows = 0  # jobs and tokens of the step under way
+        self._drafting = 0.0  # seconds that its drafts took
 
     @property
     def is_off(self) -> bool:
         return self._mode == "off"
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model drafts, too."""
+        return self._drafter is not None
 
     def admit(self, key: int, tokens: MutableSequence[int], owner: str, most: int | None) -> None:
         """A job begins, whose draft may have `most` tokens; None: as many as the model's."""
         most = self._most if most is None else min(most, self._most)
         if most and not self.is_off:
             self._jobs[key] = DraftingJob(tokens, owner, most)
+            if self._drafter is not None:
+                self._drafter.admit(key, tokens, owner)
 
     def release(self, key: int) -> None:
         """A job is over. Its answer may be repeated by its owner's next ones."""
         job = self._jobs.pop(key, None)
         if job is not None:
             self._judge(job)
+            if self._drafter is not None:
+                self._drafter.release(key, len(job.tokens) - job.prompt)
             if job.owner:
                 self._recent.keep(job.owner, job.tokens[job.prompt :])
 
     def clear(self) -> None:
         """Forget all jobs, whose answers came to nothing."""
         self._jobs.clear()
+        if self._drafter is not None:
+            self._drafter.clear()
 
     # -- a step ----------------------------------------------------------------------------------
 
@@ -398,15 +470,19 @@ class Speculation:
         """What to verify in the coming step, by key; nothing in most steps of most texts."""
         self._steps += 1
         self._streams = self._rows = jobs = len(answering)
+        self._drafting = 0.0
         if not self._jobs or jobs > STREAMS:
             return {}
         found = self._found(answering)  # in any case: texts are read as they grow
-        if not found or not self._may_draft(jobs):
-            return {}
-        counts = self._counts(jobs, found)
+        may = self._may_draft(jobs)
+        counts = self._counts(jobs, found) if found and may else {}
+        if self._drafter is not None and self._measured_enough(jobs):
+            rate = self._rate(jobs, found, counts)
+            if by_model := self._by_model(self._drafter, answering, rate):
+                found = by_model
+                counts = {key: len(draft.tokens) for key, draft in found.items()}
         for key, count in counts.items():
-            job, draft = self._jobs[key], found[key]
-            job.under_way, job.drawn = Draft(draft.tokens[:count], draft.sureness), 0
+            self._jobs[key].under_way, self._jobs[key].drawn = found[key].first(count), 0
         drafts = self._filled(answering, counts) if self._even else self._plainly(counts)
         self._rows += sum(len(draft.tokens) for draft in drafts.values())
         return drafts
@@ -418,11 +494,48 @@ class Speculation:
             job.under_way = None
 
     def _may_draft(self, jobs: int) -> bool:
-        if self._mode == "ngram":
-            return True
-        if self._plain.get(jobs, 0) < PLAIN_FIRST or self._since_plain >= PLAIN_EVERY:
+        if self._mode != "auto":
+            return self._mode == "ngram"
+        if not self._measured_enough(jobs):
             return False
         return self._allowance.covers(self._costs.of(jobs + 1) - self._costs.of(jobs))
+
+    def _measured_enough(self, jobs: int) -> bool:
+        """Whether it is known what steps without drafts take, and was looked at lately."""
+        if self._mode != "auto":
+            return True
+        return self._plain.get(jobs, 0) >= PLAIN_FIRST and self._since_plain < PLAIN_EVERY
+
+    def _rate(self, jobs: int, found: Mapping[int, Draft], counts: Mapping[int, int]) -> float:
+        """Tokens a second that these drafts promise; nothing where there are none."""
+        if not counts or self._mode != "auto":
+            return 0.0
+        tokens = float(jobs)
+        for key, count in counts.items():
+            chance = self._chance(self._jobs[key], found[key].sureness)
+            tokens += sum(chance ** (place + 1) for place in range(count))
+        rows = jobs * max(counts.values()) if self._even else sum(counts.values())
+        return tokens / self._costs.of(jobs + rows)
+
+    def _by_model(
+        self, drafter: Drafter, answering: Sequence[Answering], rate: float
+    ) -> Mapping[int, Draft]:
+        """What the drafter promises more of than `rate`, as far as it is allowed."""
+        if self._mode == "model":
+            self._costs.measured(len(answering), 1.0)  # which nothing is decided by
+        rooms, left, masks = {}, {}, {}
+        for one in answering:
+            if (job := self._jobs.get(one.key)) is not None:
+                rooms[one.key] = max(0, min(one.most, one.room, job.most, drafter.most))
+                left[one.key], masks[one.key] = one.most, one.mask
+        terms = StepTerms(len(answering), self._costs, self._allowance, rate, self._even)
+        drafts = drafter.drafts(rooms, left, terms)
+        self._drafting = drafter.seconds
+        fitting = {
+            key: draft if (mask := masks[key]) is None else draft.first(mask.fitting(draft.tokens))
+            for key, draft in drafts.items()
+        }
+        return {key: draft for key, draft in fitting.items() if draft.tokens}
 
     def _found(self, answering: Sequence[Answering]) -> Mapping[int, Draft]:
         found: dict[int, Draft] = {}
@@ -432,7 +545,7 @@ class Speculation:
                 continue
             self._judge(job)
             most = min(one.most, one.room, job.most)
-            if most <= 0 or not job.text.read():
+            if self._mode == "model" or most <= 0 or not job.text.read():
                 continue
             least = self._least(job, len(answering))
             if least is not None and (draft := self._draft(job, most, least)) is not None:
@@ -475,7 +588,12 @@ class Speculation:
         """Its last draft was verified."""
         if job.under_way is None:
             return
-        draft, job.under_way, job.look_at = job.under_way, None, 0
+        draft, job.under_way = job.under_way, None
+        if draft.classes:
+            assert self._drafter is not None
+            self._drafter.judge(draft, job.drawn)
+            return
+        job.look_at = 0
         for acceptance in (job.acceptance, self._acceptance):
             acceptance.count(draft.sureness, len(draft.tokens), job.drawn)
 
@@ -546,7 +664,7 @@ class Speculation:
         draft = job.under_way if job is not None else None
         tokens = list(draft.tokens[:length]) if draft is not None else []
         if draft is not None and job is not None and len(tokens) < len(draft.tokens):
-            job.under_way = Draft(tokens, draft.sureness)
+            job.under_way = draft.first(length)
         filler = tokens[-1] if tokens else 0
         return StepDraft([*tokens, *[filler] * (length - len(tokens))], len(tokens))
 
@@ -573,7 +691,8 @@ class Speculation:
         else:
             self._since_plain += 1
         plain = self._costs.of(jobs)
-        self._allowance.stepped(plain, max(0.0, self._costs.of(rows) - plain))
+        extra = max(0.0, self._costs.of(rows) - plain) + self._drafting
+        self._allowance.stepped(plain, extra)
 
     def drew(self, key: int) -> bool:
         """The next token of what was fed behind the job's newest was drawn. Whether it was meant to

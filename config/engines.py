@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from config.upstreams import Capability, ServerKind
 from config.values import (
+    DRAFT_MODEL,
     RUNS_CODE,
     Budget,
     Counted,
@@ -41,6 +42,10 @@ Divided: TypeAlias = Literal["attn", "mlp", "moe", "linear", "linear_attn"]
 ServerPath: TypeAlias = Annotated[str, Meta(pattern="^/", extra={"runs_code": True})]
 
 
+# Of a request at a time, at most
+DraftedTokens: TypeAlias = Annotated[int, Meta(ge=1, le=32)] | Literal["auto"]
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every engine has. A typo is an error, so unknown fields are refused."""
 
@@ -55,9 +60,16 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class SpeculationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Drafts of what comes next, verified in one step; see backends/speculation."""
 
-    mode: Literal["auto", "ngram", "off"] = "auto"
-    # tokens drafted for a request at a time, at most
-    tokens: Annotated[int, Meta(ge=1, le=32)] | Literal["auto"] = "auto"
+    mode: Literal["auto", "ngram", "model", "off"] = "auto"
+    tokens: DraftedTokens = "auto"  # drafted for a request at a time, at most
+
+
+class DraftOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A small model that drafts for this one; see backends/draft_model."""
+
+    # its name, or where it lies; loaded and unloaded with this one
+    model: Annotated[str, DRAFT_MODEL] | None = None
+    tokens: DraftedTokens = "auto"  # as above, of those it drafts
 
 
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,6 +96,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     speculation: SpeculationOptions = SpeculationOptions()
+    draft: DraftOptions = DraftOptions()
     flash_attention: Literal["auto", "on", "off"] = "auto"
     mmap: bool = True
     mlock: bool = False
@@ -113,6 +126,7 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     speculation: SpeculationOptions = SpeculationOptions()
+    draft: DraftOptions = DraftOptions()
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 
 

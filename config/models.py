@@ -5,7 +5,7 @@ that loads the configuration or builds a model passes that struct in.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import yaml
@@ -55,11 +55,23 @@ def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptio
     return msgspec.structs.replace(merged, host=merged.host or config.engines.host)
 
 
+def over(default: Any, own: Any, given: Any) -> Any:
+    """What is in force of an option: `own`, as it was read from `given`; of a section only the
+    parts that are given, over those of `default`.
+    """
+    if not isinstance(own, msgspec.Struct) or not isinstance(given, Mapping):
+        return own
+    return msgspec.structs.replace(default, **{name: getattr(own, name) for name in given})
+
+
 def _merged(
     defaults: EngineOptions, model: ModelConfig, source: Source, path: str
 ) -> EngineOptions:
     own = convert(model.options, type(defaults), source, path=path)
-    given = {name: getattr(own, name) for name in model.options}
+    given = {
+        name: over(getattr(defaults, name), getattr(own, name), value)
+        for name, value in model.options.items()
+    }
     if model.command is not None:
         given["command"] = model.command
     return msgspec.structs.replace(defaults, **given)

@@ -86,6 +86,8 @@ def unit_of(kind: Kind) -> Unit | None:
 
 def is_configured_only(kind: Kind) -> bool:
     """Whether an option runs code or names files, and so comes from the configuration alone."""
+    if is_section(kind):
+        return any(map(is_configured_only, options(kind).values()))
     item = list_item(kind) or mapping_item(kind)
     apart = is_path(kind) or bool(marked(kind, "runs_code"))
     return apart or (item is not None and is_configured_only(item))

@@ -34,6 +34,9 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 # An option that runs code which comes with a model. As with files, a request may not set it.
 RUNS_CODE = Meta(extra={"runs_code": True})
 
+# The name of another model, or a file or folder. As with files, a request may not set it.
+DRAFT_MODEL = Meta(min_length=1, extra={"runs_code": True})
+
 # A file or folder: `~` is the home, a relative one starts at the folder of the configuration file.
 # A text with a scheme (https://…, hf:owner/name) is no path and stays as it is written.
 PathText: TypeAlias = Annotated[str, Meta(min_length=1, extra={"path": True})]

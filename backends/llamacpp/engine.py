@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
 from backends.constraints import Mask
+from backends.draft_model import ModelDrafter
 from backends.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.kept.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
@@ -229,7 +230,7 @@ class LlamaCppEngine:
         self.kept: Beginnings = NothingKept()
         self._coming = False  # a job waits for what the store reads
         self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
-        self._speculation = speculation or Speculation(loaded.speculation, even=loaded.split)
+        self._speculation = speculation or _speculation(loaded)
         self.info: ModelInfo = msgspec.structs.replace(
             loaded.info,
             heeds_marks=self._takes_snapshots,
@@ -442,6 +443,8 @@ class LlamaCppEngine:
         if not self.info.drafts or (self._cache.slides and self._loaded.split and answering[1:]):
             return {}  # see `KvCache.slides`
         rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
+        if self._speculation.has_model:
+            self._threads.pause()  # its passes are no part of the coming step's time
         return self._speculation.drafts([self._answering(running, rows) for running in answering])
 
     def _answering(self, running: LlamaJob, rows: int) -> Answering:
@@ -790,6 +793,16 @@ class LlamaCppEngine:
     def _empty(self, slot: Slot) -> None:
         self._cache.forget(slot.index)
         slot.shorten(0)
+
+
+def _speculation(loaded: LlamaModel) -> Speculation:
+    drafter, options = None, loaded.speculation
+    if loaded.draft_model is not None:
+        measures = options.mode == "auto"
+        drafter = ModelDrafter(
+            loaded.draft_model, loaded.draft, loaded.vocabulary.size, measures=measures
+        )
+    return Speculation(options, even=loaded.split, drafter=drafter)
 
 
 def _encoder_thread(loaded: LlamaModel) -> EncoderThread | None:

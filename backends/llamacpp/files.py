@@ -21,6 +21,7 @@ import msgspec
 from backends import bounds, devices, ggml, model_folder, prebuilt, snapshots
 from backends.catalog import (
     CPU,
+    DRAFT_LOAD_OPTIONS,
     IN_WSL,
     SUITE,
     Cards,
@@ -53,7 +54,7 @@ from backends.placement import fit as best_fit
 from backends.protocol import MemoryNeed
 from backends.samplers import Sampling
 from backends.speculation import STREAMS, TOGETHER
-from config.engines import EngineOptions, LlamaCppOptions
+from config.engines import DraftOptions, EngineOptions, LlamaCppOptions, SpeculationOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.
 NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
@@ -432,6 +433,8 @@ def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights)
     if projector:
         scores = options.flash_attention == "off"
         beside += projector.stat().st_size + memory.buffer(projector, scores=scores)
+    if (drafting := draft(options)) is not None:
+        beside += _estimate(drafting, draft_options(drafting, options)).loaded
     return Variant(
         context=context_length(files, options),
         cache_type=options.cache_type_k,
@@ -480,11 +483,55 @@ def _fitted(
     )
 
 
+def draft(options: LlamaCppOptions) -> ModelFiles | None:
+    """The draft model, if there is one. Raises LoadFailed."""
+    if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
+        return None
+    path = Path(options.draft.model).expanduser()
+    if not path.exists():
+        raise LoadFailed(f"draft model not found: {options.draft.model}")
+    files = recognise(path)
+    if files is None or files.task != "generate":
+        raise LoadFailed(f"the draft model {path} is not a model that llamacpp can generate with")
+    return msgspec.structs.replace(files, projector=None, modalities=("text",))
+
+
+def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOptions:
+    """What the draft model in `files` is loaded with, for a model with these options: on the cards,
+    where the model has layers on any.
+    """
+    longest = context_length(files, msgspec.structs.replace(options, context_length=None))
+    return msgspec.structs.replace(
+        options,
+        context_length=min(options.context_length or longest, longest),
+        cache_tokens=None,
+        gpu_layers=0 if options.gpu_layers == 0 else -1,
+        cpu_experts=0,
+        rope_freq_base=None,
+        rope_freq_scale=None,
+        vision=False,
+        mmproj=None,
+        adapters={},
+        adapter_scaling={},
+        snapshot_memory=0,
+        speculation=SpeculationOptions(mode="off"),
+        draft=DraftOptions(),
+    )
+
+
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """Of the model, and of its draft model."""
+    assert isinstance(options, LlamaCppOptions)
+    alone, drafting = _estimate(files, options), draft(options)
+    if drafting is None or files.task != "generate":
+        return alone
+    return alone.plus(_estimate(drafting, draft_options(drafting, options)))
+
+
+def _estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     """Weights as on disk, but for what the CPU's layouts add; the cache by its types; the buffers
     of the graph, and of the image encoder, by their dimensions.
     """
-    assert isinstance(options, LlamaCppOptions)
     projector = fitted(files, options).projector
     added = files.added_bytes if on_cpu(options) else 0
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
@@ -670,6 +717,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "chunk_size": renamed("batch_size"),
     "rope_scale": _frequency_scale,
     "vision": renamed("vision"),
+    **DRAFT_LOAD_OPTIONS,
 }
 
 
@@ -682,6 +730,7 @@ def facts(options: EngineOptions) -> LoadFacts:
         cache_mode=_cache_mode(options.cache_type_k, options.cache_type_v),
         rope_scale=1 / scale if scale else None,
         chunk_size=options.batch_size,
+        draft_model=options.draft.model,
         adapters=adapters(options.adapters, options.adapter_scaling),
     )
 

@@ -34,6 +34,7 @@ from backends.llamacpp.files import (
     cache_layout,
     changeable,
     context_length,
+    draft,
     estimate,
     fitted,
     keys_of_a_layer,
@@ -48,9 +49,10 @@ from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
-from config.engines import LlamaCppOptions, SpeculationOptions
+from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
 
 if TYPE_CHECKING:
+    from backends.llamacpp.draft import LlamaDraftModel
     from backends.llamacpp.pictures import MtmdEncoder
 
 
@@ -177,6 +179,8 @@ class LlamaModel(msgspec.Struct, frozen=True):
     micro_batch_size: int  # of them, rows of one pass over the graph
     snapshot_bytes: int  # that snapshots of sequences may take
     speculation: SpeculationOptions
+    draft_model: "LlamaDraftModel | None"
+    draft: DraftOptions
     threads: StepThreads
     on_device: bool  # decoding runs on beside the CPU
     adapters: tuple[api.llama_adapter_lora_p, ...]  # freed with the model
@@ -202,12 +206,18 @@ def load(
         undone.callback(api.llama_model_free, model)
         vocabulary = LlamaVocabulary(model)
         loras = _load_adapters(model, options)  # before the context, whose graph has them
-        context = _make_context(model, files, options, vocabulary.size)
+        context = make_context(model, files, options, vocabulary.size)
         undone.callback(api.llama_free, context)
         pictures = None
         if files.projector is not None:
             pictures = _open_projector(files.projector, model, vocabulary, options, progress)
             undone.callback(pictures.free)
+        info, drafter = _info(model, vocabulary, files, options, pictures), None
+        if (drafting := draft(options)) is not None:
+            from backends.llamacpp import draft as drafts  # noqa: PLC0415 - it imports this module
+
+            drafter = drafts.load(drafting, options, vocabulary, undone, progress)
+            info = _with_draft(info, drafter.memory)
         layout = cache_layout(files, options)
         if on_device(options):
             warm_up(context, at_once=min(options.micro_batch_size, layout.cells // layout.slots))
@@ -215,7 +225,7 @@ def load(
             context=context,
             vocabulary=vocabulary,
             pictures=pictures,
-            info=_info(model, vocabulary, files, options, pictures),
+            info=info,
             slots=layout.slots,
             cells=layout.cells,
             cell_bytes=files.cache_bytes_per_token,
@@ -225,6 +235,8 @@ def load(
             micro_batch_size=min(options.micro_batch_size, options.batch_size),
             snapshot_bytes=snapshot_bytes(files, options),
             speculation=options.speculation,
+            draft_model=drafter,
+            draft=options.draft,
             threads=step_threads(context, options),
             on_device=on_device(options),
             adapters=loras,
@@ -406,16 +418,22 @@ def _parts(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float
     return dict.fromkeys(cards[options.main_gpu :][:1] or cards[-1:], 1.0)
 
 
-def _make_context(
-    model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions, vocabulary_size: int
+def make_context(
+    model: api.llama_model_p,
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    vocabulary_size: int,
+    *,
+    whole_window: bool = False,
 ) -> api.llama_context_p:
+    """`whole_window`: cells that a sliding window has left stay, so that it can be cut anywhere."""
     layout = cache_layout(files, options)
     params = api.llama_context_default_params()
     params.n_ctx = layout.cells
     params.n_seq_max = layout.slots
     params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
     params.kv_unified = not layout.split
-    params.swa_full = False
+    params.swa_full = whole_window
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
     params.n_threads = counts(options.threads)[-1]  # until the first step
@@ -513,6 +531,13 @@ def on_device(options: LlamaCppOptions) -> bool:
 def build() -> str:
     """The bindings' version, and what the library says of how it was compiled."""
     return f"{version('llama-cpp-python')} {api.llama_print_system_info().decode()}"
+
+
+def _with_draft(info: ModelInfo, memory: MemoryNeed | None) -> ModelInfo:
+    """With what the draft model took besides."""
+    if info.memory is None:
+        return info
+    return msgspec.structs.replace(info, memory=info.memory.plus(memory))
 
 
 def _info(

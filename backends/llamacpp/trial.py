@@ -26,11 +26,11 @@ import structlog
 from backends.catalog import ModelFiles
 from backends.container import EVERY_BYTE, try_vocabulary
 from backends.errors import BackendError, LoadFailed, process_end
-from backends.llamacpp.files import adapter_paths, fitted, recognise
+from backends.llamacpp.files import adapter_paths, draft, draft_options, fitted, recognise
 from backends.llamacpp.library import api
 from backends.protocol import EncoderContainer, Generation, Image, ModelContainer
 from backends.samplers import Sampling
-from config.engines import LlamaCppOptions
+from config.engines import DraftOptions, LlamaCppOptions
 from config.values import user_folder
 
 log = structlog.get_logger(__name__)
@@ -48,6 +48,8 @@ async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SE
     """Raises LoadFailed for a file that ends the process that tries it, or keeps it longer than
     `seconds` and the time to read the file.
     """
+    if files.task == "generate" and (drafting := draft(options)) is not None:
+        await check(drafting, draft_options(drafting, options), seconds)
     files = fitted(files, options)
     survived = _verdict(files, options)
     may_die = options.host == "worker"  # where it is loaded, as well as a child
@@ -142,6 +144,7 @@ def _reduced(options: LlamaCppOptions, cells: int) -> LlamaCppOptions:
         mmap=True,
         mlock=False,
         vision=cells > CELLS,
+        draft=DraftOptions(),
         trial="never",
     )
 

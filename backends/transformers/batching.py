@@ -306,6 +306,8 @@ class Batching:
         """What to verify behind the newest tokens of all jobs, by key."""
         if self._speculation is None:
             return {}
+        if self._speculation.has_model:
+            self._threads.pause()  # its passes are no part of the coming step's time
         cells = min(self._grid.capacity, self._limit.length)
         rooms = [cells - len(running.tokens) for running in self._busy]
         answering = [

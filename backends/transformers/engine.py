@@ -6,6 +6,7 @@ import msgspec
 import torch
 
 from backends.constraints import Mask
+from backends.draft_model import ModelDrafter
 from backends.engine import JobFailed, Token
 from backends.kept.beginnings import Beginnings, NothingKept
 from backends.protocol import Generation, ModelInfo
@@ -14,6 +15,7 @@ from backends.speculation import Speculation
 from backends.threads import IdleCores, StepThreads, ThreadController
 from backends.transformers import loading
 from backends.transformers.batching import Batching, Result
+from backends.transformers.draft import TransformersDraftModel
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import TransformersModel
@@ -135,6 +137,13 @@ class TransformersEngine:
         self._loaded.free()
 
 
+def _drafter(loaded: TransformersModel) -> ModelDrafter | None:
+    if loaded.drafting is None:
+        return None
+    model, size = TransformersDraftModel(loaded.drafting), loaded.vocabulary.size
+    return ModelDrafter(model, loaded.draft, size, measures=loaded.speculation.mode == "auto")
+
+
 def _batching(
     loaded: TransformersModel, context: SamplingContext, speculation: Speculation | None
 ) -> Batching | None:
@@ -146,7 +155,7 @@ def _batching(
     threads = StepThreads(controller, torch.set_num_threads, IdleCores())
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
     if speculation is None and loaded.speculation.mode != "off":
-        speculation = Speculation(loaded.speculation, even=True)
+        speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))
     if grid.keeps_states:
         speculation = None  # they can't be taken back
     return Batching(forward, grid, loaded.limit, room, vocabulary, context, threads, speculation)

@@ -13,6 +13,7 @@ import msgspec
 from backends import devices, model_folder, snapshots
 from backends.catalog import (
     CPU,
+    DRAFT_LOAD_OPTIONS,
     IN_WSL,
     SUITE,
     Cards,
@@ -27,8 +28,9 @@ from backends.catalog import (
     renamed,
     smallest_first,
 )
+from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed
-from config.engines import EngineOptions, TransformersOptions
+from config.engines import DraftOptions, EngineOptions, SpeculationOptions, TransformersOptions
 
 LONGEST_TEXT = 8_192  # tokens of one text: a pass takes it as a whole
 MOST_ROWS = 256  # texts of one pass
@@ -187,9 +189,46 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
     return msgspec.structs.replace(options, device=devices.torch_name(card))
 
 
+def draft(options: TransformersOptions) -> ModelFiles | None:
+    """The draft model, if there is one. Raises LoadFailed."""
+    if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
+        return None
+    path = Path(options.draft.model).expanduser()
+    if not path.exists():
+        raise LoadFailed(f"draft model not found: {options.draft.model}")
+    files = recognise(path)
+    if files is None or files.task != "generate":
+        raise LoadFailed(f"the draft model {path} is not a model that transformers generates with")
+    return msgspec.structs.replace(files, modalities=("text",))
+
+
+def draft_options(files: ModelFiles, options: TransformersOptions) -> TransformersOptions:
+    """What the draft model in `files` is loaded with, for a model with these options."""
+    longest = min(files.context_length, LONGEST_BY_DEFAULT)
+    length = min(options.context_length or longest, longest)
+    return msgspec.structs.replace(
+        options,
+        context_length=length,
+        cache_tokens=length * options.max_concurrent,
+        quantization=None,
+        adapters={},
+        snapshot_memory=0,
+        speculation=SpeculationOptions(mode="off"),
+        draft=DraftOptions(),
+    )
+
+
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """Weights as they will be held; the cache when it is full; activations by the dimensions."""
+    """Of the model, and of its draft model."""
     assert isinstance(options, TransformersOptions)
+    alone, drafting = _estimate(files, options), draft(options)
+    if drafting is None or files.task != "generate":
+        return alone
+    return alone.plus(_estimate(drafting, draft_options(drafting, options)))
+
+
+def _estimate(files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
+    """Weights as they will be held; the cache when it is full; activations by the dimensions."""
     number = number_bytes(files, options)
     weights = files.size_bytes * _share_left(options) * number / _stored_bytes(files)
     if files.task != "generate":
@@ -286,7 +325,10 @@ INSTALLATION = Installation(
     },
 )
 
-LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    "cache_size": renamed("cache_tokens"),
+    **DRAFT_LOAD_OPTIONS,
+}
 
 
 fit = as_it_is
@@ -295,7 +337,11 @@ fit = as_it_is
 def facts(options: EngineOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
     assert isinstance(options, TransformersOptions)
-    return LoadFacts(cache_tokens=options.cache_tokens, adapters=adapters(options.adapters))
+    return LoadFacts(
+        cache_tokens=options.cache_tokens,
+        draft_model=options.draft.model,
+        adapters=adapters(options.adapters),
+    )
 
 
 def vocabulary(path: Path) -> Mapping[str, bytes]:

@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from backends import model_folder
 from backends.catalog import ModelFiles, command
+from backends.draft_model import check_vocabularies
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.truncation import SUPPORTED
@@ -35,6 +36,8 @@ from backends.transformers.files import (
     cache_bytes,
     cache_size,
     computes_wide,
+    draft,
+    draft_options,
     snapshot_bytes,
 )
 from backends.transformers.forward import LayerPattern, batching_pattern
@@ -42,7 +45,7 @@ from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
 from backends.transformers.traced import TracedPasses, traced
 from backends.vocabulary import HfVocabulary, whole_tokenizer
-from config.engines import SpeculationOptions, TransformersOptions
+from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")  # pickled ones could run code
 
@@ -127,11 +130,15 @@ class TransformersModel(msgspec.Struct):
     limit: GridLimit
     snapshot_bytes: int  # that snapshots of sequences may take
     speculation: SpeculationOptions
+    draft: DraftOptions
+    drafting: "TransformersModel | None"  # the model that drafts
     threads: tuple[int, ...]  # the counts to choose from
 
     def free(self) -> None:
         """Harmless a second time."""
-        self.model = self.processor = self.traced = None
+        if self.drafting is not None:
+            self.drafting.free()
+        self.model = self.processor = self.traced = self.drafting = None
         give_back(self.device)
 
 
@@ -146,7 +153,36 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Tra
     Raises LoadFailed and its kinds, and leaves nothing behind.
     """
     with failing_in_our_words(files, options) as device:
-        return _load(files, options, device, progress)
+        loaded = _load(files, options, device, progress)
+    if (drafting := draft(options)) is not None:
+        loaded = _with_draft(loaded, drafting, options, progress)
+    return loaded
+
+
+def _with_draft(
+    loaded: TransformersModel, files: ModelFiles, options: TransformersOptions, progress: Step
+) -> TransformersModel:
+    """With the model in `files` to draft for it."""
+    try:
+        with failing_in_our_words(files, draft_options(files, options)) as device:
+            loaded.drafting = _load(files, draft_options(files, options), device, progress)
+        _check_draft(loaded.drafting, loaded.vocabulary, files.path.name)
+    except BaseException:
+        loaded.free()
+        raise
+    if loaded.info.memory is not None:
+        both = loaded.info.memory.plus(loaded.drafting.info.memory)
+        loaded.info = msgspec.structs.replace(loaded.info, memory=both)
+    return loaded
+
+
+def _check_draft(loaded: TransformersModel, target: HfVocabulary, name: str) -> None:
+    """Raises LoadFailed where it can't draft for a model with the vocabulary `target`."""
+    if loaded.pattern is None or any(layer.states for layer in loaded.pattern.layers):
+        raise LoadFailed(
+            f"the draft model {name} needs layers of attention alone, in shared passes"
+        )
+    check_vocabularies(name, loaded.vocabulary, target)
 
 
 @contextmanager
@@ -199,6 +235,8 @@ def _load(
         limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
         snapshot_bytes=snapshot_bytes(files, options),
         speculation=options.speculation,
+        draft=options.draft,
+        drafting=None,
         threads=counts(options.threads if device.type == "cpu" else "all"),
     )
 

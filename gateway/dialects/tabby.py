@@ -306,12 +306,21 @@ def engine_options(
             text = f"{name} runs code or refers to files; it can only be set in the configuration"
             raise InvalidRequest(text, param=name)
         if name in known:
-            options |= _translated(known[name], name, value)
+            options = joined(options, _translated(known[name], name, value))
         elif name in LOAD_OPTIONS:
             raise InvalidRequest(f"{backend} has no option like {name}", param=name)
         else:
             options[name] = value
     return options
+
+
+def joined(options: Mapping[str, Any], others: Mapping[str, Any]) -> Options:
+    """Both; of an option with parts (`draft`) the parts of both."""
+    both = {**options, **others}
+    for name in options.keys() & others.keys():
+        if isinstance(options[name], Mapping) and isinstance(others[name], Mapping):
+            both[name] = {**options[name], **others[name]}
+    return both
 
 
 def _translated(translation: Translation, name: str, value: Any) -> Mapping[str, Any]:

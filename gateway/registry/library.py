@@ -572,6 +572,10 @@ class ModelLibrary:
             models |= presets
             by_alias |= {alias: name for name, one in presets.items() for alias in one.aliases}
             names = {**by_alias, **{name: name for name in models}}
+            models = {
+                name: self._with_draft(one, models, names) if isinstance(one, ModelEntry) else one
+                for name, one in models.items()
+            }
             tags = {name.lower(): model for name, model in names.items() if ":" in name}
             self._scan = LibraryScan(models, names, tags, frozenset(cached))
             self._scanned_at = time.monotonic()
@@ -693,6 +697,22 @@ class ModelLibrary:
         )
         old = self._scan.models.get(model.name)
         return old if isinstance(old, ModelEntry) and old == entry else entry
+
+    def _with_draft(
+        self, entry: ModelEntry, models: Mapping[str, Known], names: Mapping[str, str]
+    ) -> ModelEntry:
+        """With the path of its draft model, where that is named. What didn't change stays the same
+        object.
+        """
+        draft = getattr(entry.options, "draft", None)
+        named = models.get(names.get(draft.model or "", "")) if draft is not None else None
+        if draft is None or not isinstance(named, ModelEntry) or named.files.elsewhere is not None:
+            return entry
+        found = msgspec.structs.replace(draft, model=str(named.files.path))
+        options = msgspec.structs.replace(entry.options, draft=found)
+        new = msgspec.structs.replace(entry, options=options)
+        old = self._scan.models.get(entry.name)
+        return old if isinstance(old, ModelEntry) and old == new else new
 
     def _files(self, model: ModelConfig, path: Path) -> ModelFiles:
         if model.engine == COMMAND:

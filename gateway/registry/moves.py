@@ -37,6 +37,7 @@ from backends.worker.port import Workers
 from config.check import convert
 from config.engines import EngineOptions, Host
 from config.errors import ConfigError, Source
+from config.models import over
 from config.nodes import HERE
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.gauges import Gauge
@@ -398,7 +399,10 @@ class LoadPlanner:
             field = error.path.removeprefix("$.options").lstrip(".")
             text = f"{entry.files.backend}: {field}: {error.problem}"
             raise InvalidRequest(text, param=field or "options") from None
-        values = {name: getattr(new, name) for name in changes}
+        values = {
+            name: over(getattr(entry.options, name), getattr(new, name), value)
+            for name, value in changes.items()
+        }
         return self._estimated(entry, msgspec.structs.replace(entry.options, **values))
 
     def adopt(self, plan: LoadPlan) -> None:

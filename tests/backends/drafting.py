@@ -171,3 +171,26 @@ async def check_greedy_answers(
             if number not in leave:
                 drafted += same(answer, expected[number])
     assert bool(drafted) == tested.info.drafts
+
+
+async def check_modelled_answers(
+    plain: DrivenContainer, tested: DrivenContainer, rounds: int = 4
+) -> int:
+    """The same of a container that drafts by a model; how many drafted tokens came."""
+    dice, accepted = random.Random(2), 0
+    letters = [plain.tokenize(letter, special=False)[0] for letter in LETTERS]
+    for number in range(rounds):
+        jobs = [prompted(dice, letters) for _ in range((1, 4, 6, 2)[number % 4])]
+        known = await answers(plain, jobs)
+        jobs = [
+            dressed(dice, job, answer.text, letters)
+            for job, answer in zip(jobs, known, strict=True)
+        ]
+        expected = await answers(plain, jobs)
+        leave = [place for place in range(len(jobs)) if not dice.randrange(5)]
+        for place, answer in enumerate(await answers(tested, jobs, leave)):
+            if place not in leave:
+                same(answer, expected[place])
+                assert answer.ended is not None
+                accepted += answer.ended.accepted_tokens
+    return accepted

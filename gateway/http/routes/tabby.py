@@ -181,7 +181,7 @@ def _options(
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )
     draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
-    return {**options, **own["draft_model"](str(draft.files.path))}
+    return tabby.joined(options, own["draft_model"](str(draft.files.path)))
 
 
 def _vision(
