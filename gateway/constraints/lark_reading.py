@@ -75,7 +75,9 @@ class Repeated(msgspec.Struct, frozen=True):
 Regex: TypeAlias = Atom | Series | Alternatives | Repeated
 
 DEEPEST = 64  # groups inside groups
-MOST_ATOMS = 4_096  # of one grammar
+MOST_ATOMS = 4_096  # characters and classes of one grammar
+MOST_SETS = 512  # of them, different ones: each is compiled
+MOST_PLACES = 512  # of a regular expression that is looked at for what may follow what
 _COUNT = re.compile(r"\{(\d{1,5})(,(\d{0,5}))?\}")
 _FLAGS = re.compile(r"\?(?:P?<\w+>|([imsu]*):)")
 _ESCAPE = re.compile(
@@ -130,20 +132,26 @@ class _RegexReader:
         return parts[0] if len(parts) == 1 else Series(tuple(parts))
 
     def _repeats(self, each: Regex) -> Regex:
-        while self._at < len(self._text):
-            if counted := _COUNT.match(self._text, self._at):
-                least = int(counted[1])
-                most = least if counted[2] is None else int(counted[3]) if counted[3] else None
-                self._at = counted.end()
-            elif (sign := self._text[self._at]) in "*+?":
-                least, most = int(sign == "+"), 1 if sign == "?" else None
-                self._at += 1
-            else:
-                break
-            if self._text.startswith("?", self._at):  # whether it prefers less is for searching
-                raise UnreadableGrammar("a lazy repetition")
-            each = Repeated(each, least, most)
-        return each
+        for _ in range(DEEPEST):
+            if self._at >= len(self._text):
+                return each
+            if not (self._text[self._at] in "*+?" or _COUNT.match(self._text, self._at)):
+                return each
+            each = self._repeated(each)
+        raise UnreadableGrammar("repetitions of repetitions")
+
+    def _repeated(self, each: Regex) -> Regex:
+        if counted := _COUNT.match(self._text, self._at):
+            least = int(counted[1])
+            most = least if counted[2] is None else int(counted[3]) if counted[3] else None
+            self._at = counted.end()
+        else:
+            sign = self._text[self._at]
+            least, most = int(sign == "+"), 1 if sign == "?" else None
+            self._at += 1
+        if self._text.startswith("?", self._at):  # whether it prefers less is for searching
+            raise UnreadableGrammar("a lazy repetition")
+        return Repeated(each, least, most)
 
     def _one(self) -> Regex:
         sign = self._text[self._at]
@@ -232,6 +240,8 @@ def is_deterministic(regex: Regex) -> bool:
     automaton): those that may follow one another begin with different bytes.
     """
     places = list(atoms(regex))
+    if len(places) > MOST_PLACES:
+        return False
     follow: list[int] = [0] * len(places)
     first, _, _ = _glushkov(regex, iter(range(len(places))), follow)
     masks = [place.bytes for place in places]
@@ -379,6 +389,7 @@ class _GrammarReader:
         self._definitions: dict[str, tuple[Token, ...]] = {}
         self._ignored: list[tuple[Token, ...]] = []
         self._atoms = 0
+        self._sets: set[Atom] = set()
 
     def whole(self) -> ReadGrammar:
         for head, body in self._statements():
@@ -448,9 +459,11 @@ class _GrammarReader:
             case "regex":
                 pattern, _, flags = value[1:].rpartition("/")
                 regex = read_regex(pattern, flags)
-                self._atoms += sum(1 for _ in atoms(regex))
-                if self._atoms > MOST_ATOMS:
-                    raise UnreadableGrammar(f"more than {MOST_ATOMS:,} characters and classes")
+                found = list(atoms(regex))
+                self._atoms += len(found)
+                self._sets.update(found)
+                if self._atoms > MOST_ATOMS or len(self._sets) > MOST_SETS:
+                    raise UnreadableGrammar("too many characters and classes")
                 yield regex
             case "name":
                 yield Name(value)

@@ -40,6 +40,9 @@ def test_what_means_nothing_for_a_text_is_passed_over() -> None:
         'begin: "a"',
         f"start: /{'(' * 100}a{')' * 100}/",
         f"start: /{'a' * 5000}/",
+        f"start: /a{'?' * 9}/",
+        f"start: /a{'+' * 5000}/",
+        f"start: /{''.join(map(chr, range(0x4E00, 0x5100)))}*/",
     ],
 )
 def test_what_can_not_be_written_in_another_alphabet_is_said(text: str) -> None:
@@ -59,6 +62,7 @@ def test_what_can_not_be_written_in_another_alphabet_is_said(text: str) -> None:
         (r"(ab|ac)", False),
         (r"(?i:a)A", True),
         (r"(?i:a*)A", False),
+        ("a*" * 1000, False),
     ],
 )
 def test_only_what_one_character_decides_is_deterministic(pattern: str, is_one: bool) -> None:
