@@ -59,6 +59,7 @@ from backends.messages import (
     Close,
     Closed,
     Command,
+    Encode,
     Event,
     Failure,
     Finish,
@@ -529,6 +530,8 @@ class EnginePort:
                 self._loop.call_soon(self._hand_on, Left(key))
             case Close():
                 self._closing = self._loop.create_task(self._close())
+            case Encode():
+                raise AssertionError("this model generates")
             case _:
                 self._driver.put(command)
 

@@ -18,7 +18,18 @@ import msgspec
 from backends.bounds import check_inputs, check_tokens
 from backends.driver import EngineThread, Submit, closed
 from backends.errors import BackendError, GenerationFailed
-from backends.messages import Close
+from backends.messages import (
+    Broke,
+    Close,
+    Closed,
+    Command,
+    Encode,
+    Encoded,
+    Event,
+    Failure,
+    Leave,
+    Left,
+)
 from backends.protocol import EncoderInput, EncoderTokenizer, ModelInfo
 
 # The target time of a pass: new requests wait no longer for it, nor do cancelled ones.
@@ -263,3 +274,59 @@ class DrivenEncoder:
         if not self._closed:
             self._closed = True
             await self._driver.close()
+
+
+class EncoderPort:
+    """The engine's end of a container elsewhere; see `backends.encoder_container`. Create it on the
+    event loop.
+    """
+
+    def __init__(self, container: DrivenEncoder) -> None:
+        self._container = container
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._closing: asyncio.Task[None] | None = None
+        self._receive: Callable[[Event], None] = lambda _: None
+        container.on_failure(self._broke)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._container.info
+
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        """See `messages.Port.connect`."""
+        self._receive = receive
+
+    def send(self, command: Command) -> None:
+        """See `messages.Port.send`."""
+        match command:
+            case Encode(key, inputs):
+                self._tasks[key] = self._loop.create_task(self._encode(key, inputs))
+            case Leave(key):
+                if key in self._tasks:
+                    self._tasks[key].cancel()
+                else:
+                    self._receive(Left(key))
+            case Close():
+                self._closing = self._loop.create_task(self._close())
+            case _:
+                raise AssertionError("this model generates nothing")
+
+    async def _encode(self, key: int, inputs: Sequence[EncoderInput]) -> None:
+        answer: Encoded | Left = Left(key)
+        try:
+            answer = Encoded(key, tuple(await self._container.encode(inputs)))
+        except BackendError as error:
+            answer = Encoded(key, failure=Failure.of(error))
+        finally:
+            del self._tasks[key]
+            self._receive(answer)
+
+    async def _close(self) -> None:
+        try:
+            await self._container.aclose()
+        finally:
+            self._receive(Closed())
+
+    def _broke(self) -> None:
+        self._receive(Broke(self._container.failure or ""))

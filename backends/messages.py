@@ -11,6 +11,8 @@ live in another process.
          ◀── Left(key) ────────────────────────────
     ReadSlots, SaveSlot, RestoreSlot, EraseSlot ──▶   carried out between two steps
          ◀── Answered(number, ...) ────────────────
+    Encode(key, inputs) ──────────────────────────▶   of a model that makes vectors or ranks
+         ◀── Encoded(key, ...) ────────────────────
          ◀── Broke(reason) ────────────────────────   before the errors that it causes
     Close ────────────────────────────────────────▶
          ◀── Closed ───────────────────────────────
@@ -36,7 +38,14 @@ from backends.errors import (
     PromptTooLong,
     UnsupportedModel,
 )
-from backends.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
+from backends.protocol import (
+    EncoderInput,
+    Generation,
+    ModelInfo,
+    Output,
+    SavedSlot,
+    SlotState,
+)
 
 Kind: TypeAlias = Literal[
     "BackendError",
@@ -157,8 +166,15 @@ class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The last command: the device is given back, and all that is left gets an error."""
 
 
+class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To a model that makes vectors or ranks: answered with `Encoded`, or `Left` after `Leave`."""
+
+    key: int
+    inputs: tuple[EncoderInput, ...]
+
+
 SlotOrder: TypeAlias = ReadSlots | SaveSlot | RestoreSlot | EraseSlot
-Command: TypeAlias = Begin | Finish | Leave | SlotOrder | Withdraw | Close
+Command: TypeAlias = Begin | Finish | Leave | SlotOrder | Withdraw | Close | Encode
 
 # ------------------------------------------------------------------------------------------- events
 
@@ -221,7 +237,15 @@ class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed | Lost
+class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """For each input, in their order, what `EncoderContainer.encode` gives; or why it doesn't."""
+
+    key: int
+    vectors: tuple[bytes, ...] = ()
+    failure: Failure | None = None
+
+
+Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed | Lost | Encoded
 
 
 class Port(Protocol):

@@ -20,7 +20,7 @@ The contract between the gateway and a loaded model that reads texts and writes 
 (its task is "embed"), or scores of documents for a query ("rank").
 
 A sibling of the contract above, under the same registry, leases and memory. What it encodes is
-tokens in and bytes out; its texts are read where it is loaded, which is in the gateway's process.
+tokens in and bytes out; its texts are read in the gateway's process, wherever it runs.
 
     inputs = [container.read(text) for text in texts]       # in any thread
     vectors = await container.encode(inputs)                # of all of them, in their order
@@ -305,6 +305,18 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens that a model which reads texts wants around them: around one text, and before,
+    between and behind those of a pair.
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (), ())
+    joined: bool = False  # a pair is one text to it: it isn't told where the second begins
+    lower: bool = False  # it reads small letters
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a loaded model is and can do; fixed for its life."""
 
@@ -341,6 +353,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
     task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"
+    reading: Reading | None = None  # where it reads texts and writes none
     layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported
     # Bytes on each device, as measured when it was loaded, where it has a process of its own; None:
     # it shares one.

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.catalog import ModelFiles
+from backends.encoder_container import EncoderReader
 from backends.encoder_driver import Pass
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp import loading
@@ -20,20 +21,11 @@ from backends.llamacpp.batch import Batch
 from backends.llamacpp.library import api
 from backends.llamacpp.memory import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
-from backends.protocol import EncoderInput, ModelInfo, Vectors, room_of_each
+from backends.protocol import EncoderInput, ModelInfo, Reading, Vectors
 from backends.threads import StepThreads
 from config.engines import LlamaCppOptions
 
 UNSPECIFIED = -1  # llama_pooling_type: as the file says
-
-
-class PairFormat(msgspec.Struct, frozen=True):
-    """What stands around two texts, as tokens; or `template`, a text with their places."""
-
-    before: tuple[int, ...]
-    between: tuple[int, ...]
-    after: tuple[int, ...]
-    template: str = ""
 
 
 class LlamaEncoderModel(msgspec.Struct, frozen=True):
@@ -44,7 +36,6 @@ class LlamaEncoderModel(msgspec.Struct, frozen=True):
     info: ModelInfo
     most: Pass
     width: int  # values that the context gives for each text
-    pair: PairFormat
     threads: StepThreads
     on_device: bool
     held: ExitStack  # gives back the newest first
@@ -76,10 +67,12 @@ def load(
         return LlamaEncoderModel(
             context=context,
             vocabulary=vocabulary,
-            info=_info(files, options, vocabulary, None if ranks else width),
+            info=msgspec.structs.replace(
+                _info(files, options, vocabulary, None if ranks else width),
+                reading=_reading(model, vocabulary),
+            ),
             most=Pass(rows=MOST_ROWS, tokens=shape(files, options).tokens, pads=False),
             width=width,
-            pair=_pair_format(model, vocabulary),
             threads=loading.step_threads(context, options),
             on_device=loading.on_device(options),
             held=undone.pop_all(),
@@ -131,16 +124,25 @@ def _info(
         memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
         task="rank" if width is None else "embed",
         vectors=None if width is None else Vectors(width=width, normalized=True),
+        tokenizer_path=str(files.path),
     )
 
 
-def _pair_format(model: api.llama_model_p, vocabulary: LlamaVocabulary) -> PairFormat:
+def _reading(model: api.llama_model_p, vocabulary: LlamaVocabulary) -> Reading:
     vocab = vocabulary.pointer
+    before, after = vocabulary.frame()
+    template = text_of(model, b"tokenizer.chat_template.rerank")
+    if template:
+        begin, _, rest = template.partition("{query}")
+        between, _, end = rest.partition("{document}")
+        first, inside, behind = (
+            vocabulary.tokenize(text, special=True) for text in (begin, between, end)
+        )
+        return Reading(before=before, after=after, pair=(first, inside, behind), joined=True)
     bos = _ids(api.llama_vocab_bos(vocab)) if api.llama_vocab_get_add_bos(vocab) else ()
     sep = _ids(api.llama_vocab_sep(vocab)) if api.llama_vocab_get_add_sep(vocab) else ()
     eos = _ids(api.llama_vocab_eos(vocab)) if api.llama_vocab_get_add_eos(vocab) else ()
-    template = text_of(model, b"tokenizer.chat_template.rerank")
-    return PairFormat(before=bos, between=(*eos, *sep), after=eos or sep, template=template)
+    return Reading(before=before, after=after, pair=(bos, (*eos, *sep), eos or sep))
 
 
 def _ids(token: int) -> tuple[int, ...]:
@@ -156,41 +158,14 @@ class LlamaCppEncoder:
         self._memory = api.llama_get_memory(loaded.context)
         self._compute = api.llama_decode if self._memory else api.llama_encode
         self._batch = Batch(loaded.most.tokens)
-        self._single = loaded.vocabulary.frame()
         self.info: ModelInfo = loaded.info
         self.most: Pass = loaded.most
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
-
-    def read(self, text: str, most: int | None = None) -> EncoderInput:
-        before, after = self._single
-        tokens = self.tokenize(text, special=False)
-        room = len(tokens) if most is None else max(0, most - len(before) - len(after))
-        kept = tokens[:room]
-        return EncoderInput((*before, *kept, *after), cut=len(tokens) - len(kept))
-
-    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput:
-        pair = self._loaded.pair
-        first, second = (self.tokenize(text, special=False) for text in (query, document))
-        before, between, after = self._around()
-        around = len(before) + len(between) + len(after)
-        room = len(first) + len(second) if most is None else max(0, most - around)
-        one, other = room_of_each(len(first), len(second), room)
-        cut = len(first) + len(second) - one - other
-        begun = (*before, *first[:one], *between)
-        tokens = (*begun, *second[:other], *after)
-        return EncoderInput(tokens, second=0 if pair.template else len(begun), cut=cut)
-
-    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        pair = self._loaded.pair
-        if not pair.template:
-            return pair.before, pair.between, pair.after
-        begin, _, rest = pair.template.partition("{query}")
-        between, _, end = rest.partition("{document}")
-        before, inside, behind = (
-            self.tokenize(text, special=True) for text in (begin, between, end)
-        )
-        return before, inside, behind
+        assert loaded.info.reading is not None, "it was made with it"
+        reader = EncoderReader(lambda text: self.tokenize(text, special=False), loaded.info.reading)
+        self.read = reader.read
+        self.read_pair = reader.read_pair
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
         self._batch.clear()

@@ -13,10 +13,11 @@ from tokenizers import Tokenizer
 
 from backends import model_folder
 from backends.catalog import ModelFiles
+from backends.encoder_container import EncoderReader
 from backends.encoder_driver import Pass
 from backends.errors import LoadFailed
 from backends.model_folder import Dense, EncoderSteps
-from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Vectors, room_of_each
+from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Reading, Vectors
 from backends.threads import IdleCores, StepThreads, ThreadController, counts
 from backends.transformers import loading
 from backends.transformers.files import MOST_ROWS, EncoderShape, encoder_buffers, encoder_shape
@@ -80,7 +81,11 @@ def load(
             threads=counts(options.threads if device.type == "cpu" else "all"),
         )
         info = msgspec.structs.replace(
-            made.info, vectors=_vectors(made), task=steps.task, memory=_memory(made, files, size)
+            made.info,
+            vectors=_vectors(made),
+            task=steps.task,
+            memory=_memory(made, files, size),
+            reading=_reading(tokenizer, steps),
         )
         made.info = info
         return made
@@ -121,6 +126,14 @@ def _info(
         size_bytes=files.size_bytes,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
+        tokenizer_path=loading.tokenizer_path(files),
+    )
+
+
+def _reading(tokenizer: Tokenizer, steps: EncoderSteps) -> Reading:
+    before, _, after = _around(tokenizer, pair=False)
+    return Reading(
+        before=before, after=after, pair=_around(tokenizer, pair=True), lower=steps.lower
     )
 
 
@@ -153,40 +166,19 @@ class TransformersEncoder:
     def __init__(self, loaded: EncoderModel) -> None:
         self._loaded = loaded
         self._steps = loaded.steps
-        self._single = _around(loaded.tokenizer, pair=False)
-        self._pair = _around(loaded.tokenizer, pair=True)
         controller = ThreadController(loaded.threads, loaded.threads)
         self._threads = StepThreads(controller, torch.set_num_threads, IdleCores())
         self.info: ModelInfo = loaded.info
         self.most: Pass = loaded.most
         self.tokenize = loaded.vocabulary.tokenize
+        assert loaded.info.reading is not None, "it was made with it"
+        reader = EncoderReader(lambda text: self.tokenize(text, special=False), loaded.info.reading)
+        self.read = reader.read
+        self.read_pair = reader.read_pair
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         text: str = self._loaded.tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
-
-    def read(self, text: str, most: int | None = None) -> EncoderInput:
-        before, _, after = self._single
-        tokens = self.tokenize(self._cased(text), special=False)
-        room = len(tokens) if most is None else max(0, most - len(before) - len(after))
-        kept = tokens[:room]
-        return EncoderInput((*before, *kept, *after), cut=len(tokens) - len(kept))
-
-    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput:
-        before, between, after = self._pair
-        first, second = (
-            self.tokenize(self._cased(text), special=False) for text in (query, document)
-        )
-        whole = len(first) + len(second)
-        around = len(before) + len(between) + len(after)
-        room = whole if most is None else max(0, most - around)
-        one, other = room_of_each(len(first), len(second), room)
-        begun = (*before, *first[:one], *between)
-        tokens = (*begun, *second[:other], *after)
-        return EncoderInput(tokens, second=len(begun), cut=whole - one - other)
-
-    def _cased(self, text: str) -> str:
-        return text.lower() if self._steps.lower else text
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
         with in_our_words(), torch.inference_mode():

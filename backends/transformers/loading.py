@@ -461,7 +461,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         constrains=True,
         penalties_first=True,
         generation_defaults=files.generation_defaults,
-        tokenizer_path=str(files.path) if (files.path / OWN_TOKENIZER).is_file() else None,
+        tokenizer_path=tokenizer_path(files),
     )
 
 
@@ -496,3 +496,8 @@ def _because(error: ImportError) -> str:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     return f" ({cause})" if cause is not error else ""
+
+
+def tokenizer_path(files: ModelFiles) -> str | None:
+    """See `ModelInfo.tokenizer_path`: one that was converted is nowhere else."""
+    return str(files.path) if (files.path / OWN_TOKENIZER).is_file() else None

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from backends.catalog import BACKENDS, Backend, Catalog, ModelFiles, NodeShare, Placement
 from backends.container import PortContainer
+from backends.encoder_container import PortEncoder
 from backends.errors import LoadFailed
 from backends.messages import Close, Closed, Lost
 from backends.protocol import ModelInfo, Report, Tokenizer
@@ -280,13 +281,34 @@ async def load(
     None: the first that has room. Raises LoadFailed; leaves nothing behind then, or when it is
     cancelled.
     """
+    return PortContainer(*await _loaded(backend, files, options, report, placement))
+
+
+async def load_encoder(
+    backend: Backend,
+    files: ModelFiles,
+    options: EngineOptions,
+    report: Report,
+    placement: Placement | None = None,
+) -> PortEncoder:
+    """As `load`, what makes vectors or ranks."""
+    return PortEncoder(*await _loaded(backend, files, options, report, placement))
+
+
+async def _loaded(
+    backend: Backend,
+    files: ModelFiles,
+    options: EngineOptions,
+    report: Report,
+    placement: Placement | None,
+) -> tuple[NodePort, Tokenizer]:
     assert files.node is not None, "it lies there"
     port = NodePort(files.node.node, files.path.name, report)
     await port.greet()
     try:
         loaded = await port.load(files, options, placement)
         make = asyncio.to_thread(tokenizer, backend, loaded.info, loaded.vocabulary)
-        return PortContainer(port, await make)
+        return port, await make
     except BaseException:
         with anyio.CancelScope(shield=True):
             await port.end()

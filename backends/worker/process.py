@@ -34,9 +34,10 @@ import msgspec
 import structlog
 
 from backends.catalog import CPU, Backend
-from backends.container import PortContainer, try_vocabulary
+from backends.container import EVERY_BYTE, PortContainer, try_vocabulary
 from backends.devices import memory
 from backends.driver import EnginePort
+from backends.encoder_driver import DrivenEncoder, EncoderPort
 from backends.errors import BackendError, BackendMissing
 from backends.messages import Closed, Event, Failure
 from backends.protocol import Progress
@@ -78,8 +79,8 @@ class Worker:
         self._shelf = Shelf(shared=shared)
         self._frames = Frames(decode_command, lambda: self.send(Received()))
         self._sending = threading.Lock()
-        self._container: PortContainer | None = None
-        self._port: EnginePort | None = None
+        self._container: PortContainer | DrivenEncoder | None = None
+        self._port: EnginePort | EncoderPort | None = None
         self._load: asyncio.Task[None] | None = None
         self._ended = asyncio.get_running_loop().create_future()
 
@@ -142,18 +143,28 @@ class Worker:
             log.exception("load failed unexpectedly", model=command.files.path.name)
             self.send(Refused(Failure("LoadFailed", f"{type(error).__name__}: {error}")))
             return
-        assert isinstance(container.port, EnginePort)
-        self._container, self._port = container, container.port
-        self._port.connect(self._tell, directly=True)
+        self._container = container
+        if isinstance(container, DrivenEncoder):
+            self._port = encoder = EncoderPort(container)
+            encoder.connect(self._tell)
+        else:
+            assert isinstance(container.port, EnginePort)
+            self._port = container.port
+            container.port.connect(self._tell, directly=True)
         self.send(Loaded(container.info, held()))
 
-    async def _loaded(self, command: LoadModel) -> PortContainer:
+    async def _loaded(self, command: LoadModel) -> PortContainer | DrivenEncoder:
         options = msgspec.msgpack.decode(command.options, type=self._backend.options)
         try:
             module = await asyncio.to_thread(lambda: self._backend.container)
         except ImportError as error:
             text = f"{self._backend.name} can't be used here: {error}"
             raise BackendMissing(text) from error
+        if command.files.task != "generate":
+            encoder = await module.load_encoder(command.files, options, self._report)
+            assert isinstance(encoder, DrivenEncoder), "an engine's, with two ends"
+            await asyncio.to_thread(encoder.tokenize, EVERY_BYTE, special=True)
+            return encoder
         container = await module.load(command.files, options, self._report)
         assert isinstance(container, PortContainer), "an engine's, with two ends"
         # The gateway's process will read the same vocabulary. What native code makes of a broken

@@ -32,6 +32,7 @@ from backends.messages import (
 from backends.protocol import (
     Candidate,
     Constraint,
+    EncoderInput,
     Ended,
     Generation,
     Image,
@@ -54,6 +55,10 @@ JOB = Generation(
     constraint=Constraint(grammar="{}"),
     images=(Image(1, 1, bytes(range(3))),),
 )
+OF_ITS_TYPE: dict[object, object] = {
+    Generation: JOB,
+    tuple[EncoderInput, ...]: (EncoderInput((1, 2), second=1, cut=3), EncoderInput(())),
+}
 ENDED = Ended(
     cause="end_token",
     token=3,
@@ -110,8 +115,8 @@ def kinds(union: object) -> list[type]:
 @given(st.data())
 def test_any_command_comes_as_it_went(kind: type, data: st.DataObject) -> None:
     fields = {
-        field.name: JOB
-        if field.type is Generation
+        field.name: OF_ITS_TYPE[field.type]
+        if field.type in OF_ITS_TYPE
         else data.draw(st.binary() if field.type is bytes else st.integers(0, 2**40))
         for field in msgspec.structs.fields(kind)
     }
@@ -139,6 +144,7 @@ def test_any_output_comes_as_it_went(output: Piece | Scored | PromptProgress | E
 def test_any_event_comes_as_it_went(kind: type) -> None:
     values = {"key": 7, "number": 7, "reason": "broken", "outputs": ((7, ENDED),)}
     values["answer"] = SavedSlot(3, bytearray(b"cells"))
+    values |= {"vectors": (b"\x00\xff", b""), "failure": Failure("InvalidJob", "no", "input")}
     names = [field.name for field in msgspec.structs.fields(kind)]
     event = kind(**{name: values[name] for name in names})
     assert event_of(encode(event)) == event
