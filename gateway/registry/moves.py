@@ -577,6 +577,7 @@ class LoadFailure(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     reason: str
     memory: bool
+    free: Bytes = {}  # of each device then, where memory ran out
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
@@ -761,8 +762,11 @@ class Moves:
             container = await self._woken(name)
             if container is None:
                 container = await self._loader.load(plan.entry.files, options, report)
+        except OutOfMemory as error:
+            free = await to_thread.run_sync(self._gauge.available)
+            return replace(self._failed(loading, name, str(error), memory=True), free=free)
         except LoadFailed as error:
-            return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
+            return self._failed(loading, name, str(error), memory=False)
         except Exception as error:  # an engine may raise anything; the gateway must survive it
             log.exception("load failed unexpectedly", model=name)
             return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)

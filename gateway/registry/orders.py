@@ -144,9 +144,11 @@ class Orders:
                 held, seconds = self._planner.arrived(plan, measured), measured.load_seconds
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
-            case LoadFailure(seconds=seconds, reason=reason, memory=memory):
+            case LoadFailure(seconds=seconds, reason=reason, memory=memory, free=free):
                 self._planner.forget_options(name)  # perhaps the cause: the next load has its own
-                self.carry_out(scheduler.load_failed(now, name, reason, memory=memory), name)
+                self.carry_out(
+                    scheduler.load_failed(now, name, reason, memory=memory, free=free), name
+                )
                 self._watch(ModelLoadFailed(name, seconds, reason))
             case Parked(seconds=seconds, why=why, held=held):
                 self._present.pop(name, None)

@@ -578,23 +578,44 @@ class Scheduler:
         return [*served, *self._settle(now)]
 
     def load_failed(
-        self, now: float, name: str, reason: str, *, memory: bool, moved: bool = False
+        self,
+        now: float,
+        name: str,
+        reason: str,
+        *,
+        memory: bool,
+        moved: bool = False,
+        free: Bytes | None = None,
     ) -> list[Order]:
-        """The load ended in an error; where `memory` ran out it is tried once more. `moved`: where
-        it was to lie is no place any more, so it is tried elsewhere, if it may lie there.
+        """The load ended in an error; where `memory` ran out it is tried once more: in a way that
+        takes less, if there is one for what is really `free`, since others have taken what was
+        promised; else with more room. `moved`: where it was to lie is no place any more, so it is
+        tried elsewhere, if it may lie there.
         """
         record = self._records[name]
         assert record.phase == "loading", f"{name} failed to load while {record.phase}"
+        failed = record.need
         record.leave()
         if moved and self.room.obstacle(name, record.needs) is None:
             return list(self._settle(now))
         if memory and record.retrying is None:
-            record.retrying = self.room.more(record)
+            record.retrying = self._smaller(record, failed, free or {}) or self.room.more(record)
             if record.retrying is not None:
                 return list(self._settle(now))
         failure = record.fail(now, reason, self._rules.backoff)
         refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
+
+    def _smaller(self, record: ModelRecord, failed: Bytes, free: Bytes) -> Bytes | None:
+        """The way that takes less of cards than the one which failed, and nothing from others."""
+        smaller = [way.need for way in record.model.smaller if way.need != failed]
+        ways = list(self.room.possible(smaller, record))
+        fitting = (
+            need
+            for need in ways
+            if all(size <= free.get(device, size) for device, size in need.items())
+        )
+        return next(fitting, ways[-1] if ways else None)
 
     def unloaded(self, now: float, name: str) -> list[Order]:
         """The memory of a model that was unloaded, or whose load was cancelled, is free."""

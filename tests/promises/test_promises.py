@@ -18,6 +18,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "exllamav2": ("../cardless/test_serve.py",),
     "Images in messages": ("test_answers.py",),
     "Hot swap": ("test_swapping.py", "test_lasting.py"),
+    "Models larger than the cards": ("../device/test_fit.py",),
     "Conversations kept over swaps": ("test_kept.py",),
     "Text that repeats is drafted": ("test_speculation.py",),
     "LoRA adapters chosen per request; presets": ("test_adapters.py", "test_presets.py"),

@@ -1,0 +1,129 @@
+"""Models larger than a card: what gives way is planned, said and counted, and once more where
+memory runs out all the same.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from backends.catalog import Cards, Fitted, ModelFiles, Room
+from backends.errors import OutOfMemory
+from backends.protocol import MemoryNeed
+from config.engines import EngineOptions
+from config.settings import Config
+from gateway.errors import ModelUnavailable
+from gateway.registry import History, ModelLibrary, Registry
+from gateway.registry.record import Bytes
+from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
+from tests.gateway.registry.test_registry_cards import CardEngine, held
+
+pytestmark = pytest.mark.anyio
+
+
+class FittingEngine(CardEngine):
+    """What of a model has no room on its card lies in main memory."""
+
+    budget = 10_000
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        size, there = files.size_bytes, room.free.get("cuda:0", 0)
+        if size <= there:
+            return None
+        if size > there + room.free["cpu"]:
+            return None
+        parts = {"cuda:0": there / size, "cpu": 1 - there / size}
+        return Fitted(
+            options=options,
+            need=MemoryNeed(weights=size, cache=0, engine=0),
+            placement={device: part for device, part in parts.items() if part},
+            speed=there / size,
+            note=f"{size - there} of {size} bytes in RAM",
+            reasons=("it is large",),
+        )
+
+
+class OneCard(FakeGauge):
+    """Of 100 bytes, of which another program may have taken some."""
+
+    taken = 0
+
+    def free(self) -> Bytes:
+        return {"cpu": 1000, "cuda:0": 100}
+
+    def available(self) -> Bytes:
+        return {"cpu": 1000, "cuda:0": 100 - self.taken}
+
+    def total(self) -> Bytes:
+        return self.free()
+
+    def used(self) -> Bytes:
+        return {}
+
+
+@asynccontextmanager
+async def registry_of(
+    *names: str, engine: FakeEngine, taken: int = 0, pinned: tuple[str, ...] = ()
+) -> AsyncIterator[Registry]:
+    models = tuple(model(name, pinned=name in pinned) for name in names)
+    config = Config(models=models, swap=AT_ONCE)
+    gauge = OneCard(engine)
+    gauge.taken = taken
+    async with Registry(
+        ModelLibrary(config, recognise=engine.recognise),
+        config,
+        loader=engine,
+        gauge=gauge,
+        history=History(None),
+        clock=HandClock(),
+    ) as registry:
+        yield registry
+
+
+async def test_what_has_no_room_on_the_card_is_counted_in_main_memory_and_said() -> None:
+    engine = FittingEngine()
+    async with registry_of("a130", "b60", engine=engine) as registry:
+        assert "30 of 130 bytes in RAM" in registry.status("a130").arithmetic
+        await registry.load("a130")
+        assert held(registry) == {"a130": {"cuda:0": 100, "cpu": 30}}
+        assert "30 of 130 bytes in RAM" in registry.status("a130").arithmetic
+        await registry.load("b60")
+        assert held(registry) == {"b60": {"cuda:0": 60}}, "what fits gives way to nothing"
+        assert "in RAM" not in registry.status("b60").arithmetic
+
+
+async def test_pinned_models_leave_less_room_and_others_give_way_to_that() -> None:
+    engine = FittingEngine()
+    async with registry_of("a60", "b80", engine=engine, pinned=("a60",)) as registry:
+        await registry.load("a60")
+        await registry.load("b80")
+        assert held(registry) == {"a60": {"cuda:0": 60}, "b80": {"cuda:0": 40, "cpu": 40}}
+
+
+async def test_what_fits_nowhere_is_refused() -> None:
+    async with registry_of("a2000", engine=FittingEngine()) as registry:
+        with pytest.raises(ModelUnavailable, match="a2000 needs"):
+            await registry.load("a2000")
+
+
+async def test_where_memory_runs_out_the_next_smaller_way_is_tried_once() -> None:
+    engine = FittingEngine()
+    engine.failures["b40"] = [OutOfMemory("cudaMalloc failed")]
+    async with registry_of("a50", "b40", engine=engine, taken=85) as registry:
+        await registry.load("a50")
+        await registry.load("b40")
+        assert held(registry)["a50"] == {"cuda:0": 50}, "no other model is harmed"
+        assert held(registry)["b40"] == {"cuda:0": 15, "cpu": 25}, "as much as is really free"
+        assert engine.history.count("load b40") == 2
+        assert "25 of 40 bytes in RAM" in registry.status("b40").arithmetic
+
+
+async def test_where_memory_runs_out_again_that_is_the_error() -> None:
+    engine = FittingEngine()
+    engine.failures["b40"] = [OutOfMemory("no memory"), OutOfMemory("again no memory")]
+    async with registry_of("b40", engine=engine, taken=85) as registry:
+        with pytest.raises(ModelUnavailable, match="again no memory"):
+            await registry.load("b40")
+        assert engine.history.count("load b40") == 2
