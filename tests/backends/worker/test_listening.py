@@ -60,6 +60,7 @@ async def test_more_strangers_than_are_let_in_shut_nobody_out(there: Listening) 
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_stranger_who_says_nothing_is_not_waited_for(there: Listening) -> None:
     reader, writer = await opened(there)
     writer.write(MAGIC[:2])

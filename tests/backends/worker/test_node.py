@@ -199,6 +199,7 @@ def launcher_of(pid: int) -> str:
     return " ".join(parent.cmdline()) if parent else ""
 
 
+@pytest.mark.slow
 async def test_a_node_that_stands_still_is_lost_and_leaves_no_worker(tmp_path: Path) -> None:
     with listener(SETTINGS, token=TOKEN) as there:
         container = await load_frail_there(node_of(there), tmp_path)
