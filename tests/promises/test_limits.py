@@ -1,5 +1,6 @@
 """Limits of keys, and fair turns among them, on a process as users start it."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.hang import HANG
 from tests.served import Serve, Served, scripted, served
 
 CHAT, MESSAGES, EMBED = "/v1/chat/completions", "/v1/messages", "/v1/embeddings"
@@ -32,6 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "server": {"cors_origins": ["https://page.example"]},
     }
     with served(folder, config) as server:
+        for model in ("quick", "slow"):  # no stream begins with a comment on its load
+            assert chat(server, "free", model, max_tokens=1).status_code == 200
         yield server
 
 
@@ -84,7 +88,8 @@ def test_a_key_has_so_many_requests_at_a_time(server: Served) -> None:
     body = {"model": "slow", "messages": HELLO, "stream": True}
     key = {"authorization": "Bearer one-at-a-time", "x-request-id": "the-slow-one"}
     with server.client.stream("POST", CHAT, json=body, headers=key) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # the connection is closed with it
+        next(lines)
         refused = chat(server, "one-at-a-time")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert chat(server, "free").status_code == 200
@@ -120,7 +125,8 @@ def test_who_leaves_gets_back_what_was_not_used(server: Served) -> None:
     body = {"model": "slow", "messages": HELLO, "stream": True, "max_tokens": 500}
     key = {"authorization": "Bearer cancelling", "x-request-id": "the-one-that-left"}
     with server.client.stream("POST", CHAT, json=body, headers=key) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()
+        next(lines)
         assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 500
     server.log.wait_for("request", lambda line: line["request"] == "the-one-that-left")
     left = chat(server, "cancelling", max_tokens=1).headers["x-ratelimit-remaining-tokens"]
@@ -137,23 +143,41 @@ def test_pages_may_read_what_is_left(server: Served) -> None:
 
 def test_a_key_that_floods_a_model_delays_another_by_little(serve: Serve, tmp_path: Any) -> None:
     """One slot: twenty requests of one key stand in line before one of another."""
-    model = scripted(tmp_path, "m", "one two three", tokens_per_second=20, max_concurrent=1)
-    keys = [{"key": "many"}, {"key": "few"}, {"key": "admin", "role": "admin"}]
-    server = serve({"models": [model], "keys": keys})
-    done: list[str] = []
+    says = [{"when": "Hold", "say": SLOW * 100}, {"say": "one two three"}]
+    many: dict[str, Any] = {
+        "context_length": 1_000_000,
+        "tokens_per_second": 200,
+        "max_concurrent": 1,
+    }
+    model = scripted(tmp_path, "m", lines=says, **many)
+    keys = [{"key": key, "label": key} for key in ("holds", "many", "few")]
+    server = serve({"models": [model], "keys": [*keys, {"key": "admin", "role": "admin"}]})
+    hold = {"model": "m", "messages": [{"role": "user", "content": "Hold"}], "stream": True}
 
-    def ask(key: str) -> None:
-        assert chat(server, key, "m").status_code == 200
-        done.append(key)
-
-    def in_progress() -> int:
-        listed = server.client.get("/v1/models", headers={"x-api-key": "admin"}).json()["data"]
-        return int(listed[0]["in_use"] + listed[0]["waiting"])
+    def in_line(count: int) -> None:
+        """Until so many have come, the one that holds the slot among them."""
+        found, end = 0, time.monotonic() + HANG
+        while found != count:
+            listed = server.client.get("/v1/models", headers={"x-api-key": "admin"}).json()["data"]
+            found = listed[0]["in_use"] + listed[0]["waiting"]
+            assert time.monotonic() < end, found
 
     with ThreadPoolExecutor(24) as clients:
-        flood = [clients.submit(ask, "many") for _ in range(20)]
-        while in_progress() + len(done) < 20:
-            assert not any(one.done() and one.exception() for one in flood)
-        before = len(done)
-        clients.submit(ask, "few").result()
-        assert done.index("few") - before <= 4
+        with server.client.stream(
+            "POST", CHAT, json=hold, headers={"authorization": "Bearer holds"}
+        ) as answer:
+            lines = answer.iter_lines()  # the connection is closed with it
+            next(lines)
+            waiting = [clients.submit(chat, server, "many", "m") for _ in range(20)]
+            in_line(21)
+            waiting.append(clients.submit(chat, server, "few", "m"))
+            in_line(22)
+        assert {one.result().status_code for one in waiting} == {200}
+    server.log.wait_for("request", lambda _line: len(order(server)) == 21)
+    assert order(server).index("few") <= 4
+
+
+def order(server: Served) -> list[str]:
+    """Whose answers ended, the first one first."""
+    ended = (line["key"] for line in server.log.records("request"))
+    return [key for key in ended if key in ("many", "few")]
