@@ -779,7 +779,7 @@ async def test_silence_behind_what_was_written_directly_is_an_error() -> None:
         await asyncio.Event().wait()
 
     writer = Writer()
-    async with far(says) as one, asking(one, stall_timeout=0.5) as model:
+    async with far(says) as one, asking(one, stall_timeout=2.0) as model:
         async with asyncio.timeout(HANG), model.chat(HELLO) as batches:
             batches.offer(writer)
             await anext(batches)

@@ -137,7 +137,7 @@ def test_an_operator_sees_why_a_server_is_not_reached(tmp_path: Path) -> None:
                 "name": name,
                 "urls": [url],
                 "models": {f"at-{name}": "m"},
-                "connect_timeout": 0.2,
+                "connect_timeout": SOON if name == "timeout" else HANG,
                 "probe_interval": SOON,
             }
             for name, url in urls.items()
