@@ -53,7 +53,11 @@ LAYOUTS = {
         COLD, max_concurrent=4, context_length=LONG, micro_batch_size=16
     ),
 }
-QUICK = ("small pool", "long split")  # of the layouts, what is tried with the store each time
+QUICK = (
+    "small pool",
+    "long split",
+)  # of the layouts: tried each time, the others where there is time
+LAID_OUT = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS]
 GROWN = ("gpt-oss", "qwen35", "granitehybrid", "nemotron_h")
 CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another order
 
@@ -79,7 +83,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return cache_kinds.write(request.param, folder / "model.gguf")
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=LAID_OUT)
 def options(request: pytest.FixtureRequest) -> LlamaCppOptions:
     return LAYOUTS[request.param]
 
@@ -90,10 +94,7 @@ def test_what_is_found_in_the_cache_is_what_would_be_computed(
     assert tried(model, options, jobs=40) > 50
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS],
-)
+@pytest.mark.parametrize("layout", LAID_OUT)
 def test_what_is_put_back_from_the_store_is_what_would_be_computed(
     model: Path, layout: str
 ) -> None:

@@ -93,6 +93,10 @@ BATCHED: Mapping[str, Mapping[str, Any]] = {
     "llama4_text": EXPERTS | {"attention_chunk_size": 16, "intermediate_size_mlp": 48},
     **STATEFUL,
 }
+# One of each kind of layer: windows, chunks, compressed keys, recurrent states, convolutions. What
+# takes seconds a model is tried on these each time, on all others where there is time (`slow`).
+QUICK = {"gemma3_text", "llama4_text", "deepseek_v3", "qwen3_next", "lfm2"}
+TRIED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BATCHED]
 ALONE: Mapping[str, Mapping[str, Any]] = {
     "recurrent_gemma": {"attention_window_size": 16},
 }

@@ -22,7 +22,7 @@ from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check
 from tests.backends.contract import GREEDY
 from tests.backends.kept.dear import DearBeginnings
-from tests.backends.transformers.test_batching_architectures import BATCHED, STATEFUL, write
+from tests.backends.transformers.test_batching_architectures import STATEFUL, TRIED, write
 
 LENGTH = 160  # of the context
 COLD = TransformersOptions(device="cpu", threads=1, max_concurrent=1, context_length=LENGTH)
@@ -35,7 +35,7 @@ LAYOUTS = {
     "no snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=0),
 }
 QUICK = "few snapshots"  # room for little, so that more is taken back, copied and computed again
-TRIED = [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in LAYOUTS]
+LAID_OUT = [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in LAYOUTS]
 # Of log probabilities: rows of other passes are summed in another order, scanned in other chunks.
 CLOSE = 0.1
 
@@ -61,14 +61,14 @@ def engine(path: Path, options: TransformersOptions) -> Iterator[TransformersEng
         made.close()
 
 
-@pytest.fixture(scope="module", params=BATCHED)
+@pytest.fixture(scope="module", params=TRIED)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("made") / request.param
     write(request.param, folder)
     return folder
 
 
-@pytest.mark.parametrize("layout", TRIED)
+@pytest.mark.parametrize("layout", LAID_OUT)
 def test_what_is_found_in_the_cache_is_what_would_be_computed(model: Path, layout: str) -> None:
     found = tried(model, LAYOUTS[layout], jobs=40)
     assert found > 50 or (model.name in STATEFUL and layout != "roomy")

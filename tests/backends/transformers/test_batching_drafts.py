@@ -19,7 +19,7 @@ from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
 from tests.backends.contract import GREEDY
 from tests.backends.drafting import ALWAYS, OFF, Oracle, answers, check_greedy_answers, same
-from tests.backends.transformers.test_batching_architectures import BATCHED, STATEFUL, write
+from tests.backends.transformers.test_batching_architectures import STATEFUL, TRIED, write
 
 pytestmark = pytest.mark.anyio
 PLAIN = TransformersOptions(
@@ -41,7 +41,7 @@ async def container(
         await made.aclose()
 
 
-@pytest.fixture(scope="module", params=BATCHED)
+@pytest.fixture(scope="module", params=TRIED)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("made") / request.param
     write(request.param, folder)
