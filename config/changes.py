@@ -24,6 +24,7 @@ Effect: TypeAlias = Literal["live", "models", "restart"]
 
 # Every option, or the section it stands in.
 EFFECTS: Mapping[str, Effect] = {
+    "cluster": "restart",
     "server.host": "restart",
     "server.port": "restart",
     "server.allow_open": "live",

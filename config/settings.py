@@ -255,6 +255,7 @@ class Config(Section, frozen=True):
     model_dirs: tuple[PathText, ...] = ()
     upstreams: tuple[UpstreamConfig, ...] = ()  # servers elsewhere whose models are offered here
     nodes: tuple[NodeConfig, ...] = ()  # machines whose workers run models of this server
+    cluster: Name | None = None  # Ray's, whose nodes run models: its address, or auto; None: none
     default_model: str | None = None  # None: the only model there is, else the first in `models`
     unknown_models: Literal["refuse", "default"] = "refuse"  # requests for a model that isn't there
     template_dir: PathText | None = None  # chat templates to switch to (NAME.jinja)

@@ -69,6 +69,7 @@ class NodePort(FramedPort):
         self._sent = 0  # bytes
         self._lost = False  # it was told how the worker ended
         self._serving = False  # a model was asked for
+        self.is_unreached = False  # the node itself is lost, and not just its worker
 
     async def greet(self) -> None:
         """Connect, and make sure of each other. Raises LoadFailed."""
@@ -176,10 +177,11 @@ class NodePort(FramedPort):
                 self._asked.set_result(event)
             case Refused(failure) if self._asked is not None and not self._asked.done():
                 self._asked.set_exception(failure.error())
-            case Lost():
+            case Lost(reason):
                 self._lost = True
-                self._settle(LoadFailed(event.reason))
-                self._tell(event)
+                reason = f"node {self._node.name}: {reason}"
+                self._settle(LoadFailed(reason))
+                self._tell(Lost(reason))
             case _:
                 super()._hand_on(event)
 
@@ -205,6 +207,7 @@ class NodePort(FramedPort):
             self._tell(Closed())
         elif not self._lost:
             reason = f"the worker of {self._model} is lost: {self._unreached()}"
+            self.is_unreached = True
             self._settle(LoadFailed(reason))
             self._tell(Lost(reason))
         self.buried.set()

@@ -1,4 +1,4 @@
-"""`roundhouse load`, `unload`, `pull` and `rm`: a bar in a terminal, lines elsewhere."""
+"""`roundhouse load`, `unload`, `drain`, `pull` and `rm`: a bar in a terminal, lines elsewhere."""
 
 import sys
 from argparse import Namespace
@@ -38,6 +38,17 @@ def _load(server: Remote, arguments: Namespace) -> None:
 def _unload(server: Remote, arguments: Namespace) -> None:
     body = {"model": arguments.model} if arguments.model else {}
     print(server.post("/unload", body, "message")["message"])
+
+
+def _drain(server: Remote, arguments: Namespace) -> None:
+    """What still lies on the node leaves as its last answers end."""
+    draining = not arguments.undo
+    body = {"node": arguments.node, "draining": draining}
+    nodes = server.post("/v1/nodes/drain", body, "nodes")["nodes"]
+    models = next((node["models"] for node in nodes if node["name"] == arguments.node), ())
+    print(f"{arguments.node} {'drains' if draining else 'takes models again'}")
+    if draining and models:
+        print(f"still there: {', '.join(models)}")
 
 
 def _pull(server: Remote, arguments: Namespace) -> None:
@@ -93,4 +104,4 @@ def _lines(title: str) -> Bar:
     return note
 
 
-COMMANDS = {"load": _load, "unload": _unload, "pull": _pull, "rm": _rm}
+COMMANDS = {"load": _load, "unload": _unload, "drain": _drain, "pull": _pull, "rm": _rm}

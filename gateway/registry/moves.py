@@ -28,11 +28,14 @@ from backends.catalog import (
     Room,
     divided,
 )
+from backends.cluster.nodes import ClusterNodes, NodeLost
+from backends.container import PortContainer
 from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
 from backends.protocol import MemoryNeed, ModelInfo, Parkable, Progress, Report
 from backends.remote import Container
 from backends.upstream.fleet import Fleet
 from backends.worker import node
+from backends.worker.node import NodePort
 from backends.worker.port import Workers
 from config.check import convert
 from config.engines import EngineOptions, Host
@@ -43,6 +46,17 @@ from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock, Place
+from gateway.registry.nodes import (
+    HERE as THIS_MACHINE,
+)
+from gateway.registry.nodes import (
+    NodeOffer,
+    bare,
+    fewest,
+    in_order,
+    named,
+    node_of,
+)
 from gateway.registry.record import (
     Bytes,
     History,
@@ -274,8 +288,11 @@ class LoadPlanner:
         obstacle: Obstacle,
         room: Callable[[str, Iterable[str]], Bytes],
         bandwidths: Mapping[str, float],
+        cluster: ClusterNodes | None = None,
     ) -> None:
         self._loader = loader
+        self._cluster = cluster
+        self._needs: dict[str, tuple[LoadPlan, tuple[Bytes, ...]]] = {}  # by model: many, so once
         self._history = history
         self._cards = cards
         self._obstacle = obstacle
@@ -286,6 +303,7 @@ class LoadPlanner:
         self._options: dict[str, EngineOptions] = {}
         self._plan: dict[str, LoadPlan] = {}
         self._parked: dict[str, Bytes] = {}  # what models held when they were parked last
+        self._behind: dict[str, tuple[tuple[Bytes, ...], tuple[Bytes, ...]]] = {}
         self._pinned: dict[str, bool] = {}  # in place of what entries say
 
     @property
@@ -321,7 +339,7 @@ class LoadPlanner:
         """Whether only an earlier measurement keeps it from being loaded."""
         return (
             plan.measured
-            and self._obstacle(plan.entry.name, plan.needs) is not None
+            and self._obstacle(plan.entry.name, self._needed(plan)) is not None
             and self._obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
         )
 
@@ -351,11 +369,12 @@ class LoadPlanner:
     def model(self, entry: ModelEntry) -> Model:
         """`entry` as the scheduler needs it. Raises as `plan`."""
         plan = self._told[entry.name] = self.plan(entry)
-        need, *others = plan.needs
+        need, *_ = needs = self._needed(plan)
         return Model(
             name=entry.name,
             need=need,
-            others=tuple(others),
+            others=self._others(entry.name, needs),
+            copying=self._copying(entry),
             smaller=tuple(Smaller(one.needs[0], one.speed) for one in plan.smaller),
             speed=plan.speed,
             load_seconds=plan.load_seconds,
@@ -365,6 +384,34 @@ class LoadPlanner:
             parks=self._parks(entry, plan),
             ttl=entry.ttl,
         )
+
+    def _needed(self, plan: LoadPlan) -> tuple[Bytes, ...]:
+        """The needs of `plan`, the same objects each time."""
+        known = self._needs.get(plan.entry.name)
+        if known is None or known[0] is not plan:
+            known = self._needs[plan.entry.name] = plan, plan.needs
+        return known[1]
+
+    def _others(self, name: str, needs: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
+        """All but the first, the same object each time."""
+        known = self._behind.get(name)
+        if known is None or known[0] is not needs:
+            known = self._behind[name] = needs, needs[1:]
+        return known[1]
+
+    def _copying(self, entry: ModelEntry) -> Mapping[str, float]:
+        """Seconds until nodes have the files that they lack."""
+        if self._cluster is None or not _may_leave(entry, self.options(entry)):
+            return {}
+        seconds = {node: self._cluster.copying(node, entry.files) for node in self._cluster.nodes}
+        return {node: copying for node, copying in seconds.items() if copying}
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went: models may lie elsewhere now."""
+        for name, plan in self._plan.items():
+            if _may_leave(plan.entry, plan.options):
+                places = self._placements(plan.entry, plan.options, plan.need)
+                self._plan[name] = replace(plan, placements=places)
 
     def _parks(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
         """What it will hold while it is parked; as much as it does now, where nobody says."""
@@ -422,8 +469,19 @@ class LoadPlanner:
         is best there.
         """
         files = plan.entry.files
+        if (node := node_of(plan.placements[0])) != THIS_MACHINE:
+            return self._ordered_at(node, plan)
         options = replace(plan.loads, host=self._host(plan))
         return self._loader.placed(files, options, plan.placements[0], self._cards)
+
+    def _ordered_at(self, node: str, plan: LoadPlan) -> EngineOptions:
+        """As `ordered`, on another node: in a worker there."""
+        there = None if self._cluster is None else self._cluster.nodes.get(node)
+        options = replace(plan.options, host="worker")
+        if there is None:  # it has just left, as its load will say
+            return options
+        placement = bare(plan.placements[0])
+        return self._loader.placed(plan.entry.files, options, placement, there.cards)
 
     def _host(self, plan: LoadPlan) -> Host | None:
         """`auto`: a worker where models take turns on a card, whose memory an unload in the process
@@ -464,7 +522,7 @@ class LoadPlanner:
             return held
         everywhere = loaded
         if plan.fitted is None:
-            placements = self._placements(plan.entry, plan.options)
+            placements = self._placements(plan.entry, plan.options, loaded.need)
             everywhere = msgspec.structs.replace(loaded, placements=placements)
         self._plan[plan.entry.name] = self._told[plan.entry.name] = everywhere
         return loaded.needs[0]
@@ -492,6 +550,8 @@ class LoadPlanner:
         return plan
 
     def _fit(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> Fitted | None:
+        if self._cluster is not None and _may_leave(entry, options):
+            return None  # one that may lie on several machines is not cut for this one
         there = Room(free=room, bandwidths=self._bandwidths)
         return self._loader.fit(entry.files, options, self._cards, there)
 
@@ -516,14 +576,15 @@ class LoadPlanner:
         self, entry: ModelEntry, options: EngineOptions, fitted: Fitted | None
     ) -> LoadPlan:
         loads = options if fitted is None else fitted.options
-        ways = self._placements(entry, options) if fitted is None else (fitted.placement,)
         estimate = self._loader.estimate(entry.files, options) if fitted is None else fitted.need
         last = self._history.get(entry.files, loads)
+        need = last.corrected(estimate) if last else estimate
+        ways = self._placements(entry, options, need) if fitted is None else (fitted.placement,)
         plan = LoadPlan(
             entry=entry,
             options=options,
             estimate=estimate,
-            need=last.corrected(estimate) if last else estimate,
+            need=need,
             measured=last is not None and last.size is not None,
             placements=ways,
             load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
@@ -531,8 +592,44 @@ class LoadPlanner:
         )
         return lying(plan, last.devices) if last and last.devices else plan
 
-    def _placements(self, entry: ModelEntry, options: EngineOptions) -> tuple[Placement, ...]:
-        return tuple(self._loader.placements(entry.files, options, self._cards))
+    def _placements(
+        self, entry: ModelEntry, options: EngineOptions, need: MemoryNeed
+    ) -> tuple[Placement, ...]:
+        """The ways to lie here, and then those on other nodes."""
+        own = tuple(self._loader.placements(entry.files, options, self._cards))
+        if self._cluster is None or not _may_leave(entry, options):
+            return own
+        there = self._cluster
+        offers = [
+            NodeOffer(name=name, cards=one.cards, copying=there.copying(name, entry.files))
+            for name, one in there.nodes.items()
+            if not one.draining
+        ]
+        ways = (
+            named(offer.name, way)
+            for offer in in_order(entry.name, offers)
+            for way in fewest(
+                self._loader.placements(entry.files, options, offer.cards), need.loaded, offer.cards
+            )
+        )
+        return (*own, *ways)
+
+
+PATHS = ("adapters", "draft_model", "mmproj")  # options that name files of this machine
+
+
+def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
+    """Whether a model may lie on another node: an engine here or there writes its text, and its
+    options name no file besides its own, and no process.
+    """
+    files = entry.files
+    return (
+        files.task == "generate"
+        and files.remote is None
+        and files.node is None
+        and options.host in (None, "auto", "worker")
+        and not any(getattr(options, name, None) for name in PATHS)
+    )
 
 
 def covered(need: Bytes, room: Bytes) -> bool:
@@ -564,20 +661,24 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in memory can't be used any more."""
+    """A model in memory can't be used any more. Without `rest`: since its node is gone."""
 
     name: str
     reason: str
+    rest: bool = True
 
 
 class LoadFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The load failed; `memory`: because memory ran out."""
+    """The load failed; `memory`: because memory ran out; `moved`: the node that it was to lie on is
+    gone.
+    """
 
     name: str
     seconds: float
     reason: str
     memory: bool
     free: Bytes = {}  # of each device then, where memory ran out
+    moved: bool = False
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
@@ -639,8 +740,10 @@ class Moves:
         history: History,
         clock: Clock,
         notify: Callable[[Outcome], None],
+        cluster: ClusterNodes | None = None,
     ) -> None:
         self._tasks = tasks
+        self._cluster = cluster
         self._loader = loader
         self._gauge = gauge
         self._history = history
@@ -736,7 +839,10 @@ class Moves:
             still = self.residents.get(name) or self._parked.get(name)
             reason = container.failure
             if still is not None and still.container is container and reason is not None:
-                self._notify(Broken(name=name, reason=reason))
+                lost = self._cluster is not None and is_unreached(container)
+                if lost and self._cluster is not None:
+                    self._cluster.lost(node_of(still.plan.placements[0]))
+                self._notify(Broken(name=name, reason=reason, rest=not lost))
 
         container.on_failure(tell)
         tell()
@@ -761,12 +867,13 @@ class Moves:
         try:
             container = await self._woken(name)
             if container is None:
-                container = await self._loader.load(plan.entry.files, options, report)
+                container = await self._brought(node_of(order.need), plan, options, report)
         except OutOfMemory as error:
             free = await to_thread.run_sync(self._gauge.available)
             return replace(self._failed(loading, name, str(error), memory=True), free=free)
         except LoadFailed as error:
-            return self._failed(loading, name, str(error), memory=False)
+            failed = self._failed(loading, name, str(error), memory=False)
+            return replace(failed, moved=isinstance(error, NodeLost))
         except Exception as error:  # an engine may raise anything; the gateway must survive it
             log.exception("load failed unexpectedly", model=name)
             return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
@@ -782,10 +889,27 @@ class Moves:
         after = await to_thread.run_sync(self._gauge.used)
         grown = _growth(before, after, order.need) if is_alone() else None
         measurement = replace(
-            _measured(container.info, grown, order.need, by_command=bool(plan.entry.files.remote)),
+            _measured(
+                _info_at(node_of(order.need), container.info),
+                grown,
+                order.need,
+                by_command=bool(plan.entry.files.remote),
+            ),
             load_seconds=arrived - loading.started,
         )
-        return self._arrived(order, plan, measurement, container.info.layers)
+        layers = _info_at(node_of(order.need), container.info).layers
+        return self._arrived(order, plan, measurement, layers)
+
+    async def _brought(
+        self, at: str, plan: LoadPlan, options: EngineOptions, report: Report
+    ) -> Container:
+        """Loaded on a node, or here."""
+        files = plan.entry.files
+        if at == THIS_MACHINE:
+            return await self._loader.load(files, options, report)
+        if self._cluster is None:
+            raise NodeLost(f"node {at} is gone")
+        return await self._cluster.load(at, BACKENDS[files.backend], files, options, report)
 
     async def _woken(self, name: str) -> Container | None:
         """The container of a parked model; None where there is none, or it can't be woken."""
@@ -904,6 +1028,18 @@ class Moves:
             self._running -= 1
 
 
+def is_unreached(container: Container) -> bool:
+    """Whether it broke because its node is gone."""
+    port = container.port if isinstance(container, PortContainer) else None
+    return isinstance(port, NodePort) and port.is_unreached
+
+
+def _info_at(node: str, info: ModelInfo) -> ModelInfo:
+    """With the ledger's names of devices."""
+    held = None if info.held is None else named(node, info.held)
+    return replace(info, held=held, layers=named(node, info.layers))
+
+
 def _measured(
     info: ModelInfo, grown: int | None, devices: Bytes, *, by_command: bool
 ) -> Measurement:
@@ -917,7 +1053,7 @@ def _measured(
         return Measurement(size=sum(held.values()), devices=held)
     if held is not None and devices.keys() <= held.keys():
         size = sum(held[device] for device in devices)
-        if CPU not in devices:
+        if CPU not in bare(devices):
             return Measurement(size=size, exact=True)
         if counted is not None:  # pages that nothing has touched yet are not there, but will be
             return Measurement(size=max(size, counted.loaded), exact=True)
@@ -930,7 +1066,7 @@ def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:
     """By how much more is in use on `devices`; None where one of them is no card, or can't be
     measured.
     """
-    if CPU in devices or not devices.keys() <= before.keys() & after.keys():
+    if CPU in bare(devices) or not devices.keys() <= before.keys() & after.keys():
         return None
     return sum(after[device] - before[device] for device in devices)
 

@@ -135,8 +135,8 @@ class Orders:
                 self._report_places(name)
                 self._watch(ModelProgressed(name, progress))
                 return
-            case Broken(reason=reason):
-                self.broke(name, reason)
+            case Broken(reason=reason, rest=rest):
+                self.broke(name, reason, rest=rest)
             case Arrived(measured=measured):
                 plan = self._moves.residents[name].plan
                 if plan.entry.files.elsewhere is None:  # an upstream's model takes no memory here
@@ -144,11 +144,12 @@ class Orders:
                 held, seconds = self._planner.arrived(plan, measured), measured.load_seconds
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
-            case LoadFailure(seconds=seconds, reason=reason, memory=memory, free=free):
+            case LoadFailure(seconds=seconds, reason=reason, memory=memory, free=free, moved=moved):
                 self._planner.forget_options(name)  # perhaps the cause: the next load has its own
-                self.carry_out(
-                    scheduler.load_failed(now, name, reason, memory=memory, free=free), name
+                orders = scheduler.load_failed(
+                    now, name, reason, memory=memory, free=free, moved=moved
                 )
+                self.carry_out(orders, name)
                 self._watch(ModelLoadFailed(name, seconds, reason))
             case Parked(seconds=seconds, why=why, held=held):
                 self._present.pop(name, None)
@@ -168,13 +169,15 @@ class Orders:
                 )
         self.note_change()
 
-    def broke(self, name: str, reason: str) -> None:
-        """A model in memory was noticed to be unusable, perhaps not for the first time."""
+    def broke(self, name: str, reason: str, *, rest: bool = True) -> None:
+        """A model in memory was noticed to be unusable, perhaps not for the first time. `rest`: see
+        `Scheduler.broke`.
+        """
         record = self._scheduler.residency(name)
         if record is None or (record.phase, record.leaving) == ("draining", "broken"):
             return
         log.warning("the model broke", model=name, reason=reason)
-        self.carry_out(self._scheduler.broke(self._now, name, reason), name)
+        self.carry_out(self._scheduler.broke(self._now, name, reason, rest=rest), name)
 
     def _report_places(self, name: str) -> None:
         self._changed(name)

@@ -35,7 +35,7 @@ from backends.catalog import CPU, ModelFiles
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
 from config.values import user_folder
-from gateway.registry.nodes import Seconds, node_of
+from gateway.registry.nodes import Seconds, name_at, node_of
 
 # ------------------------------------------------------------------------------------------- orders
 # The scheduler's vocabulary: what it is given about a model and a request, and what it orders.
@@ -634,7 +634,8 @@ def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
     Snapshots lie in main memory.
     """
     spread = {device: round(need.loaded * part) for device, part in parts.items()}
-    return spread | {CPU: spread.get(CPU, 0) + need.snapshots} if need.snapshots else spread
+    main = name_at(node_of(parts), CPU)
+    return spread | {main: spread.get(main, 0) + need.snapshots} if need.snapshots else spread
 
 
 # --------------------------------------------------------------------------------------------- room

@@ -23,8 +23,10 @@ import structlog
 from anyio import to_thread
 
 from backends.catalog import CPU
+from backends.cluster.nodes import ClusterFailed, ClusterNode, ClusterNodes
 from backends.protocol import Task
 from backends.upstream.fleet import Fleet
+from config.errors import ConfigError
 from config.settings import Config
 from gateway.access import ADMIN, Access
 from gateway.errors import (
@@ -35,7 +37,7 @@ from gateway.errors import (
     ShuttingDown,
     translated,
 )
-from gateway.registry.gauges import Gauge, SystemGauge, bandwidths
+from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
 from gateway.registry.kept import Conversations, KeepingLoader
 from gateway.registry.library import (
     CacheOfModels,
@@ -47,6 +49,7 @@ from gateway.registry.library import (
 )
 from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.moves import CatalogLoader, FleetLoader, Loader, LoadPlanner, Moves
+from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
 from gateway.registry.record import Bytes, History, Order, default_path
@@ -212,6 +215,7 @@ class Registry:
         self._history = history or History(default_path())
         self._clock = clock or LoopClock()
         self._watch = watch
+        self.cluster = None if config.cluster is None else _cluster(config.cluster)
         self._places = Places()
         self.watchers = Watchers()
         self._names = ModelNames(library, self.watchers.note)
@@ -222,8 +226,7 @@ class Registry:
 
     async def __aenter__(self) -> Self:
         self._free = await to_thread.run_sync(self._gauge.free)
-        budgets = {**self._free, **self._config.swap.memory}
-        self._scheduler = Scheduler(budgets, self._config.swap)
+        self._scheduler = Scheduler(self._budgets(), self._config.swap)
         sizes = await to_thread.run_sync(self._gauge.total)
         cards = {name: size for name, size in sizes.items() if name != CPU}
         self._planner = LoadPlanner(
@@ -233,6 +236,7 @@ class Registry:
             self._scheduler.room.obstacle,
             self._scheduler.room.attainable,
             await to_thread.run_sync(bandwidths, cards),
+            self.cluster,
         )
         await self._exits.enter_async_context(self._library.fleet)
         self.kept = Conversations(self._config.kept, self._scheduler.room)
@@ -256,6 +260,7 @@ class Registry:
             history=self._history,
             clock=self._clock,
             notify=self._orders.note_outcome,
+            cluster=self.cluster,
         )
         self._orders.begin(self._moves, self._tasks)
         self._overview = Overview(
@@ -282,6 +287,8 @@ class Registry:
             orders=self._orders,
             clock=self._clock,
         )
+        if self.cluster is not None:
+            await self._exits.enter_async_context(self.cluster.running(self._nodes_changed))
         self._tasks.start_soon(
             self._library.fleet.watch,
             self._names.scan_soon,
@@ -292,6 +299,42 @@ class Registry:
             if entry.preload:
                 self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
         return self
+
+    def _budgets(self) -> Bytes:
+        """What models may have of each device: here, and on the nodes that take any."""
+        nodes = self.nodes()
+        elsewhere = {
+            device: 0 if node.draining else int(size * (1 - KEPT_FREE))
+            for name, node in nodes.items()
+            for device, size in named(name, node.free).items()
+        }
+        configured = {
+            device: size
+            for device, size in self._config.swap.memory.items()
+            if node_of((device,)) == HERE or elsewhere.get(device)
+        }
+        return {**self._free, **elsewhere, **configured}
+
+    def nodes(self) -> Mapping[str, ClusterNode]:
+        """The other machines, by name."""
+        return {} if self.cluster is None else self.cluster.nodes
+
+    def models_at(self, node: str) -> tuple[str, ...]:
+        """What is in memory there, or on its way in or out."""
+        there = (record for record in self._scheduler.records() if record.held)
+        return tuple(record.model.name for record in there if record.node == node)
+
+    def _nodes_changed(self) -> None:
+        """Nodes joined, left, or are to take no models any more."""
+        if self._closing:
+            return
+        self._planner.nodes_changed()
+        self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), self._config.swap))
+        draining = {name for name, node in self.nodes().items() if node.draining}
+        for record in self._scheduler.records():
+            if record.node in draining and (record.model.pinned or record.phase == "loading"):
+                name = record.model.name
+                self._orders.carry_out(self._scheduler.replaced(self._now, name), name)
 
     async def __aexit__(
         self,
@@ -336,8 +379,7 @@ class Registry:
         for entry in models.library.entries():
             if entry.preload and entry.name in models.changes.added:
                 self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
-        budgets = {**self._free, **config.swap.memory}
-        self._orders.carry_out(self._scheduler.apply(self._now, budgets, config.swap))
+        self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), config.swap))
         self.kept.apply(config.kept)
 
     # ---------------------------------------------------------------------------- leases
@@ -625,3 +667,11 @@ class Registry:
             await self.load(name)
         except GatewayError as error:
             log.warning("preload failed", model=name, reason=error.message)
+
+
+def _cluster(address: str) -> ClusterNodes:
+    """Raises ConfigError where it can't be used."""
+    try:
+        return ClusterNodes(address)
+    except ClusterFailed as error:
+        raise ConfigError("the configuration", "$.cluster", str(error)) from error

@@ -322,6 +322,7 @@ class Turns:
             record
             for record in self._records.among("loaded", "parked")
             if record.phase == "loaded" or not record.is_claim
+            if missing.keys() & record.held.keys()
         ]
         evictable = [record for record in loaded if not record.model.pinned]
         names = choose_victims([candidate(record, now) for record in evictable], missing)

@@ -21,6 +21,7 @@ from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.joining import Announcement
+from gateway.registry.nodes import named
 from gateway.reloading import ReloadReport
 from gateway.usage import GROUPS, Group, Period, UsageRow, as_csv
 
@@ -82,6 +83,63 @@ async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     if not fleet.drain(order.upstream, order.url, draining=order.draining):
         raise NotFound(f"Server {order.url!r} of upstream {order.upstream!r} not found.")
     return Plain(_upstreams_body(services))
+
+
+class NodeWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of the cluster. `devices`: bytes for models, by the device's name in the ledger."""
+
+    name: str
+    address: str
+    draining: bool
+    devices: dict[str, int]
+    models: tuple[str, ...]
+
+
+class NodesWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines of the cluster."""
+
+    nodes: tuple[NodeWire, ...]
+
+
+class NodeDrainWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The node, and whether models leave it."""
+
+    node: str
+    draining: bool = True
+
+
+@get("/v1/nodes", access="admin")
+async def nodes(services: Services) -> ASGIApp:
+    """List the machines of the cluster."""
+    return Plain(_nodes_body(services))
+
+
+@post("/v1/nodes/drain", access="admin")
+async def drain_node(request: AnyRequest, services: Services) -> ASGIApp:
+    """Have models leave a machine of the cluster, as their last running answers end, and load none
+    there; or load some there again. All machines are returned.
+    """
+    order = Fields(order_object(await request.body()), {}).read(NodeDrainWire)
+    audit(request, "drain node" if order.draining else "use node again", node=order.node)
+    cluster = services.registry.cluster
+    if cluster is None or not cluster.drain(order.node, draining=order.draining):
+        raise NotFound(f"Node {order.node!r} not found.")
+    return Plain(_nodes_body(services))
+
+
+def _nodes_body(services: Services) -> bytes:
+    registry = services.registry
+    nodes = (
+        NodeWire(
+            name=name,
+            address=node.config.address,
+            draining=node.draining,
+            devices={name: registry.budgets.get(name, 0) for name in named(name, node.total)},
+            models=registry.models_at(name),
+        )
+        for name, node in sorted(registry.nodes().items())
+    )
+    return msgspec.json.encode(NodesWire(nodes=tuple(nodes)))
 
 
 class AnnouncementWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,4 +302,6 @@ ROUTES: Routes = {
     ),
     withdraw: Described(gives=(list[UpstreamWire],)),
     drain: Described(takes=DrainWire, gives=(list[UpstreamWire],)),
+    nodes: Described(gives=(NodesWire,)),
+    drain_node: Described(takes=NodeDrainWire, gives=(NodesWire,)),
 }

@@ -23,6 +23,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/models",
     "/v1/download",
     "/v1/upstreams/drain",
+    "/v1/nodes/drain",
     "/api/delete",
     "/api/copy",  # its answer has no body
     "/slots/{slot}",  # its query says what is to be done
