@@ -11,7 +11,9 @@ tokens. Steps, batches, sampling and the policy are the real ones; how much of a
 is the script's.
 
 Tokens a second are those of an answer's steps, prompts aside; the middle of the rounds. What comes
-before the first round, in which costs are measured, is left out. llama-server's own drafts aren't
+before the first round, in which costs are measured, is left out. Last, a model with a draft model
+(`benchmarks.drafting`) answers by itself, from its own weights, greedily, to random prompts; how
+many of the drafted tokens were accepted is in the table. llama-server's own drafts aren't
 beside them: it can't be given an answer.
 """
 
@@ -45,10 +47,11 @@ from backends.sampling.state import SamplerState
 from backends.transformers import loading as transformers_loading
 from backends.transformers.batching import Sampled, Sampler
 from backends.transformers.engine import TransformersEngine
+from benchmarks import drafting as drafted
 from benchmarks import realistic, report
 from benchmarks.realistic import SIZES, Shape
 from benchmarks.vocabulary import tokenizer
-from config.engines import LlamaCppOptions, SpeculationOptions, TransformersOptions
+from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions, TransformersOptions
 
 Text: TypeAlias = tuple[list[int], list[int]]  # a prompt, and its answer
 MODES = ("off", "auto")
@@ -59,9 +62,13 @@ TARGETS: Mapping[tuple[str, str, int], float] = {
     ("llamacpp", "edit", 1): 1.8,
     ("llamacpp", "edit", 4): 1.3,
     ("llamacpp", "chat", 1): 0.99,
+    ("llamacpp", "chat", 4): 0.99,
+    ("llamacpp", "own words, draft model", 1): 1.5,
     ("transformers", "edit", 1): 1.5,
     ("transformers", "edit", 4): 1.4,
     ("transformers", "chat", 1): 0.99,
+    ("transformers", "chat", 4): 0.99,
+    ("transformers", "own words, draft model", 1): 1.5,
 }
 
 
@@ -214,6 +221,7 @@ class Found(msgspec.Struct, frozen=True):
     text: str
     streams: int
     speeds: Mapping[str, float]
+    accepted: float | None = None  # of the drafted tokens, where a model drafted them
 
     @property
     def times(self) -> float:
@@ -244,13 +252,83 @@ async def measured(engine: str, options: argparse.Namespace) -> Sequence[Found]:
     return results
 
 
+OWN = "own words, draft model"
+OPTIONS: Mapping[str, type[LlamaCppOptions] | type[TransformersOptions]] = {
+    "llamacpp": LlamaCppOptions,
+    "transformers": TransformersOptions,
+}
+
+
+def drafting(engine: str, folder: Path, shape: Shape, mode: Any, threads: Any) -> Engine:
+    """Over a pair of models; `off`: the large one alone."""
+    pair = drafted.pair if engine == "llamacpp" else drafted.folders
+    large, small = pair(folder, shape)
+    options = OPTIONS[engine](
+        max_concurrent=4,
+        context_length=LENGTH,
+        threads=threads,
+        speculation=SpeculationOptions(mode=mode),
+        draft=DraftOptions(model=str(small)),
+    )
+    files = catalog.recognise(large, engine)
+    if isinstance(options, LlamaCppOptions):
+        return LlamaCppEngine(llamacpp.load(files, options, lambda _: True))
+    return TransformersEngine(transformers_loading.load(files, options, lambda _: True))
+
+
+async def own_words(container: DrivenContainer, prompts: Sequence[Sequence[int]]) -> list[Ended]:
+    """What the model says to all of them at once."""
+    ends: list[Ended] = []
+
+    async def answer(prompt: Sequence[int]) -> None:
+        greedy = Sampling(temperature=0, ban_eos=True)
+        job = Generation(prompt=tuple(prompt), sampling=greedy, max_tokens=128)
+        async with container.generate(job) as outputs:
+            ends.extend([output async for output in outputs if isinstance(output, Ended)])
+
+    async with anyio.create_task_group() as tasks:
+        for prompt in prompts:
+            tasks.start_soon(answer, prompt)
+    return ends
+
+
+async def by_model(engine: str, options: argparse.Namespace) -> Sequence[Found]:
+    """With a draft model and without; the modes take turns."""
+    shape, threads, results = SIZES[options.drafted_size], options.threads or "auto", []
+    with tempfile.TemporaryDirectory() as made:
+        containers = {
+            mode: DrivenContainer(drafting(engine, Path(made), shape, engine_mode, threads))
+            for mode, engine_mode in (("off", "off"), ("auto", "auto"))
+        }
+        for streams in options.streams:
+            speeds: dict[str, list[float]] = {mode: [] for mode in MODES}
+            counts = [0, 0]
+            for turn in range(min(options.rounds, 2) + 1):
+                dice = random.Random(turn)
+                prompts = [dice.choices(range(300, 2_000), k=64) for _ in range(streams)]
+                for mode, container in containers.items():
+                    ends = await own_words(container, prompts)
+                    rate = sum((end.completion_tokens - 1) / end.decode for end in ends)
+                    speeds[mode].append(rate)
+                    counts[0] += sum(end.drafted_tokens for end in ends)
+                    counts[1] += sum(end.accepted_tokens for end in ends)
+            middle = {mode: median(each[1:]) for mode, each in speeds.items()}
+            accepted = counts[1] / max(1, counts[0])
+            results.append(Found(engine, OWN, streams, middle, accepted))
+        for container in containers.values():
+            await container.aclose()
+    return results
+
+
 def table(found: Sequence[Found]) -> Iterator[str]:
     """Markdown."""
-    yield "| engine | text | streams | off | auto | times |"
-    yield "|---|---|--:|--:|--:|--:|"
+    yield "| engine | text | streams | off | auto | times | accepted |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
     for one in found:
         speeds = " | ".join(f"{one.speeds[mode]:,.0f}" for mode in MODES)
-        yield f"| {one.engine} | {one.text} | {one.streams} | {speeds} | {one.times:.2f} |"
+        accepted = "" if one.accepted is None else f"{one.accepted:.2f}"
+        cells = f"{one.engine} | {one.text} | {one.streams} | {speeds} | {one.times:.2f}"
+        yield f"| {cells} | {accepted} |"
 
 
 def targets(found: Sequence[Found]) -> Iterator[report.Target]:
@@ -269,6 +347,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--size", choices=SIZES, default="27M")
+    parser.add_argument("--drafted-size", choices=SIZES, default="27M", help="with a draft model")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, default=400)
@@ -276,6 +355,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     machine, began = report.machine(), time.perf_counter()
     found = [one for engine in options.engines for one in asyncio.run(measured(engine, options))]
+    found += [one for engine in options.engines for one in asyncio.run(by_model(engine, options))]
     print(
         f"{machine.processor}, {machine.cores} cores, load before {machine.load_before:.1f}, ",
         end="",
