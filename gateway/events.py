@@ -140,6 +140,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool = True  # False: another server gave no counts
     further: Mapping[str, Any] = {}  # what it added, such as its price
 
+    def after(self, first: "Usage") -> "Usage":
+        """With the tokens of what was generated for the same request before. The times stay."""
+        return msgspec.structs.replace(
+            self,
+            prompt_tokens=first.prompt_tokens + self.prompt_tokens,
+            cached_tokens=first.cached_tokens + self.cached_tokens,
+            completion_tokens=first.completion_tokens + self.completion_tokens,
+            reasoning_tokens=first.reasoning_tokens + self.reasoning_tokens,
+            is_counted=first.is_counted and self.is_counted,
+        )
+
 
 class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that has ended: what it alone cost, and how it was generated."""

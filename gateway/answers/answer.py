@@ -447,6 +447,7 @@ class Answer:
         self.parameters: Parameters | None = None  # where they are requested
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where `echo` is set
         self.prompts: tuple[str, ...] = ()  # the same as the model read them
+        self.first: Usage | None = None  # of what the request needed before: a summary
         self._choices = choices
         self._source = source
         self._outputs = outputs
@@ -490,9 +491,13 @@ class Answer:
         return self._lease.local.detokenize(tokens)[-characters:]
 
     def usage(self) -> Usage:
-        """Usage so far; complete once `deltas` is exhausted. Each of the request's prompts counts
-        once, however many choices answer it and however many prompts are equal.
+        """Usage so far, with `first`; complete once `deltas` is exhausted. Each of the request's
+        prompts counts once, however many choices answer it and however many prompts are equal.
         """
+        usage = self._usage_so_far()
+        return usage if self.first is None else usage.after(self.first)
+
+    def _usage_so_far(self) -> Usage:
         ended = [choice.ended for choice in self._choices if choice.ended]
         return Usage(
             prompt_tokens=self._prompt_tokens(),

@@ -267,7 +267,7 @@ class RemoteAnswer(Answer):
         self._first = self._first or self._last
         return [delta for event in events if (delta := self._delta(event)) is not None]
 
-    def usage(self) -> Usage:
+    def _usage_so_far(self) -> Usage:
         """By the other server's count; the times are ours."""
         usage = self._usage or RemoteUsage()
         return Usage(

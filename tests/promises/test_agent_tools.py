@@ -129,6 +129,11 @@ def test_a_conversation_goes_on_from_its_summary(tmp_path: Path, serve: Serve) -
             final = stream.until_done().get_final_response()
         assert [item.type for item in final.output] == ["compaction", "message"]
         assert final.output_text == "Seen."
+        alone = api.responses.create(model="m", input=items)
+        assert final.usage is not None
+        assert alone.usage is not None
+        assert final.usage.output_tokens == short.usage.output_tokens + alone.usage.output_tokens
+        assert final.usage.input_tokens == short.usage.input_tokens + alone.usage.input_tokens
 
 
 @pytest.mark.slow

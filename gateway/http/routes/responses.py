@@ -35,6 +35,7 @@ from gateway.errors import (
     InvalidRequest,
     NotFound,
 )
+from gateway.events import Usage
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
@@ -96,12 +97,14 @@ class _Making:
     @asynccontextmanager
     async def _opened(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
         chat = self.services.pipeline.chat
+        first: Usage | None = None
         if await self._is_long(call):
-            summary = await _summary(chat, call)
+            summary, first = await _summary(chat, call)
             self.reply.compacted(summary)
             call = call.of(self.exchange.compacted(summary))
         opened = _truncating(chat, call) if self.exchange.truncates else chat(call)
         async with opened as answer:
+            answer.first = first
             yield answer
 
     async def _is_long(self, call: Call[ChatRequest]) -> bool:
@@ -242,13 +245,14 @@ async def _talk(services: Services, access: Access, name: str, room: Room) -> Se
 async def _summary(
     chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
     call: Call[ChatRequest],
-) -> str:
-    """The model's own, of the whole conversation. Raises GatewayError."""
+) -> tuple[str, Usage]:
+    """The model's own, of the whole conversation, and what it took. Raises GatewayError."""
     async with chat(call.of(responses.summary_asked(call.request))) as answer:
         said = [delta async for deltas in answer.batches() for delta in deltas]
+        usage = answer.usage()
     if not (summary := responses.summary_of(said)):
         raise InternalError("The model wrote no summary.")
-    return summary
+    return summary, usage
 
 
 @asynccontextmanager
