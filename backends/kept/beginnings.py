@@ -57,6 +57,18 @@ class Found(msgspec.Struct, frozen=True, eq=False):
     tier: Tier  # where it lay when it was looked for
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """How a beginning is put back between the steps of other jobs: in pieces of so many bytes, and
+    so many seconds of a step; one piece at least.
+    """
+
+    piece: int = 8 << 20
+    seconds: float = 0.02
+
+
+AT_EASE = Pace()
+
+
 class Coming(msgspec.Struct, frozen=True):
     """A longer beginning is being read from disk: look again soon."""
 

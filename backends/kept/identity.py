@@ -12,6 +12,7 @@ from backends.protocol import ModelInfo
 from config.engines import EngineOptions
 
 BEGINNING = 1 << 20  # bytes: a file's header, with the name and shape of every tensor
+FORMAT = 2  # of what engines take out
 SAMPLES, SAMPLE = 64, 4_096  # places in a file that are compared, and bytes of each
 # Of what an engine computes these change nothing. Whatever else may be set is taken to.
 HARMLESS = frozenset(
@@ -29,7 +30,7 @@ def identity(files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
     }
     for path in _paths(chosen):
         digest.update(fingerprint(path))
-    facts = (info.backend, info.build, info.context_length, info.max_concurrent, chosen)
+    facts = (FORMAT, info.backend, info.build, info.context_length, info.max_concurrent, chosen)
     digest.update(msgspec.msgpack.encode(facts, order="deterministic"))
     return digest.hexdigest()
 

@@ -24,6 +24,7 @@ MOST_USES = 8  # that count
 LONG = 1.0  # second; whoever waits no longer than that hardly misses a beginning
 AGAIN = 0.9  # of an older entry, which a longer one makes superfluous
 SETTLED = 30.0  # seconds after which an entry is written to disk
+PINNED = 0.5  # of the most memory there was, which entries of one owner may be pinned in
 WRITING = 0.5  # of the most memory there was, which entries that leave hold until written
 # Bytes a second, until measured.
 COPY_RATE, DISK_RATE = 1e9, 2e8
@@ -284,6 +285,7 @@ class Shelf:
             entry.pinned = entry.pinned or old.pinned
             entry.uses = max(entry.uses, old.uses)
             entry.conversation = entry.conversation or old.conversation
+        entry.pinned = entry.pinned and self._may_pin(entry, older)
         leaving = self._room_for(now, entry.size, self._value(now, entry), older)
         if leaving is None:
             return []
@@ -347,6 +349,16 @@ class Shelf:
         if (entry := self.entries.get(number)) is not None:
             entry.uses, entry.used = entry.uses + 1, now
 
+    def pin(self, number: int, *, pinned: bool) -> bool:
+        """Nothing else pushes it out, while models leave memory; or something may, again. False:
+        its owner has pinned its share.
+        """
+        entry = self.entries[number]
+        if pinned and not entry.pinned and not self._may_pin(entry):
+            return False
+        entry.pinned = pinned
+        return True
+
     def tick(self, now: float) -> list[Order]:
         """Time has passed: what no longer conversation has replaced goes to disk, too."""
         return self._written_if(now, lambda entry: now - entry.made >= SETTLED)
@@ -369,6 +381,15 @@ class Shelf:
         return [*orders, Delete(number)] if entry.on_disk else orders
 
     # -- decisions -------------------------------------------------------------------------------
+
+    def _may_pin(self, entry: Entry, older: Sequence[Entry] = ()) -> bool:
+        """Whether there is as much left of its owner's share; `older` ones go."""
+        there = sum(
+            one.size
+            for one in self.entries.values()
+            if one.pinned and one.origin.owner == entry.origin.owner and one not in older
+        )
+        return there + entry.size <= PINNED * self._usual
 
     def _number(self) -> int:
         self._next += 1

@@ -243,13 +243,16 @@ class KeptStore:
             return len(numbers)
 
     def pin(self, chosen: Callable[[KeptBeginning], bool], *, pinned: bool) -> int:
-        """Entries that nothing else pushes out, while models leave them memory; how many."""
-        now, count = self._now(), 0
+        """Entries that nothing else pushes out, while models leave them memory; how many. No more
+        of one owner's than its share.
+        """
+        now = self._now()
         with self._lock:
-            for entry in self._shelf.entries.values():
-                if chosen(_for_people(entry, now)):
-                    entry.pinned, count = pinned, count + 1
-            return count
+            return sum(
+                self._shelf.pin(entry.number, pinned=pinned)
+                for entry in self._shelf.entries.values()
+                if chosen(_for_people(entry, now))
+            )
 
     def pin_conversation(self, owner: str, conversation: str, *, pinned: bool) -> int:
         """The conversation that `owner` calls so, and what will be kept of it; entries so far."""

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from backends.cells import Slot
 from backends.constraints import Mask
 from backends.engine import PromptRead
+from backends.kept.beginnings import Found
 from backends.llamacpp.library import api
+from backends.llamacpp.pieces import Filling
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, PromptProgress
@@ -57,6 +59,15 @@ class Fed(msgspec.Struct, frozen=True):
         return self.count + len(self.drafted.tokens)
 
 
+class Restoring(msgspec.Struct):
+    """A beginning that is being put back for a job. `seconds`: that it has taken so far."""
+
+    found: Found
+    filling: Filling
+    parted: int  # see `Placement`
+    seconds: float = 0.0
+
+
 class LlamaJob:
     """`tokens` holds one number for each cell of the KV cache: a token, or, below 0, a part of a
     picture. `fed` of them are in the cache.
@@ -88,6 +99,7 @@ class LlamaJob:
         # The row of the last batch with the logits of its next token, where one waits to be drawn;
         # and of what was drafted, the tokens whose cells stand behind the fed ones.
         self.row: int | None = None
+        self.restoring: Restoring | None = None  # what is being put back into its slot
         self.drafted: deque[int] = deque()
         self._marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
         self._reported = -1  # tokens of the prompt that were reported as processed

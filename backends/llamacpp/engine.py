@@ -32,12 +32,22 @@ from backends.constraints import Mask
 from backends.draft_model import ModelDrafter
 from backends.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
-from backends.kept.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
-from backends.llamacpp.batch import Batch, Fed, LlamaJob
-from backends.llamacpp.kv_cache import PART, WHOLE, KvCache, LlamaSlotKeeper
+from backends.kept.beginnings import (
+    AT_EASE,
+    Beginnings,
+    Coming,
+    Found,
+    NothingKept,
+    Pace,
+    Part,
+    Taken,
+)
+from backends.llamacpp.batch import Batch, Fed, LlamaJob, Restoring
+from backends.llamacpp.kv_cache import KvCache, LlamaSlotKeeper
 from backends.llamacpp.library import api
 from backends.llamacpp.loading import LlamaModel, use_adapters
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
+from backends.llamacpp.pieces import PART, WHOLE
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
@@ -208,14 +218,22 @@ NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 class LlamaCppEngine:
     """See `backends.engine.Engine`. Owns the model and the context it was given."""
 
-    def __init__(self, loaded: LlamaModel, speculation: Speculation | None = None) -> None:
+    def __init__(
+        self, loaded: LlamaModel, speculation: Speculation | None = None, pace: Pace = AT_EASE
+    ) -> None:
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
-        self._cache = KvCache(loaded.context, split=loaded.split)
-        self._slots = [Slot(index) for index in range(loaded.slots)]
+        # A pool remembers more sequences than run: the last is the stage of what is put back.
+        staged = not loaded.split and loaded.slots > loaded.info.max_concurrent
+        slots = loaded.slots - staged
+        self._cache = KvCache(
+            loaded.context, split=loaded.split, stage=slots if staged else None, piece=pace.piece
+        )
+        self._pace = pace
+        self._slots = [Slot(index) for index in range(slots)]
         self._snapshots = SnapshotBudget(self._slots, loaded.snapshot_bytes)
         self._running: dict[int, LlamaJob] = {}
         self._forced: list[Token] = []
@@ -316,6 +334,9 @@ class LlamaCppEngine:
     def _leave(self, running: LlamaJob) -> None:
         """The slot is idle again; its cells stay until room is needed."""
         if running.slot is not None:
+            if running.restoring is not None:  # half of it is there
+                running.restoring = None
+                self._empty(running.slot)
             self._releases += 1
             running.slot.busy, running.slot.used = False, self._releases
             running.slot = None
@@ -464,7 +485,7 @@ class LlamaCppEngine:
         return min(most, max(SMALLEST_CHUNK, timely) + len(self._running))
 
     def _compose_prompts(self, room: int, *, starting: bool) -> list[Fed]:
-        work = []
+        work, restored = [], False
         outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # each keeps one of its own
         for running in self._running.values():
             if room <= 0:
@@ -473,6 +494,10 @@ class LlamaCppEngine:
                 continue
             if running.slot is None and not (starting and self._start(running)):
                 continue
+            if running.restoring is not None:
+                waits, restored = restored, True  # one of them in a step
+                if waits or not self._restored(running):
+                    continue
             assert running.slot is not None
             picture = running.picture()
             until = running.until
@@ -575,18 +600,23 @@ class LlamaCppEngine:
             return False
         if found is not None or slot is not source or not placement.keep:
             self._take_out(slot, placement.keep if slot is source else 0)
-        keep = 0 if found is None else self._fill(slot, found, running)
-        if not keep:
-            keep = self._take_over(slot, source, running, placement.keep)
+        if found is not None:
+            self._restore(slot, found, running, placement.parted)
+            return True
+        keep = self._take_over(slot, source, running, placement.keep)
+        self._begin(running, slot, keep, placement.parted)
+        return True
+
+    def _begin(self, running: LlamaJob, slot: Slot, keep: int, parted: int) -> None:
+        """Behind its first `keep` cells, which are there."""
         slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
         slot.adapters = self._adapters
         running.start(slot, keep)
         if self._takes_snapshots:
-            marks = (*running.known_marks(), placement.parted)
+            marks = (*running.known_marks(), parted)
             running.mark(places(len(running.tokens), running.fed, marks))
         if running.job.reports_progress:
             self._read += running.progress()
-        return True
 
     def _place_of(self, running: LlamaJob) -> Placement | None:
         """None: the slot that the job names is busy. There it finds that slot's cells alone."""
@@ -655,7 +685,7 @@ class LlamaCppEngine:
         if not self.kept.wants(slot.owner, slot.tokens, size, lost):
             return
         began = time.perf_counter()
-        whole = self._cache.state(slot.index, WHOLE)
+        whole = self._cache.take(slot.index)
         if not len(whole):
             return
         taken = Taken(
@@ -683,22 +713,47 @@ class LlamaCppEngine:
                 return True
         return False
 
-    def _fill(self, slot: Slot, found: Found, running: LlamaJob) -> int:
-        """Put a beginning back into `slot`, in place of what it holds; how many cells of `running`
-        could really be kept.
-        """
-        began, taken = time.perf_counter(), found.taken
+    def _restore(self, slot: Slot, found: Found, running: LlamaJob, parted: int) -> None:
+        """Begin to put a beginning back into `slot`, in place of what it holds."""
         self._empty(slot)
-        while not self._cache.fill(slot.index, taken.whole):
-            if not self._empty_another(slot):
-                return 0
-        slot.tokens = list(taken.tokens)
-        parts = [part for part in taken.parts if part.cells <= found.start]
+        end = found.start - running.lag_at(found.start)
+        filling = self._cache.fill(slot.index, found.taken.whole, end)
+        slot.busy, running.slot = True, slot
+        running.restoring = Restoring(found, filling, parted)
+
+    def _restored(self, running: LlamaJob) -> bool:
+        """Put back some of what comes from the store, no more than others can wait for. Whether it
+        is there, or can't be: the rest is computed.
+        """
+        restoring, slot = running.restoring, running.slot
+        assert restoring is not None
+        assert slot is not None
+        began, filling, there = time.perf_counter(), restoring.filling, True
+        while there and not filling.is_over:
+            there = filling.put() or self._empty_another(slot)
+            if time.perf_counter() - began >= self._pace.seconds and not filling.is_over:
+                break
+        restoring.seconds += time.perf_counter() - began
+        if there and not filling.is_over:
+            return False
+        running.restoring = None
+        keep = self._adopt(slot, restoring, running) if there and filling.is_right else 0
+        if not keep:
+            self._empty(slot)
+        self._begin(running, slot, keep, restoring.parted)
+        return True
+
+    def _adopt(self, slot: Slot, restoring: Restoring, running: LlamaJob) -> int:
+        """A beginning is in `slot` again; how many cells of `running` could really be kept."""
+        began, found = time.perf_counter(), restoring.found
+        slot.tokens = list(found.taken.tokens)
+        parts = [part for part in found.taken.parts if part.cells <= found.start]
         snapshots = [Snapshot(part.cells, part.state, part.state.nbytes) for part in parts]
         self._snapshots.adopt(slot, snapshots)
         keep = self._kept(slot, running, found.start)
         if keep:
-            self.kept.put_back(found, keep, time.perf_counter() - began)
+            seconds = restoring.seconds + time.perf_counter() - began
+            self.kept.put_back(found, keep, seconds)
             self._read.append(PutBack(running.key, keep, found.tier))
         return keep
 
@@ -759,7 +814,7 @@ class LlamaCppEngine:
         slot = running.slot
         assert slot is not None
         index, size = slot.index, self._cache.size(slot.index, PART)
-        state = partial(self._cache.state, index, PART)
+        state = partial(self._cache.part, index)
         self._snapshots.take(slot, running.prompt_tokens, size, state)
 
     def _make_room(self) -> None:

@@ -13,33 +13,42 @@ other. A plain list of tokens, which older ones wrote, is read too.
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from backends.cells import Slot
 from backends.errors import GenerationFailed, InvalidJob
+from backends.kept.beginnings import AT_EASE
 from backends.llamacpp.batch import LlamaJob
 from backends.llamacpp.library import api
+from backends.llamacpp.pieces import PART, WHOLE, Filling, Stage, State, States
 from backends.protocol import ModelInfo, SavedSlot
-
-State: TypeAlias = npt.NDArray[np.uint8]
-WHOLE, PART = api.LLAMA_STATE_SEQ_FLAGS_NONE, api.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 class KvCache:
-    """`split`: each sequence has its own part of it."""
+    """`split`: each sequence has its own part of it. `stage`: the one that no slot has, if there
+    is one, and `piece`: how many bytes are put back at once then; see `backends.llamacpp.pieces`.
+    """
 
-    def __init__(self, context: api.llama_context_p, *, split: bool) -> None:
+    def __init__(
+        self,
+        context: api.llama_context_p,
+        *,
+        split: bool,
+        stage: int | None = None,
+        piece: int = AT_EASE.piece,
+    ) -> None:
         model = api.llama_get_model(context)
-        self._context = context
+        self._states = States(context)
         self._memory = api.llama_get_memory(context)
         self._split = split
         self._recurrent = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
         # Where nothing of it is a window's or recurrent, a part is the whole.
         parted = self.size(0, PART) != self.size(0, WHOLE)
         self._window = api.llama_model_n_swa(model) if parted else 0
+        self._stage = Stage(
+            self._states, stage, piece, parted=parted, recurrent=bool(self._recurrent)
+        )
 
     @property
     def goes_anywhere(self) -> bool:
@@ -81,7 +90,7 @@ class KvCache:
             api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
             return True
         # Between parts llama.cpp copies when it next decodes, over what is put there until then.
-        return self._read(target, self.state(source, WHOLE), WHOLE)
+        return self._states.write(target, self._states.read(source, WHOLE), WHOLE)
 
     def cut(self, sequence: int, position: int) -> bool:
         """Forget what stands at `position` and behind it. False: what is left is not enough to go
@@ -109,31 +118,29 @@ class KvCache:
     # -- as bytes --------------------------------------------------------------------------------
 
     def size(self, sequence: int, flags: int) -> int:
-        """Bytes of `state`."""
-        return int(api.llama_state_seq_get_size_ext(self._context, sequence, flags))
+        """Bytes of it. `WHOLE`: of all there is; `PART`: of what can't be cut."""
+        return self._states.size(sequence, flags)
 
-    def state(self, sequence: int, flags: int) -> State:
-        """`WHOLE`: all there is of the sequence. `PART`: what of it can't be cut. Nothing: it can't
-        be taken out.
-        """
-        size = self.size(sequence, flags)
-        data = np.empty(size, np.uint8)
-        taken = api.llama_state_seq_get_data_ext(
-            self._context, _pointer(data), size, sequence, flags
-        )
-        return data if taken == size else data[:0]
+    def part(self, sequence: int) -> State:
+        """What of it can't be cut. Nothing: it can't be taken out."""
+        return self._states.read(sequence, PART)
 
-    def fill(self, sequence: int, whole: State) -> bool:
-        """The sequence is again as it was when this `WHOLE` was taken, in place of what there is.
-        False: it is forgotten; there may be no room.
+    def take(self, sequence: int) -> State:
+        """All there is of it. Nothing: it can't be taken out."""
+        return self._stage.take(sequence)
+
+    def fill(self, sequence: int, whole: State, end: int) -> Filling:
+        """Begin to put back what was taken, in place of what there is, as far as it is needed for
+        the positions before `end`.
         """
-        return self._read(sequence, whole, WHOLE)
+        self.forget(sequence)
+        return self._stage.fill(sequence, whole, end)
 
     def put_back(self, sequence: int, part: State, position: int) -> bool:
         """The sequence is again as it was when this `PART` was taken, before `position` was there.
         The cells that can be cut are still in place. False: it is forgotten.
         """
-        if self._read(sequence, part, PART) and self._ends_at(sequence, position):
+        if self._states.write(sequence, part, PART) and self._ends_at(sequence, position):
             return True
         self.forget(sequence)
         return False
@@ -153,20 +160,7 @@ class KvCache:
         """
         if not self._window or self._split:
             return True
-        return self._read(sequence, self.state(sequence, PART), PART)
-
-    def _read(self, sequence: int, state: State, flags: int) -> bool:
-        size = len(state)
-        if size and size == api.llama_state_seq_set_data_ext(
-            self._context, _pointer(state), size, sequence, flags
-        ):
-            return True
-        self.forget(sequence)
-        return False
-
-
-def _pointer(data: State) -> "ctypes._Pointer[ctypes.c_uint8]":
-    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        return self._states.write(sequence, self.part(sequence), PART)
 
 
 _HEAD = struct.Struct("=III")  # magic, version, words of the list behind it

@@ -234,7 +234,9 @@ class EncoderTask:
     @property
     def is_wanted(self) -> bool:
         """Whether its job still waits for it: its cells may have been taken away meanwhile."""
-        return self.running.slot is not None and self.running.fed == self.picture.start
+        running = self.running
+        there = running.slot is not None and running.restoring is None
+        return there and running.fed == self.picture.start
 
     def check(self) -> None:
         """Raises GenerationFailed if the encoder failed."""
@@ -261,7 +263,8 @@ class EncoderThread:
             return
         for running in jobs:
             picture = running.picture()
-            if running.slot is not None and picture is not None and picture.start == running.fed:
+            ready = running.slot is not None and running.restoring is None
+            if ready and picture is not None and picture.start == running.fed:
                 self._task = EncoderTask(running, picture, self.pictures, self._tower)
                 self.wait(0 if self._beside else None)
                 return

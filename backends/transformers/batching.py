@@ -28,7 +28,16 @@ import torch
 from backends.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
 from backends.constraints import Mask
 from backends.engine import JobFailed, PromptScored, PutBack, Token
-from backends.kept.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
+from backends.kept.beginnings import (
+    AT_EASE,
+    Beginnings,
+    Coming,
+    Found,
+    NothingKept,
+    Pace,
+    Part,
+    Taken,
+)
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.state import SamplerState, SamplingContext
@@ -37,7 +46,7 @@ from backends.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
-from backends.transformers.grid import Grid, GridLimit, Size, as_bytes, fit
+from backends.transformers.grid import Filling, Grid, GridLimit, Size, as_bytes, fit
 from backends.transformers.memory import ran_out, while_generating
 from backends.vocabulary import HfVocabulary
 
@@ -107,6 +116,19 @@ SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabiliti
 Result: TypeAlias = Token | PromptScored | PutBack | JobFailed
 
 
+class Restoring(msgspec.Struct):
+    """A beginning that is being put back into a job's row: as many cells of it as the job has fed.
+    `states`: those behind the last of them; `seconds`: that it has taken so far.
+    """
+
+    found: Found
+    filling: Filling
+    snapshots: Sequence[Snapshot]
+    states: Sequence[torch.Tensor]
+    parted: int  # see `Placement`
+    seconds: float = 0.0
+
+
 class BatchRow:
     """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
 
@@ -120,6 +142,7 @@ class BatchRow:
         # Tokens of the prompt whose log probabilities are reported, or not requested.
         self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
         self.row: int | None = None
+        self.restoring: Restoring | None = None
         # Of what was drafted, the tokens whose cells stand behind the fed ones; and the logits
         # behind all that was verified, (tokens, vocabulary), while some wait to be drawn from.
         self.drafted: deque[int] = deque()
@@ -177,10 +200,12 @@ class Batching:
         context: SamplingContext,
         threads: StepThreads,
         speculation: Speculation | None = None,
+        pace: Pace = AT_EASE,
     ) -> None:
         """`speculation`: None where nothing is drafted; not where layers keep states."""
         self._forward = forward
         self._speculation = speculation
+        self._pace = pace
         self._grid = grid
         self._limit = limit
         self._context = context
@@ -270,6 +295,7 @@ class Batching:
         self._coming = False
         self._start_waiting()
         self._grow()
+        self._restore()
         if self._coming and not self._busy:
             self.kept.wait(STEP_SECONDS)
         put_back, self._put_back = self._put_back, []
@@ -362,7 +388,11 @@ class Batching:
 
     def _read_prompts(self) -> Sequence[Result]:
         """The next chunk of the oldest prompt, together with its neighbours' where they fit."""
-        reading = [row for row, one in enumerate(self._busy) if one.left > 1 or one.scoring]
+        reading = [
+            row
+            for row, one in enumerate(self._busy)
+            if one.restoring is None and (one.left > 1 or one.scoring)
+        ]
         if not reading:
             return []
         oldest = min(reading, key=lambda row: self._busy[row].key)
@@ -429,6 +459,8 @@ class Batching:
 
         def joins(row: int) -> bool:
             running = self._busy[row]
+            if running.restoring is not None:
+                return False
             fits = running.fed + width <= self._grid.capacity
             alike = not self._grid.keeps_states or running.until >= width
             if self._forward.stepwise and bool(running.fed) != bool(self._busy[oldest].fed):
@@ -502,8 +534,12 @@ class Batching:
             return
         if found is not None or slot is not source or not placement.keep:
             self._take_out(slot, placement.keep if slot is source else 0)
-        keep = 0 if found is None else self._fill(slot, found, running)
-        if not keep:
+        keep = 0
+        if found is not None:
+            running.restoring = self._restoring(slot, found, running, placement.parted)
+        if running.restoring is not None:
+            slot.shorten(0)
+        else:
             if slot is not source:
                 self._grid.copy(source.index, slot.index, placement.keep)
                 slot.copy(source)
@@ -512,10 +548,15 @@ class Batching:
         slot.busy = True
         self._exchange(slot.index, len(self._busy))
         running.row, running.fed = len(self._busy), keep
-        running.cached = max(running.cached, min(keep, len(running.job.prompt)))
         self._busy.append(running)
+        if running.restoring is None:
+            self._begin(running, placement.parted)
+
+    def _begin(self, running: BatchRow, parted: int) -> None:
+        """Behind what is there already."""
+        running.cached = max(running.cached, min(running.fed, len(running.job.prompt)))
         if self.takes_snapshots:
-            running.marks.add(self._places(running, placement.parted), keep)
+            running.marks.add(self._places(running, parted), running.fed)
 
     def _place(self, running: BatchRow) -> Placement:
         spare = FEW + self._grid.row_bytes // COPIED
@@ -572,11 +613,11 @@ class Batching:
         )
         self.kept.keep(taken, time.perf_counter() - began)
 
-    def _fill(self, slot: Slot, found: Found, running: BatchRow) -> int:
-        """Put a beginning back into `slot`, in place of what it holds; how many cells of `running`
-        could really be kept. 0: nothing was changed.
-        """
-        began, taken, first = time.perf_counter(), found.taken, found.start
+    def _restoring(
+        self, slot: Slot, found: Found, running: BatchRow, parted: int
+    ) -> Restoring | None:
+        """Begin to put a beginning back into `slot`. None: it can't be, and nothing was changed."""
+        taken, first = found.taken, found.start
         if not self._grid.row_bytes:  # layers learn their shape in their first pass
             self._forward.run(slot.index, [(running.tokens[0],)], [0])
         snapshots = [
@@ -586,16 +627,45 @@ class Batching:
         ]
         goes_back = self._grid.keeps_states and first < len(taken.tokens)
         if goes_back and (not snapshots or snapshots[-1].cells != first):
-            return 0
-        if not self._grid.fill(slot.index, taken.whole, len(taken.tokens), first):
-            return 0
-        slot.tokens = list(taken.tokens[:first])
-        self._snapshots.adopt(slot, snapshots)
-        if goes_back:
-            self._grid.put_back(slot.index, snapshots[-1].state)
-        self.kept.put_back(found, first, time.perf_counter() - began)
-        self._put_back.append(PutBack(running.key, first, found.tier))
-        return first
+            return None
+        filling = self._grid.filling(slot.index, taken.whole, len(taken.tokens))
+        if filling is None:
+            return None
+        states = snapshots[-1].state if goes_back else filling.states
+        return Restoring(found, filling, snapshots, states, parted)
+
+    def _restore(self) -> None:
+        """Put back some of what comes from the store for the oldest job that waits for it, no more
+        than others can wait for.
+        """
+        waiting = [running for running in self._busy if running.restoring is not None]
+        if not waiting:
+            return
+        running = min(waiting, key=lambda running: running.key)
+        restoring = running.restoring
+        assert running.row is not None
+        assert restoring is not None
+        began, slot, end = time.perf_counter(), self._slots[running.row], restoring.found.start
+        step = max(1, self._pace.piece // max(1, self._grid.cell_bytes))
+        while running.fed < end:
+            until = min(end, running.fed + step)
+            self._grid.fill(running.row, restoring.filling, running.fed, until)
+            slot.tokens += running.tokens[running.fed : until]
+            running.fed = until
+            if time.perf_counter() - began >= self._pace.seconds:
+                break
+        restoring.seconds += time.perf_counter() - began
+        if running.fed == end:
+            self._adopt(running, restoring, slot)
+
+    def _adopt(self, running: BatchRow, restoring: Restoring, slot: Slot) -> None:
+        """All of a beginning is in `slot` again."""
+        self._grid.put_back(slot.index, restoring.states)
+        self._snapshots.adopt(slot, restoring.snapshots)
+        running.restoring = None
+        self.kept.put_back(restoring.found, running.fed, restoring.seconds)
+        self._put_back.append(PutBack(running.key, running.fed, restoring.found.tier))
+        self._begin(running, restoring.parted)
 
     def _cut(self, slot: Slot, cells: int) -> int:
         """Leave no more than the first `cells`; returns how many are left."""
@@ -630,6 +700,9 @@ class Batching:
             return
         self._releases += 1
         slot = self._slots[running.row]
+        if running.restoring is not None:  # half of it is there
+            running.restoring = None
+            slot.shorten(0)
         slot.busy, slot.used = False, self._releases
         last = len(self._busy) - 1
         self._exchange(running.row, last, drafted=len(self._busy[last].drafted))

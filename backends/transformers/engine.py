@@ -8,7 +8,7 @@ import torch
 from backends.constraints import Mask
 from backends.draft_model import ModelDrafter
 from backends.engine import JobFailed, Token
-from backends.kept.beginnings import Beginnings, NothingKept
+from backends.kept.beginnings import AT_EASE, Beginnings, NothingKept, Pace
 from backends.protocol import Generation, ModelInfo
 from backends.sampling.state import SamplingContext
 from backends.speculation import Speculation
@@ -26,11 +26,16 @@ from backends.transformers.solo import ProcessorInputs, Solo
 class TransformersEngine:
     """See `backends.engine.Engine`. Owns the model it was given."""
 
-    def __init__(self, loaded: TransformersModel, speculation: Speculation | None = None) -> None:
+    def __init__(
+        self,
+        loaded: TransformersModel,
+        speculation: Speculation | None = None,
+        pace: Pace = AT_EASE,
+    ) -> None:
         self._loaded = loaded
         context = SamplingContext(loaded.vocabulary, loaded.device)
         self._device = loaded.device
-        self._batching = _batching(loaded, context, speculation)
+        self._batching = _batching(loaded, context, speculation, pace)
         self._solo = Solo(
             loaded.model, loaded.vocabulary, context, loaded.info.context_length, loaded.threads
         )
@@ -145,7 +150,10 @@ def _drafter(loaded: TransformersModel) -> ModelDrafter | None:
 
 
 def _batching(
-    loaded: TransformersModel, context: SamplingContext, speculation: Speculation | None
+    loaded: TransformersModel,
+    context: SamplingContext,
+    speculation: Speculation | None,
+    pace: Pace,
 ) -> Batching | None:
     if loaded.pattern is None:
         return None
@@ -158,4 +166,6 @@ def _batching(
         speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))
     if grid.keeps_states:
         speculation = None  # they can't be taken back
-    return Batching(forward, grid, loaded.limit, room, vocabulary, context, threads, speculation)
+    return Batching(
+        forward, grid, loaded.limit, room, vocabulary, context, threads, speculation, pace
+    )

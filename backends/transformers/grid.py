@@ -309,22 +309,28 @@ class Grid:
         tensors = [cells[row, :, :count] for cells in self.cells]
         return as_bytes([*tensors, *self.states(row)])
 
-    def fill(self, row: int, whole: npt.NDArray[np.uint8], count: int, first: int) -> bool:
-        """Put the `first` cells of what was a `whole` of `count` cells into a row, and its states.
-        False: it is none of this grid's.
-        """
-        shapes = [cells[row, :, :count] for cells in self.cells]
+    def filling(self, row: int, whole: npt.NDArray[np.uint8], count: int) -> "Filling | None":
+        """Begin to put back what was a `whole` of `count` cells. None: it isn't of this grid."""
+        shapes = [
+            torch.empty((cells.shape[1], count, cells.shape[3]), dtype=cells.dtype, device="meta")
+            for cells in self.cells
+        ]
         parts = from_bytes(whole, [*shapes, *self.states(row)])
-        if parts is None:
-            return False
-        for cells, part in zip(self.cells, parts, strict=False):
-            cells[row, :, :first] = part[:, :first].to(cells.device)
-        self.put_back(row, parts[len(shapes) :])
-        return True
+        return None if parts is None else Filling(parts[: len(shapes)], parts[len(shapes) :])
+
+    def fill(self, row: int, filling: "Filling", first: int, end: int) -> None:
+        """Put back its cells from `first` to `end`."""
+        for cells, part in zip(self.cells, filling.cells, strict=True):
+            cells[row, :, first:end] = part[:, first:end].to(cells.device)
 
     def state_of(self, data: npt.NDArray[np.uint8], row: int) -> list[torch.Tensor] | None:
         """What was `taken` once, from its bytes. None: it is none of this grid's."""
         return from_bytes(data, self.states(row))
+
+    @property
+    def cell_bytes(self) -> int:
+        """Of one cell of one row; 0 before the first pass."""
+        return sum(cells[:1, :, :1].nbytes for cells in self.cells)
 
     @property
     def row_bytes(self) -> int:
@@ -356,6 +362,13 @@ class Grid:
         return (layer for layer in self._layers if isinstance(layer, StateLayer))
 
 
+class Filling(msgspec.Struct, frozen=True, eq=False):
+    """What a row is being filled with, in main memory: each layer's cells and states."""
+
+    cells: Sequence[torch.Tensor]
+    states: Sequence[torch.Tensor]
+
+
 def as_bytes(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.uint8]:
     """One after the other."""
     if not tensors:
@@ -367,14 +380,17 @@ def as_bytes(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.uint8]:
 def from_bytes(
     data: npt.NDArray[np.uint8], like: Sequence[torch.Tensor]
 ) -> list[torch.Tensor] | None:
-    """Tensors of those shapes and types, in main memory; None where there are more bytes, or
-    fewer.
+    """Tensors of those shapes and types, in main memory, which nobody changes: the same bytes
+    where they lie as the type wants it. None where there are more of them, or fewer.
     """
     if len(data) != sum(one.nbytes for one in like):
         return None
     found, start = [], 0
     for one in like:
-        raw = torch.from_numpy(data[start : start + one.nbytes].copy())
+        there = data[start : start + one.nbytes]
+        if not there.flags.writeable or there.ctypes.data % one.element_size():
+            there = there.copy()
+        raw = torch.from_numpy(there)
         found.append(raw.view(one.dtype).view(one.shape))
         start += one.nbytes
     return found

@@ -264,3 +264,31 @@ def test_a_conversation_of_the_responses_api_has_its_own_name(tmp_path: Path) ->
         asked(server.client, "right")
         listed = server.client.get("/v1/kept").json()["data"]
     assert [one["conversation"] for one in listed if one["model"] == "left"] == [named]
+
+
+def test_a_chain_of_responses_is_called_by_its_first(tmp_path: Path) -> None:
+    with served(tmp_path, settings(tmp_path)) as server:
+        body = {"model": "left", "input": LONG * 9, "max_output_tokens": 16}
+        first = server.client.post("/v1/responses", json=body, timeout=60).json()["id"]
+        last = first
+        for _ in range(2):
+            more = {**body, "input": "And then?", "previous_response_id": last}
+            last = server.client.post("/v1/responses", json=more, timeout=60).json()["id"]
+        asked(server.client, "right")
+        listed = server.client.get("/v1/kept").json()["data"]
+    assert [one["conversation"] for one in listed if one["model"] == "left"] == [first]
+
+
+def test_a_deleted_model_leaves_nothing(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(bundled.GGUF, models / "gone.gguf")
+    config = settings(tmp_path, folder=str(tmp_path / "kept"))
+    config |= {"model_dirs": [str(models)], "hub": {"folder": str(models), "deletion": True}}
+    with served(tmp_path, config) as server:
+        asked(server.client, "gone")
+        asked(server.client, "right")
+        assert any(one["model"] == "gone" for one in server.client.get("/v1/kept").json()["data"])
+        assert server.client.delete("/models?model=gone").status_code == 200
+        listed = server.client.get("/v1/kept").json()["data"]
+        assert [one["model"] for one in listed if one["model"] != "right"] == []

@@ -142,10 +142,10 @@ class _Making:
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a response to items and to the earlier turns that they continue."""
     read = await _read(request, services, request.auth)
-    exchange = await _asked(request, services, request.auth, read)
+    exchange, talk = await _asked(request, services, request.auth, read)
     making = _Making(services, request.auth, exchange)
     await making.prepare()
-    call = call_of(request, exchange.request, exchange.conversation or "")
+    call = call_of(request, exchange.request, talk or making.reply.id)
     line = line_of(request)
     if not exchange.background:
         return making.to_client(call, line, in_background=False)
@@ -156,7 +156,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """Count the prompt tokens of a response, without images."""
     exchange = await _read(request, services, request.auth)
-    asked = (await _asked(request, services, request.auth, exchange)).request
+    asked = (await _asked(request, services, request.auth, exchange))[0].request
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
@@ -171,12 +171,12 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     """Make a conversation shorter: what users said, and the model's summary of all."""
     read = await _read(request, services, request.auth)
-    exchange = await _asked(request, services, request.auth, read)
+    exchange, talk = await _asked(request, services, request.auth, read)
     name = fresh_id()
     reply = responses.CompactReply(
         exchange.whole, id=f"resp_{name}", created=int(time.time()), new_id=items.numbered(name)
     )
-    call = call_of(request, responses.summary_asked(exchange.request), exchange.conversation or "")
+    call = call_of(request, responses.summary_asked(exchange.request), talk)
     return Exchange(
         services.pipeline.chat,
         call,
@@ -211,19 +211,26 @@ async def _asked(
     services: Services,
     access: Access,
     exchange: responses.ResponsesExchange,
-) -> responses.ResponsesExchange:
-    """With the whole request: all that came before it, too."""
+) -> tuple[responses.ResponsesExchange, str]:
+    """With the whole request: all that came before it, too; and what its conversation is called: by
+    its own name, or as the first response of its chain; "" where it begins one.
+    """
     room = held(request).take
     if exchange.previous is not None:
-        parts = await _chain(services, access, exchange.previous, room)
+        parts, talk = await _chain(services, access, exchange.previous, room)
     elif exchange.conversation is not None:
-        parts = await _talk(services, access, exchange.conversation, room)
+        talk = exchange.conversation
+        parts = await _talk(services, access, talk, room)
     else:
-        return exchange
-    return await services.bodies.run(lambda _wanted: exchange.after(items.history(parts)))
+        return exchange, ""
+    whole = await services.bodies.run(lambda _wanted: exchange.after(items.history(parts)))
+    return whole, talk
 
 
-async def _chain(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
+async def _chain(
+    services: Services, access: Access, name: str, room: Room
+) -> tuple[Sequence[bytes], str]:
+    """What a response goes on from and itself; and the first of these."""
     chain = await services.store.chain(access.owner, name, room)
     if chain is None:
         message = f"previous_response_id: Response {name!r:.80} not found."
@@ -231,7 +238,8 @@ async def _chain(services: Services, access: Access, name: str, room: Room) -> S
     if chain[-1].running:
         message = "previous_response_id: That response is still running."
         raise InvalidRequest(message, param="previous_response_id")
-    return [part for one in chain for part in (one.input, one.output)]
+    first = (chain[1].previous or name) if len(chain) > 1 else name
+    return [part for one in chain for part in (one.input, one.output)], first
 
 
 async def _talk(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:

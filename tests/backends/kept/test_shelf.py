@@ -101,7 +101,8 @@ def test_nobody_else_and_no_other_engine_finds_it(other: Origin) -> None:
 
 
 def test_a_longer_entry_takes_the_place_of_what_it_begins_with() -> None:
-    shelf, long = Shelf(memory=350 * TOKEN), text(0, 300)
+    shelf, long = Shelf(memory=600 * TOKEN), text(0, 300)
+    shelf.memory = 350 * TOKEN
     shelf.put(0, entry(long[:200], conversation="mine", pinned=True))
     shelf.used(1, 1)
     assert shelf.wants(1, HERE, long, 300 * TOKEN, 3.0)
@@ -149,10 +150,26 @@ def test_what_was_long_unused_goes_for_what_is_new() -> None:
 
 
 def test_what_is_pinned_stays_while_models_leave_it_memory() -> None:
-    shelf = Shelf(memory=1_500 * TOKEN)
+    shelf = Shelf(memory=2_000 * TOKEN)
     shelf.put(0, entry(text(0, 1_000), pinned=True))
+    shelf.memory = 1_500 * TOKEN
     assert not shelf.wants(9 * HALF_LIFE, HERE, text(1, 1_000), 1_000 * TOKEN, 10.0)
     assert shelf.allow(9 * HALF_LIFE, 10) == [Release(1)]
+
+
+def test_nobody_pins_more_than_half_of_the_memory() -> None:
+    shelf = Shelf(memory=2_000 * TOKEN)
+    for number in range(4):
+        shelf.put(0, entry(text(number, 400)))
+    assert [shelf.pin(number, pinned=True) for number in range(1, 5)] == [True, True, False, False]
+    shelf.put(0, entry(text(9, 400), pinned=True))
+    assert not shelf.entries[5].pinned
+    shelf.drop(5)
+    other = Origin("engine", "other")
+    shelf.put(0, entry(text(0, 400), origin=other, pinned=True))
+    assert shelf.entries[6].pinned
+    assert shelf.pin(1, pinned=False)
+    assert shelf.pin(3, pinned=True)
 
 
 def test_what_leaves_memory_goes_to_disk_and_comes_back() -> None:

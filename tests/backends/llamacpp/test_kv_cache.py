@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from backends import catalog
+from backends.engine import Engine
 from backends.errors import InvalidJob
-from backends.kept.beginnings import Beginnings, NothingKept
+from backends.kept.beginnings import Beginnings, NothingKept, Pace
 from backends.kept.store import KeptStore
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
@@ -21,6 +22,13 @@ from backends.protocol import Generation
 from config.engines import LlamaCppOptions, SpeculationOptions
 from tests.backends import gguf_grown
 from tests.backends.cache_fuzz import Fuzz, check
+from tests.backends.contract import GREEDY
+from tests.backends.kept.conversations import (
+    answer,
+    letters,
+    texts_after_swaps,
+    tokens_meanwhile,
+)
 from tests.backends.kept.dear import DearBeginnings
 from tests.backends.llamacpp import cache_kinds, random_projector
 
@@ -59,6 +67,7 @@ QUICK = (
 )  # of the layouts: tried each time, the others where there is time
 LAID_OUT = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS]
 GROWN = ("gpt-oss", "qwen35", "granitehybrid", "nemotron_h")
+PACE = Pace(piece=6_000, seconds=0)  # a few cells in a step
 CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another order
 
 
@@ -66,7 +75,7 @@ CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another
 def engine(path: Path, options: LlamaCppOptions) -> Iterator[LlamaCppEngine]:
     files = catalog.recognise(path)
     assert files is not None
-    made = LlamaCppEngine(loading.load(files, options, lambda _: True))
+    made = LlamaCppEngine(loading.load(files, options, lambda _: True), pace=PACE)
     try:
         yield made
     finally:
@@ -102,6 +111,43 @@ def test_what_is_put_back_from_the_store_is_what_would_be_computed(
     kept = DearBeginnings(store, "the same engine", "model")
     tried(model, LAYOUTS[layout], jobs=30, kept=kept)
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "qwen35"])
+def test_others_get_tokens_while_a_conversation_is_put_back(tmp_path: Path, kind: str) -> None:
+    with engine(written(kind, tmp_path), LAYOUTS["long pool"]) as tested:
+        fuzz = LlamaFuzz(tested, random.Random(0))
+        assert tokens_meanwhile(tested, fuzz.swap, letters(1, 600)) > 10
+
+
+def test_a_conversation_that_leaves_while_it_is_put_back_leaves_nothing(tmp_path: Path) -> None:
+    with engine(written("lfm2", tmp_path), LAYOUTS["long pool"]) as tested:
+        tested.kept = DearBeginnings(KeptStore(memory=20_000_000), "the same engine", "model")
+        prompt = letters(1, 600)
+        first = answer(tested, 0, prompt)
+        LlamaFuzz(tested, random.Random(0)).swap()
+        tested.admit(1, Generation(prompt=prompt, sampling=GREEDY))
+        for _ in range(4):
+            tested.step()
+        assert tested.keeper.places()
+        tested.release(1)
+        assert not any(tested.keeper.cells())
+        assert answer(tested, 2, prompt) == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "qwen35"])
+@pytest.mark.parametrize("layout", ["small pool", "split"])
+def test_fifty_conversations_say_the_same_after_their_model_was_away(
+    tmp_path: Path, kind: str, layout: str
+) -> None:
+    path = written(kind, tmp_path)
+    texts_after_swaps(lambda: engine(path, LAYOUTS[layout]), swapped)
+
+
+def written(kind: str, folder: Path) -> Path:
+    path = folder / "model.gguf"
+    return gguf_grown.write(kind, path) if kind in GROWN else cache_kinds.write(kind, path)
 
 
 @pytest.mark.long
@@ -146,6 +192,15 @@ def tried(
     return fuzz.found
 
 
+def swapped(tested: Engine) -> None:
+    """As when the model is unloaded and loaded again, but for what is being answered."""
+    assert isinstance(tested, LlamaCppEngine)
+    for slot in tested._slots:  # noqa: SLF001
+        if not slot.busy:
+            tested._take_out(slot, 0)  # noqa: SLF001
+            tested._empty(slot)  # noqa: SLF001
+
+
 class LlamaFuzz(Fuzz):
     """With pictures, and slots that are saved and restored."""
 
@@ -173,11 +228,7 @@ class LlamaFuzz(Fuzz):
             self._saved.append(bytes(keeper.save(slot).data))
 
     def swap(self) -> None:
-        """As when the model is unloaded and loaded again, but for what is being answered."""
-        for slot in self.engine._slots:  # noqa: SLF001
-            if not slot.busy:
-                self.engine._take_out(slot, 0)  # noqa: SLF001
-                self.engine._empty(slot)  # noqa: SLF001
+        swapped(self.engine)
 
     def dressed(self, job: Generation) -> Generation:
         """Pictures: the same place in the same text has the same picture, mostly."""

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from backends import catalog
-from backends.engine import Token
-from backends.kept.beginnings import Beginnings
+from backends.engine import Engine, Token
+from backends.kept.beginnings import Beginnings, Pace
 from backends.kept.store import KeptStore
 from backends.protocol import Generation
 from backends.transformers import loading
@@ -21,6 +21,7 @@ from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check
 from tests.backends.contract import GREEDY
+from tests.backends.kept.conversations import letters, texts_after_swaps, tokens_meanwhile
 from tests.backends.kept.dear import DearBeginnings
 from tests.backends.transformers.test_batching_architectures import STATEFUL, TRIED, write
 
@@ -38,6 +39,7 @@ QUICK = "few snapshots"  # room for little, so that more is taken back, copied a
 LAID_OUT = [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in LAYOUTS]
 # Of log probabilities: rows of other passes are summed in another order, scanned in other chunks.
 CLOSE = 0.1
+PACE = Pace(piece=6_000, seconds=0)  # a few cells in a step
 
 
 TRAINED = 64  # tokens, before a model was made to take more
@@ -53,7 +55,7 @@ STRETCHED = {
 @contextmanager
 def engine(path: Path, options: TransformersOptions) -> Iterator[TransformersEngine]:
     files = catalog.recognise(path, "transformers")
-    made = TransformersEngine(loading.load(files, options, lambda _: True))
+    made = TransformersEngine(loading.load(files, options, lambda _: True), pace=PACE)
     assert made.info.scores_prompts  # its passes are shared
     try:
         yield made
@@ -128,6 +130,32 @@ def test_a_model_that_was_loaded_again_puts_back_what_it_had(model: Path) -> Non
     assert store.counts().hits["memory"] == 2
 
 
+def test_others_get_tokens_while_a_conversation_is_put_back(model: Path) -> None:
+    with engine(model, ROOMY) as tested:
+        fuzz = SwappedFuzz(tested, random.Random(0), swaps=True)
+        others = tokens_meanwhile(tested, fuzz.swap, letters(1, 120))
+        batching = tested._batching  # noqa: SLF001
+        assert batching is not None
+        cells = batching._grid.cell_bytes * 120  # noqa: SLF001 - of models with states alone: none
+        assert others >= cells // PACE.piece - 1
+
+
+@pytest.mark.slow
+def test_fifty_conversations_say_the_same_after_their_model_was_away(model: Path) -> None:
+    texts_after_swaps(lambda: engine(model, ROOMY), swapped)
+
+
+def swapped(tested: Engine) -> None:
+    """As when the model is unloaded and loaded again, but for what is being answered."""
+    assert isinstance(tested, TransformersEngine)
+    batching = tested._batching  # noqa: SLF001
+    assert batching is not None
+    for slot in batching._slots:  # noqa: SLF001
+        if not slot.busy:
+            batching._take_out(slot, 0)  # noqa: SLF001
+            slot.shorten(0)
+
+
 class SwappedFuzz(Fuzz):
     """Idle rows lose their cells at times, as when the model is unloaded and loaded again."""
 
@@ -142,13 +170,7 @@ class SwappedFuzz(Fuzz):
             self.swap()
 
     def swap(self) -> None:
-        """As when the model is unloaded and loaded again, but for what is being answered."""
-        batching = self.engine._batching  # noqa: SLF001
-        assert batching is not None
-        for slot in batching._slots:  # noqa: SLF001
-            if not slot.busy:
-                batching._take_out(slot, 0)  # noqa: SLF001
-                slot.shorten(0)
+        swapped(self.engine)
 
 
 def tried(
