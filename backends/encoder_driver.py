@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import anyio
@@ -284,7 +285,7 @@ class EncoderPort:
     def __init__(self, container: DrivenEncoder) -> None:
         self._container = container
         self._loop = asyncio.get_running_loop()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, asyncio.Task[Sequence[bytes]]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._receive: Callable[[Event], None] = lambda _: None
         container.on_failure(self._broke)
@@ -301,7 +302,8 @@ class EncoderPort:
         """See `messages.Port.send`."""
         match command:
             case Encode(key, inputs):
-                self._tasks[key] = self._loop.create_task(self._encode(key, inputs))
+                task = self._tasks[key] = self._loop.create_task(self._container.encode(inputs))
+                task.add_done_callback(partial(self._answer, key))
             case Leave(key):
                 if key in self._tasks:
                     self._tasks[key].cancel()
@@ -312,15 +314,17 @@ class EncoderPort:
             case _:
                 raise AssertionError("this model generates nothing")
 
-    async def _encode(self, key: int, inputs: Sequence[EncoderInput]) -> None:
-        answer: Encoded | Left = Left(key)
-        try:
-            answer = Encoded(key, tuple(await self._container.encode(inputs)))
-        except BackendError as error:
-            answer = Encoded(key, failure=Failure.of(error))
-        finally:
-            del self._tasks[key]
-            self._receive(answer)
+    def _answer(self, key: int, task: "asyncio.Task[Sequence[bytes]]") -> None:
+        """However it ended: one that was cancelled before it began has run none of its own code."""
+        del self._tasks[key]
+        if task.cancelled():
+            self._receive(Left(key))
+        elif (error := task.exception()) is None:
+            self._receive(Encoded(key, tuple(task.result())))
+        elif isinstance(error, BackendError):
+            self._receive(Encoded(key, failure=Failure.of(error)))
+        else:
+            self._receive(Encoded(key, failure=Failure.of(GenerationFailed(repr(error)))))
 
     async def _close(self) -> None:
         try:

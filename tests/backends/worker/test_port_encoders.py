@@ -12,7 +12,9 @@ import pytest
 
 from backends import catalog
 from backends.encoder_container import PortEncoder
+from backends.encoder_driver import DrivenEncoder, EncoderPort
 from backends.errors import GenerationFailed
+from backends.messages import Encode, Event, Leave, Left
 from backends.protocol import EncoderContainer
 from backends.worker import node
 from backends.worker.listening import Listening, listening
@@ -95,6 +97,24 @@ async def test_texts_are_read_as_where_the_engine_is(workers: Workers, rank_gguf
         assert other.read_pair("Who eats?", text, 20) == here.read_pair("Who eats?", text, 20)
     await here.aclose()
     await other.aclose()
+
+
+async def test_who_leaves_before_it_began_is_answered(embed_gguf: Path) -> None:
+    files = catalog.recognise(embed_gguf)
+    backend = catalog.BACKENDS[files.backend]
+    container = await backend.container.load_encoder(files, backend.options(), lambda _: None)
+    assert isinstance(container, DrivenEncoder)
+    send, receive = anyio.create_memory_object_stream[Event](2)
+    port = EncoderPort(container)
+    port.connect(send.send_nowait)
+    port.send(Encode(1, (container.read("a"),)))
+    port.send(Leave(1))
+    assert await receive.receive() == Left(1)
+    port.send(Leave(1))
+    assert await receive.receive() == Left(1), "it is not known any more"
+    await container.aclose()
+    send.close()
+    receive.close()
 
 
 async def test_the_end_of_a_worker_ends_what_it_encodes(workers: Workers, embed_gguf: Path) -> None:
