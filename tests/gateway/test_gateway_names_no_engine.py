@@ -31,5 +31,7 @@ def test_no_module_of_the_gateway_names_an_engine() -> None:
     root = Path(gateway.__file__).parent
     modules = {path: ast.parse(path.read_text("utf-8")) for path in root.rglob("*.py")}
     assert len(modules) > 100
-    found = {path.name: names for path, tree in modules.items() if (names := [*named(tree)])}
-    assert found == {}
+    for path, tree in modules.items():
+        # What a shell runs is a `command`, too, in OpenAI's API.
+        allowed = {"command"} if "dialects" in path.parts else set()
+        assert {*named(tree)} <= allowed, path

@@ -152,7 +152,7 @@ async def test_a_crash_ends_the_jobs_of_its_worker_alone_and_the_model_can_come_
     with anyio.fail_after(HANG):
         await told.wait()
     assert str(error).startswith(
-        "the worker of alphabet.toy.json was ended by SIGABRT (native.c:1: GGML_ASSERT"
+        "node box: the worker of alphabet.toy.json was ended by SIGABRT (native.c:1: GGML_ASSERT"
     )
     assert texts == 4 * [SAID]
     again = await load_frail_there(place, tmp_path / "first")
@@ -178,10 +178,11 @@ async def test_a_connection_cut_within_a_frame_ends_its_model_alone(
         await sound.aclose()
 
 
+@pytest.mark.slow
 async def test_a_network_that_falls_silent_is_noticed_at_both_ends(tmp_path: Path) -> None:
     """The gateway has its heartbeats (see below); the node ends what nobody asks for any more."""
     async with (
-        listening(replace(SETTINGS, silence=1.0), TOKEN) as there,
+        listening(replace(SETTINGS, silence=5.0), TOKEN) as there,
         network(there.address) as silent,
     ):
         container = await load_frail_there(node_of(there, address=silent.address), tmp_path)

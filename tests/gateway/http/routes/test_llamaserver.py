@@ -210,7 +210,7 @@ async def test_probabilities_of_what_the_samplers_left(running: Running) -> None
     # The prompt is found in the cache now, and a narrower pass may round its last digits otherwise.
     assert [one["id"] for one in again] == [one["id"] for one in tokens]
     for one, token in zip(again, tokens, strict=True):
-        assert chances(one) == pytest.approx(chances(token), rel=1e-4)
+        assert chances(one) == pytest.approx(chances(token), rel=1e-2)
     error = await refusal(running, model="scripted", prompt="Hi", **wanted)
     assert (error["status"], error["param"]) == (400, "post_sampling_probs")
 
