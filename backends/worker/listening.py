@@ -224,6 +224,7 @@ class Session(asyncio.Protocol):
                 self._shelf.received()
             case Recognise() | Fit() | LoadModel() if self._task is None and self._port is None:
                 self._task = self._loop.create_task(self._answer(command))
+                self._task.add_done_callback(self._ended)
             case Close():
                 self._leave()
             case Recognise() | Fit() | LoadModel():
@@ -241,6 +242,13 @@ class Session(asyncio.Protocol):
             self._port.send(Close())
         else:
             self._tell(Closed())
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """One that was cancelled before it began has run none of its own code."""
+        if self._task is task:
+            self._task = None
+            if self._leaving:
+                self._tell(Closed())
 
     async def _answer(self, command: Recognise | Fit | LoadModel) -> None:
         """One of them; nothing is left of a load that fails or is cancelled."""

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 import bundled
 from backends.catalog import recognise
 from backends.errors import BackendMissing, LoadFailed
-from backends.messages import Finish
+from backends.messages import Close, Closed, Finish
 from backends.protocol import MemoryNeed
 from backends.worker import node
-from backends.worker.framing import Fitted, Ping, Shelf
+from backends.worker.framing import Fitted, Ping, Recognise, Shelf
 from backends.worker.handshake import MAGIC, NONCE, Handshake
 from backends.worker.listening import STRANGERS, Listening, first_fitting, listener, listening
 from config.nodes import split
@@ -99,6 +99,19 @@ async def test_who_has_the_token_and_sends_what_is_no_order_is_cut_off(
     await until_closed(reader)
     writer.close()
     assert await is_heard(there)
+
+
+async def test_who_leaves_before_anything_began_is_told(there: Listening) -> None:
+    """An order and the end may come in one piece."""
+    reader, writer = await opened(there)
+    ours = Handshake("gateway", TOKEN)
+    writer.write(ours.begin())
+    while not ours.done:
+        writer.write(ours.feed(await reader.read(1000))[0])
+    shelf = Shelf(shared=False)
+    writer.write(shelf.frame(Recognise(str(bundled.GGUF), None)) + shelf.frame(Close()))
+    assert await until_closed(reader) == shelf.frame(Closed())
+    writer.close()
 
 
 async def test_no_model_outside_its_folders_is_loaded(tmp_path: Path) -> None:
