@@ -20,7 +20,7 @@ from backends.remote import Container
 from config.engines import EngineOptions
 from config.errors import ConfigError
 from config.settings import KeptConfig
-from gateway.registry.moves import Loader
+from gateway.registry.loaders import Loader
 from gateway.registry.record import MemoryLedger
 
 log = structlog.get_logger(__name__)

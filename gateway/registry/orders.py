@@ -13,12 +13,12 @@ from gateway.registry.moves import (
     Broken,
     Gone,
     LoadFailure,
-    LoadPlanner,
     Moves,
     Outcome,
     Parked,
     Progressed,
 )
+from gateway.registry.planning import LoadPlanner
 from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (

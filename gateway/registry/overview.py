@@ -17,8 +17,9 @@ from backends.remote import RemoteStanding
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import ModelEntry, ModelNames, Unusable
 from gateway.registry.line import Clock
-from gateway.registry.moves import Loading, LoadPlan, LoadPlanner, Moves, Resident
+from gateway.registry.moves import Loading, Moves, Resident
 from gateway.registry.orders import Orders
+from gateway.registry.planning import LoadPlan, LoadPlanner
 from gateway.registry.record import NEVER, Bytes, ModelRecord, arithmetic
 from gateway.registry.scheduler import Scheduler, candidate, choose_victims, cost
 from gateway.registry.status import ModelStatus, State, slots_of

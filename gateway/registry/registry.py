@@ -48,10 +48,12 @@ from gateway.registry.library import (
     check_files,
 )
 from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
-from gateway.registry.moves import CatalogLoader, FleetLoader, Loader, LoadPlanner, Moves
+from gateway.registry.loaders import CatalogLoader, FleetLoader, Loader
+from gateway.registry.moves import Moves
 from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
+from gateway.registry.planning import LoadPlanner
 from gateway.registry.record import Bytes, History, Order, default_path
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (

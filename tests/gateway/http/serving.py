@@ -20,7 +20,7 @@ from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.logs import LogLines
 from gateway.registry import History, ModelLibrary, Registry
-from gateway.registry.moves import CatalogLoader
+from gateway.registry.loaders import CatalogLoader
 from gateway.reloading import ConfigSource, Reloader
 from gateway.server import Server
 from tests.hang import HANG

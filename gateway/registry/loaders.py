@@ -1,0 +1,168 @@
+"""How models get into memory: through their backends' modules, which are imported late.
+
+A loader chooses no model and no moment.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from anyio import to_thread
+
+from backends.catalog import (
+    BACKENDS,
+    Cards,
+    Catalog,
+    Fitted,
+    ModelFiles,
+    Placement,
+    Room,
+)
+from backends.errors import BackendMissing, LoadFailed
+from backends.protocol import MemoryNeed, Report
+from backends.remote import Container
+from backends.upstream.fleet import Fleet
+from backends.worker import node
+from backends.worker.port import Workers
+from config.engines import EngineOptions
+from config.nodes import HERE
+
+
+class Loader(Protocol):
+    """What the registry wants of the backends."""
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        """What the model will take, by its headers. Raises BackendError."""
+        ...
+
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        """See `backends.catalog.FilesModule.placements`."""
+        ...
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        """See `backends.catalog.FilesModule.placed`."""
+        ...
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        """See `backends.catalog.FilesModule.fit`."""
+        ...
+
+    def is_experimental(self, files: ModelFiles) -> bool:
+        """Whether it runs on an engine that no test of this project ran anywhere."""
+        ...
+
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
+        """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
+        ...
+
+    def end(self) -> None:
+        """No more is loaded, and nothing is in memory."""
+        ...
+
+
+NOTHING = MemoryNeed(weights=0, cache=0, engine=0)  # of this machine's
+
+
+class CatalogLoader:
+    """Each model with its own backend, as the catalog has them."""
+
+    def __init__(self, catalog: Catalog = BACKENDS) -> None:
+        self._catalog = catalog
+        self._workers = Workers()
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        if files.node is not None:
+            return NOTHING
+        return self._catalog[files.backend].files.estimate(files, options)
+
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        if files.node is not None:
+            return ({},)
+        return self._catalog[files.backend].files.placements(files, options, cards)
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        if files.node is not None:
+            return options
+        return self._catalog[files.backend].files.placed(options, placement, cards)
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        if files.node is not None:
+            return None
+        return self._catalog[files.backend].files.fit(files, options, cards, room)
+
+    def is_experimental(self, files: ModelFiles) -> bool:
+        installation = self._catalog[files.backend].files.INSTALLATION
+        return installation is not None and not any(way.tried for way in installation.ways.values())
+
+    def end(self) -> None:
+        """Nothing is left that could start a worker."""
+        self._workers.close()
+
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
+        backend = self._catalog[files.backend]
+        if files.node is not None:
+            there = node.load if files.task == "generate" else node.load_encoder
+            return await there(backend, files, options, report)
+        if options.host not in (None, *HERE):  # of an administrator's load
+            raise LoadFailed(f"host: {options.host}: only the configuration can name a node")
+        is_command = files.remote is not None  # a process of its own
+        if options.host == "worker" and not is_command:
+            own = self._workers
+            beside = own.load if files.task == "generate" else own.load_encoder
+            return await beside(backend, files, options, report)
+        try:  # the first import of an engine takes seconds
+            container = await to_thread.run_sync(lambda: backend.container)
+        except ImportError as error:
+            raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
+        load = container.load if files.task == "generate" else container.load_encoder
+        return await load(files, options, report)
+
+
+class FleetLoader:
+    """`local` loads what lies here; for another server's model, `fleet` checks that a replica is
+    up, and a Roundhouse loads it there. A `Loader`.
+    """
+
+    def __init__(self, local: Loader, fleet: Fleet) -> None:
+        self._local = local
+        self._fleet = fleet
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        return NOTHING if files.elsewhere else self._local.estimate(files, options)
+
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        return ({},) if files.elsewhere else self._local.placements(files, options, cards)
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        return options if files.elsewhere else self._local.placed(files, options, placement, cards)
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        return None if files.elsewhere else self._local.fit(files, options, cards, room)
+
+    def is_experimental(self, files: ModelFiles) -> bool:
+        return files.elsewhere is None and self._local.is_experimental(files)
+
+    def end(self) -> None:
+        self._local.end()
+
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
+        if files.elsewhere is not None:
+            return await self._fleet.load(files.elsewhere, report)
+        return await self._local.load(files, options, report)

@@ -1,0 +1,475 @@
+"""Plans loads: each model's options, the memory it will take and where it will lie."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.catalog import (
+    CPU,
+    Cards,
+    Fitted,
+    Placement,
+    Room,
+    divided,
+)
+from backends.cluster.nodes import ClusterNodes
+from backends.errors import BackendError
+from backends.protocol import MemoryNeed
+from config.check import convert
+from config.engines import EngineOptions, Host
+from config.errors import ConfigError, Source
+from config.models import over
+from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.registry.library import ModelEntry
+from gateway.registry.loaders import Loader
+from gateway.registry.nodes import (
+    HERE as THIS_MACHINE,
+)
+from gateway.registry.nodes import (
+    NodeOffer,
+    bare,
+    fewest,
+    in_order,
+    named,
+    node_of,
+)
+from gateway.registry.record import (
+    Bytes,
+    History,
+    Measurement,
+    Model,
+    Smaller,
+    shares,
+)
+
+STEPS = 8  # in which a model gives up cards
+CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
+REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
+SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
+Obstacle: TypeAlias = Callable[[str, Sequence[Bytes]], str | None]
+READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
+
+
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as it is to be loaded."""
+
+    entry: ModelEntry
+    options: EngineOptions  # the entry's own, or what an administrator asked for
+    estimate: MemoryNeed
+    need: MemoryNeed  # the estimate, or what an earlier load took
+    measured: bool
+    placements: tuple[Placement, ...]  # the ways in which it can lie, the best first
+    load_seconds: float  # of the last load, or a guess
+    fitted: Fitted | None = None  # where something of it gave way
+    smaller: tuple["LoadPlan", ...] = ()  # in which more of it gives way, the larger first
+    room: Bytes = {}  # what it was fitted into
+
+    @property
+    def loads(self) -> EngineOptions:
+        """The options that it is loaded with."""
+        return self.options if self.fitted is None else self.fitted.options
+
+    @property
+    def speed(self) -> float:
+        """An estimate, as a part of what it has where nothing gives way."""
+        return 1.0 if self.fitted is None else self.fitted.speed
+
+    @property
+    def note(self) -> str:
+        """What gave way; "" where nothing did."""
+        return "" if self.fitted is None else self.fitted.note
+
+    @property
+    def needs(self) -> tuple[Bytes, ...]:
+        """`need` per device, in each of these ways."""
+        return tuple(shares(self.need, placement) for placement in self.placements)
+
+    def at(self, devices: Bytes) -> "LoadPlan":
+        """As it lies on `devices`, and in no other way."""
+        for plan in self.smaller:
+            if devices not in self.needs and devices in plan.needs:
+                return plan.at(devices)
+        there = [
+            placement
+            for placement in self.placements
+            if shares(self.need, placement).keys() == devices.keys()
+        ]
+        return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
+
+
+class LoadPlanner:
+    """`cards`: this machine's, `bandwidths` theirs and main memory's. `obstacle`: why a model can
+    have none of the rooms that it needs one of, or None. `room`: what a model called so could have
+    of these devices, if all went that may.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        history: History,
+        cards: Cards,
+        obstacle: Obstacle,
+        room: Callable[[str, Iterable[str]], Bytes],
+        bandwidths: Mapping[str, float],
+        cluster: ClusterNodes | None = None,
+    ) -> None:
+        self._loader = loader
+        self._cluster = cluster
+        self._needs: dict[str, tuple[LoadPlan, tuple[Bytes, ...]]] = {}  # by model: many, so once
+        self._history = history
+        self._cards = cards
+        self._obstacle = obstacle
+        self._attainable = room
+        self._bandwidths = bandwidths
+        self._present: set[str] = set()  # in memory, as they were planned
+        self._told: dict[str, LoadPlan] = {}  # as the scheduler has them
+        self._options: dict[str, EngineOptions] = {}
+        self._plan: dict[str, LoadPlan] = {}
+        self._parked: dict[str, Bytes] = {}  # what models held when they were parked last
+        self._behind: dict[str, tuple[tuple[Bytes, ...], tuple[Bytes, ...]]] = {}
+        self._pinned: dict[str, bool] = {}  # in place of what entries say
+
+    @property
+    def cards(self) -> Cards:
+        """This machine's."""
+        return self._cards
+
+    def plan(self, entry: ModelEntry) -> LoadPlan:
+        """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
+        options = self.options(entry)
+        known = self._plan.get(entry.name)
+        if (
+            known is None
+            or known.entry is not entry
+            or known.options != options
+            or (entry.name not in self._present and known.room != self._room(entry.name))
+        ):
+            known = self._plan[entry.name] = self._estimated(entry, options)
+        if self._is_refused_by_measurement(known):
+            self.forget_measurements([entry])
+        return self._plan[entry.name]
+
+    def _room(self, name: str) -> Bytes:
+        return self._attainable(name, (CPU, *self._cards))
+
+    def _is_current(self, plan: LoadPlan, entry: ModelEntry, options: EngineOptions) -> bool:
+        """Of what is in memory, the room that it was fitted into counts no more."""
+        if plan.entry is not entry or plan.options != options:
+            return False
+        return entry.name in self._present or plan.room == self._room(entry.name)
+
+    def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
+        """Whether only an earlier measurement keeps it from being loaded."""
+        return (
+            plan.measured
+            and self._obstacle(plan.entry.name, self._needed(plan)) is not None
+            and self._obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
+        )
+
+    def _unmeasured(self, plan: LoadPlan) -> LoadPlan:
+        """By its estimate alone, so that its next load is measured again."""
+        return msgspec.structs.replace(plan, need=plan.estimate, measured=False)
+
+    def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
+        """Forget the measurements of `entries`; returns whose were known."""
+        known = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
+        for entry in known:
+            if (plan := self._plan.get(entry.name)) is not None:
+                self._plan[entry.name] = self._unmeasured(plan)
+        return tuple(entry.name for entry in known)
+
+    def known(self, entry: ModelEntry) -> LoadPlan | None:
+        """As `plan`, but None where it can't be estimated."""
+        try:
+            return self.plan(entry)
+        except ModelUnavailable:
+            return None
+
+    def planned(self, name: str) -> LoadPlan:
+        """The plan that was last made known to the scheduler under this name."""
+        return self._told.get(name) or self._plan[name]
+
+    def model(self, entry: ModelEntry) -> Model:
+        """`entry` as the scheduler needs it. Raises as `plan`."""
+        plan = self._told[entry.name] = self.plan(entry)
+        need, *_ = needs = self._needed(plan)
+        return Model(
+            name=entry.name,
+            need=need,
+            others=self._others(entry.name, needs),
+            copying=self._copying(entry),
+            smaller=tuple(Smaller(one.needs[0], one.speed) for one in plan.smaller),
+            speed=plan.speed,
+            load_seconds=plan.load_seconds,
+            slots=plan.options.max_concurrent * (1 if entry.files.remote else SLOTS_PER_STREAM),
+            backoff=REMOTE_BACKOFF if entry.files.elsewhere else None,
+            pinned=self._pinned.get(entry.name, entry.pinned),
+            parks=self._parks(entry, plan),
+            ttl=entry.ttl,
+        )
+
+    def _needed(self, plan: LoadPlan) -> tuple[Bytes, ...]:
+        """The needs of `plan`, the same objects each time."""
+        known = self._needs.get(plan.entry.name)
+        if known is None or known[0] is not plan:
+            known = self._needs[plan.entry.name] = plan, plan.needs
+        return known[1]
+
+    def _others(self, name: str, needs: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
+        """All but the first, the same object each time."""
+        known = self._behind.get(name)
+        if known is None or known[0] is not needs:
+            known = self._behind[name] = needs, needs[1:]
+        return known[1]
+
+    def _copying(self, entry: ModelEntry) -> Mapping[str, float]:
+        """Seconds until nodes have the files that they lack."""
+        if self._cluster is None or not _may_leave(entry, self.options(entry)):
+            return {}
+        seconds = {node: self._cluster.copying(node, entry.files) for node in self._cluster.nodes}
+        return {node: copying for node, copying in seconds.items() if copying}
+
+    def nodes_changed(self) -> None:
+        """Nodes came or went: models may lie elsewhere now."""
+        for name, plan in self._plan.items():
+            if _may_leave(plan.entry, plan.options):
+                places = self._placements(plan.entry, plan.options, plan.need)
+                self._plan[name] = replace(plan, placements=places)
+
+    def _parks(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
+        """What it will hold while it is parked; as much as it does now, where nobody says."""
+        if entry.files.parked_bytes is None:
+            return None
+        size = entry.files.parked_bytes or sum(plan.needs[0].values())
+        return self._parked.get(entry.name, {CPU: size})
+
+    def was_parked(self, name: str, held: Bytes) -> None:
+        """It will be planned with that the next time."""
+        self._parked[name] = held
+
+    def pin(self, name: str, *, pinned: bool) -> None:
+        """Whatever its entry says, from now on."""
+        self._pinned[name] = pinned
+
+    def last_load(self, plan: LoadPlan) -> float | None:
+        """Seconds that the last load of this model with these options took."""
+        last = self._history.get(plan.entry.files, plan.loads)
+        return last.load_seconds if last else None
+
+    def options(self, entry: ModelEntry) -> EngineOptions:
+        """The options in force."""
+        return self._options.get(entry.name, entry.options)
+
+    def proposed(self, entry: ModelEntry, changes: Mapping[str, Any]) -> LoadPlan:
+        """The plan with `changes` over the entry's options; nothing is in force yet.
+
+        Raises InvalidRequest, naming the option at fault, and as `plan`.
+        """
+        kind = type(entry.options)
+        try:
+            new = convert(dict(changes), kind, Source(entry.name), path="$.options")
+        except ConfigError as error:
+            field = error.path.removeprefix("$.options").lstrip(".")
+            text = f"{entry.files.backend}: {field}: {error.problem}"
+            raise InvalidRequest(text, param=field or "options") from None
+        values = {
+            name: over(getattr(entry.options, name), getattr(new, name), value)
+            for name, value in changes.items()
+        }
+        return self._estimated(entry, msgspec.structs.replace(entry.options, **values))
+
+    def adopt(self, plan: LoadPlan) -> None:
+        """Put the options of a proposed plan in force."""
+        self._options[plan.entry.name] = plan.options
+        self._plan[plan.entry.name] = plan
+
+    def forget_options(self, name: str) -> None:
+        """Back to the entry's own."""
+        self._options.pop(name, None)
+
+    def ordered(self, plan: LoadPlan) -> EngineOptions:
+        """The options that have the model lie in the first of the plan's ways, in the process that
+        is best there.
+        """
+        files = plan.entry.files
+        if (node := node_of(plan.placements[0])) != THIS_MACHINE:
+            return self._ordered_at(node, plan)
+        options = replace(plan.loads, host=self._host(plan))
+        return self._loader.placed(files, options, plan.placements[0], self._cards)
+
+    def _ordered_at(self, node: str, plan: LoadPlan) -> EngineOptions:
+        """As `ordered`, on another node: in a worker there."""
+        there = None if self._cluster is None else self._cluster.nodes.get(node)
+        options = replace(plan.options, host="worker")
+        if there is None:  # it has just left, as its load will say
+            return options
+        placement = bare(plan.placements[0])
+        return self._loader.placed(plan.entry.files, options, placement, there.cards)
+
+    def _host(self, plan: LoadPlan) -> Host | None:
+        """`auto`: a worker where models take turns on a card, whose memory an unload in the process
+        doesn't return in full (CUDA's context stays), and where the engine may crash; else the
+        process, which answers sooner.
+        """
+        if plan.options.host != "auto":
+            return plan.options.host
+        cards = plan.placements[0].keys() - {CPU}
+        others = (one for name, one in self._plan.items() if name != plan.entry.name)
+        ways = (way for other in others for way in other.placements)
+        takes_turns = any(cards & way.keys() for way in ways)
+        risky = takes_turns or self._loader.is_experimental(plan.entry.files)
+        return "worker" if risky else "process"
+
+    def left(self, name: str) -> None:
+        """It was unloaded, and its processes were measured once more before."""
+        self._present.discard(name)
+        if (known := self._plan.get(name)) is not None:
+            last = self._history.get(known.entry.files, known.loads)
+            if last is not None and last.devices:
+                self._plan[name] = lying(known, last.devices)
+
+    def arrived(self, plan: LoadPlan, measured: Measurement) -> Bytes:
+        """What a model just loaded holds, in the one way of `plan`. Its next load is planned with
+        these figures.
+        """
+        held = measured.devices
+        loaded = msgspec.structs.replace(
+            plan,
+            need=plan.need if measured.size is None else measured.corrected(plan.estimate),
+            measured=plan.measured or measured.size is not None,
+            load_seconds=measured.load_seconds,
+        )
+        self._present.add(plan.entry.name)
+        if held is not None:
+            self._plan[plan.entry.name] = self._told[plan.entry.name] = lying(loaded, held)
+            return held
+        everywhere = loaded
+        if plan.fitted is None:
+            placements = self._placements(plan.entry, plan.options, loaded.need)
+            everywhere = msgspec.structs.replace(loaded, placements=placements)
+        self._plan[plan.entry.name] = self._told[plan.entry.name] = everywhere
+        return loaded.needs[0]
+
+    def _estimated(self, entry: ModelEntry, options: EngineOptions) -> LoadPlan:
+        room = self._room(entry.name)
+        try:
+            plan = self._fitting(entry, options, room)
+            return msgspec.structs.replace(plan, smaller=tuple(self._ladder(plan)), room=room)
+        except (BackendError, OSError, ValueError) as error:
+            raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
+
+    def _fitting(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> LoadPlan:
+        """The plan that takes no more than `room`, if there is one; where an earlier load took more
+        than was estimated, for as much less room.
+        """
+        plan = self._plan_of(entry, options, self._fit(entry, options, room))
+        free = room
+        for _ in range(CORRECTIONS):
+            if plan.fitted is None or covered(plan.needs[0], room):
+                break
+            part = min(0.99, plan.estimate.loaded / max(1, plan.need.loaded))
+            free = {device: int(size * part) for device, size in free.items()}
+            plan = self._plan_of(entry, options, self._fit(entry, options, free))
+        return plan
+
+    def _fit(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> Fitted | None:
+        if self._cluster is not None and _may_leave(entry, options):
+            return None  # one that may lie on several machines is not cut for this one
+        there = Room(free=room, bandwidths=self._bandwidths)
+        return self._loader.fit(entry.files, options, self._cards, there)
+
+    def _ladder(self, plan: LoadPlan) -> Iterator[LoadPlan]:
+        """Ways in which it takes ever less of cards, down to none."""
+        need, last = plan.needs[0], plan
+        room = self._room(plan.entry.name)
+        if need.keys() <= {CPU}:
+            return
+        for step in range(STEPS - 1, -1, -1):
+            parts = {card: need.get(card, 0) * step // STEPS for card in room if card != CPU}
+            free = {**room, **parts}
+            fitted = self._fit(plan.entry, plan.options, free)
+            if fitted is None:
+                continue
+            found = self._plan_of(plan.entry, plan.options, fitted)
+            if found.needs[0] != last.needs[0] and found.speed < plan.speed:
+                last = found
+                yield found
+
+    def _plan_of(
+        self, entry: ModelEntry, options: EngineOptions, fitted: Fitted | None
+    ) -> LoadPlan:
+        loads = options if fitted is None else fitted.options
+        estimate = self._loader.estimate(entry.files, options) if fitted is None else fitted.need
+        last = self._history.get(entry.files, loads)
+        need = last.corrected(estimate) if last else estimate
+        ways = self._placements(entry, options, need) if fitted is None else (fitted.placement,)
+        plan = LoadPlan(
+            entry=entry,
+            options=options,
+            estimate=estimate,
+            need=need,
+            measured=last is not None and last.size is not None,
+            placements=ways,
+            load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
+            fitted=fitted,
+        )
+        return lying(plan, last.devices) if last and last.devices else plan
+
+    def _placements(
+        self, entry: ModelEntry, options: EngineOptions, need: MemoryNeed
+    ) -> tuple[Placement, ...]:
+        """The ways to lie here, and then those on other nodes."""
+        own = tuple(self._loader.placements(entry.files, options, self._cards))
+        if self._cluster is None or not _may_leave(entry, options):
+            return own
+        there = self._cluster
+        offers = [
+            NodeOffer(name=name, cards=one.cards, copying=there.copying(name, entry.files))
+            for name, one in there.nodes.items()
+            if not one.draining
+        ]
+        ways = (
+            named(offer.name, way)
+            for offer in in_order(entry.name, offers)
+            for way in fewest(
+                self._loader.placements(entry.files, options, offer.cards), need.loaded, offer.cards
+            )
+        )
+        return (*own, *ways)
+
+
+PATHS = ("adapters", "draft_model", "mmproj")  # options that name files of this machine
+
+
+def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
+    """Whether a model may lie on another node: an engine here or there writes its text, and its
+    options name no file besides its own, and no process.
+    """
+    files = entry.files
+    return (
+        files.task == "generate"
+        and files.remote is None
+        and files.node is None
+        and options.host in (None, "auto", "worker")
+        and not any(getattr(options, name, None) for name in PATHS)
+    )
+
+
+def covered(need: Bytes, room: Bytes) -> bool:
+    """Whether `room` has that much on every device."""
+    return all(size <= room.get(device, 0) for device, size in need.items())
+
+
+def lying(plan: LoadPlan, devices: Bytes) -> LoadPlan:
+    """`plan` with what processes of the model's own were measured to hold. That is theirs for
+    certain, so no estimate bounds it.
+    """
+    size = sum(devices.values())
+    return msgspec.structs.replace(
+        plan,
+        need=MemoryNeed(weights=0, cache=0, engine=size),
+        placements=(divided([*devices.values()], devices) if size else {},),
+        measured=True,
+    )
