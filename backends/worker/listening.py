@@ -244,11 +244,10 @@ class Session(asyncio.Protocol):
             self._tell(Closed())
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """One that was cancelled before it began has run none of its own code."""
-        if self._task is task:
-            self._task = None
-            if self._leaving:
-                self._tell(Closed())
+        """It may have run none of its own code: it was cancelled before it began."""
+        self._task = None
+        if self._leaving:
+            self._leave()
 
     async def _answer(self, command: Recognise | Fit | LoadModel) -> None:
         """One of them; nothing is left of a load that fails or is cancelled."""
@@ -256,15 +255,9 @@ class Session(asyncio.Protocol):
             self._send(await self._result(command))
         except BackendError as error:
             self._send(Refused(Failure.of(error)))
-        except asyncio.CancelledError:
-            if not self._leaving:
-                raise
-            self._tell(Closed())
         except Exception as error:
             log.exception("a gateway's order failed unexpectedly")
             self._send(Refused(Failure("LoadFailed", f"{type(error).__name__}: {error}")))
-        finally:
-            self._task = None
         if self._port is not None:  # what it says comes after `Loaded`
             self._port.connect(self._tell)
 

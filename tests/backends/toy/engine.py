@@ -8,9 +8,9 @@ from backends.catalog import ModelFiles
 from backends.constraints import Mask
 from backends.engine import Token
 from backends.protocol import Candidate, Generation, ModelInfo, TokenLogprob
+from backends.scripted import END, ByteTokenizer
 from tests.backends.toy.files import Table, ToyOptions
 
-END = 256  # the token after the 256 bytes
 Row = Mapping[int, float]  # token to its share
 
 
@@ -30,22 +30,6 @@ class Answer:
             return max(row, key=row.__getitem__)
         power = 1 / self.job.sampling.temperature
         return self.chance.choices([*row], [share**power for share in row.values()])[0]
-
-
-class ByteTokenizer:
-    """See `backends.protocol.Tokenizer`: a token for each byte."""
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return tuple(text.encode())
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token != END).decode(errors="replace")
-
-    def piece(self, token: int) -> bytes:
-        return b"" if token == END else bytes((token,))
-
-    def ends(self, token: int) -> bool:
-        return token == END
 
 
 class TableEngine(ByteTokenizer):
