@@ -8,15 +8,7 @@ from typing import Protocol
 
 from anyio import to_thread
 
-from backends.catalog import (
-    BACKENDS,
-    Cards,
-    Catalog,
-    Fitted,
-    ModelFiles,
-    Placement,
-    Room,
-)
+from backends.catalog import BACKENDS, Cards, Catalog, Fitted, ModelFiles, Placement, Room
 from backends.errors import BackendMissing, LoadFailed
 from backends.protocol import MemoryNeed, Report
 from backends.remote import Container

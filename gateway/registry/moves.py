@@ -15,10 +15,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from backends.catalog import (
-    BACKENDS,
-    CPU,
-)
+from backends.catalog import BACKENDS, CPU
 from backends.cluster.nodes import ClusterNodes, NodeLost
 from backends.container import PortContainer
 from backends.errors import LoadFailed, OutOfMemory
@@ -30,17 +27,9 @@ from gateway.registry.gauges import Gauge
 from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock, Place
 from gateway.registry.loaders import Loader
-from gateway.registry.nodes import (
-    HERE as THIS_MACHINE,
-)
-from gateway.registry.nodes import (
-    bare,
-    named,
-    node_of,
-)
-from gateway.registry.planning import (
-    LoadPlan,
-)
+from gateway.registry.nodes import HERE as THIS_MACHINE
+from gateway.registry.nodes import bare, named, node_of
+from gateway.registry.planning import LoadPlan
 from gateway.registry.record import (
     Bytes,
     History,

@@ -6,14 +6,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from backends.catalog import (
-    CPU,
-    Cards,
-    Fitted,
-    Placement,
-    Room,
-    divided,
-)
+from backends.catalog import CPU, Cards, Fitted, Placement, Room, divided
 from backends.cluster.nodes import ClusterNodes
 from backends.errors import BackendError
 from backends.protocol import MemoryNeed
@@ -24,25 +17,9 @@ from config.models import over
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.library import ModelEntry
 from gateway.registry.loaders import Loader
-from gateway.registry.nodes import (
-    HERE as THIS_MACHINE,
-)
-from gateway.registry.nodes import (
-    NodeOffer,
-    bare,
-    fewest,
-    in_order,
-    named,
-    node_of,
-)
-from gateway.registry.record import (
-    Bytes,
-    History,
-    Measurement,
-    Model,
-    Smaller,
-    shares,
-)
+from gateway.registry.nodes import HERE as THIS_MACHINE
+from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
+from gateway.registry.record import Bytes, History, Measurement, Model, Smaller, shares
 
 STEPS = 8  # in which a model gives up cards
 CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
