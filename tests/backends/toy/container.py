@@ -3,8 +3,9 @@
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
 from backends.protocol import ModelContainer, ModelInfo, Progress, Report, Tokenizer
+from backends.scripted import ByteTokenizer
 from config.engines import EngineOptions
-from tests.backends.toy.engine import ByteTokenizer, TableEngine
+from tests.backends.toy.engine import TableEngine
 from tests.backends.toy.files import ToyOptions, read
 
 
