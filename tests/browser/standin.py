@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from gateway.http.page import POLICY
 from tests.hang import HANG
 
 CONSOLE = Path(__file__).parents[2] / "gateway" / "console"
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
 END = None  # of a stream
 
 Stream: TypeAlias = "queue.Queue[tuple[str, Any] | None]"
