@@ -105,7 +105,7 @@ def test_a_model_that_sees_is_shown_a_picture(real: str, open_page: OpenPage) ->
     page = open_page(real)
     talk(page, "beta", "Hello").get_by_label("What was sent").wait_for()
     picture: FilePayload = {"name": "p.png", "mimeType": "image/png", "buffer": PIXEL}
-    page.get_by_label("Picture files").set_input_files(picture)
+    page.get_by_label("Files to send").set_input_files(picture)
     expect(page.get_by_alt_text("Picture 1")).to_be_visible()
     page.get_by_label("Message", exact=True).fill("What is it?")
     page.keyboard.press("Enter")

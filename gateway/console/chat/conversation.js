@@ -8,6 +8,7 @@
 // belongs to its chosen version; another version keeps what followed it, and brings it back when it is chosen.
 
 /** @typedef {{id: string, name: string, arguments: string}} ToolCall
+ * @typedef {import("./files.js").Attachment} Attachment
  * @typedef {{id: string, content: string, reasoning: string, reasoningSeconds: number | null, toolCalls: ToolCall[],
  *   finish: string | null, error: string | null, usage: object | null, timings: object | null, ttft: number | null,
  *   seconds: number | null, probabilities: object[], notes: string[], sent: object | null, model: string | null,
@@ -16,8 +17,8 @@
  *   `stream`: while it is written, the name of its stream on the server, its start (Unix time in ms) and the texts that
  *   it goes on from
  * @typedef {{model: string, versions: Version[], chosen: number}} Lane
- * @typedef {{id: string, role: "user", content: string, images: string[],
- *     versions?: {content: string, images: string[], after: Turn[]}[], chosen?: number}
+ * @typedef {{id: string, role: "user", content: string, images: string[], files?: Attachment[],
+ *     versions?: {content: string, images: string[], files?: Attachment[], after: Turn[]}[], chosen?: number}
  *   | {id: string, role: "assistant", lanes: Lane[]}
  *   | {id: string, role: "tool", results: {id: string, name: string, content: string}[][]}} Turn
  * @typedef {{id: string, title: string, created: number, updated: number, pinned?: boolean, models: string[], system: string,
@@ -47,9 +48,9 @@ export function emptyVersion(more = {}) {
 
 export const chosen = (lane) => lane.versions[lane.chosen];
 
-export function withUser(conversation, content, images = []) {
-  const title = conversation.title || titleOf(content);
-  return changed({ ...conversation, title, turns: [...conversation.turns, { id: newId(), role: "user", content, images }] });
+export function withUser(conversation, content, images = [], files = []) {
+  const title = conversation.title || titleOf(content) || files[0]?.name || "";
+  return changed({ ...conversation, title, turns: [...conversation.turns, { id: newId(), role: "user", content, images, files }] });
 }
 
 export function titleOf(text) {
@@ -76,13 +77,13 @@ export function withLane(conversation, turn, lane, change) {
 export const setVersion = (version) => (lane) => ({ ...lane, versions: lane.versions.map((one) => (one.id === version.id ? version : one)) });
 
 /** The versions of a user's turn, the chosen one with what follows it now. */
-export const said = (turn) => turn.versions ?? [{ content: turn.content, images: turn.images, after: [] }];
+export const said = (turn) => turn.versions ?? [{ content: turn.content, images: turn.images, files: turn.files, after: [] }];
 
 /** A user's turn said otherwise: a new version, chosen, which nothing follows. */
 export function saidAgain(conversation, turn, content) {
   return at(conversation, turn, (it, after) => {
     const versions = keeping(said(it), it.chosen ?? 0, after);
-    return [{ ...it, content, versions: [...versions, { content, images: it.images, after: [] }], chosen: versions.length }, []];
+    return [{ ...it, content, versions: [...versions, { content, images: it.images, files: it.files, after: [] }], chosen: versions.length }, []];
   });
 }
 
@@ -90,8 +91,8 @@ export function saidAgain(conversation, turn, content) {
 export function chooseSaid(conversation, turn, index) {
   return at(conversation, turn, (it, after) => {
     const versions = keeping(said(it), it.chosen ?? 0, after);
-    const { content, images, after: own } = versions[index];
-    return [{ ...it, content, images, versions, chosen: index }, own];
+    const { content, images, files, after: own } = versions[index];
+    return [{ ...it, content, images, files, versions, chosen: index }, own];
   });
 }
 
@@ -155,10 +156,20 @@ function turnMessages(turn, lane) {
   return isEmpty ? [] : [assistantMessage(version)];
 }
 
-function userMessage({ content, images }) {
-  if (!images.length) return { role: "user", content };
-  const pictures = images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return { role: "user", content: [{ type: "text", text: content }, ...pictures] };
+/** Files stand before what is said of them. */
+function userMessage({ content, images, files = [] }) {
+  const text = [...files.map(documentOf), content].filter(Boolean).join("\n\n");
+  const urls = [...files.flatMap((file) => file.pictures), ...images];
+  if (!urls.length) return { role: "user", content: text };
+  const pictures = urls.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role: "user", content: [{ type: "text", text }, ...pictures] };
+}
+
+/** A file as models are used to it. */
+function documentOf({ name, text, pictures }) {
+  const title = name.replace(/["<>\n]/g, " ");
+  if (!text) return `<document name="${title}" pages="${pictures.length}">The pages are pictures.</document>`;
+  return `<document name="${title}">\n${text.replace(/\n$/, "")}\n</document>`;
 }
 
 export function assistantMessage({ content, toolCalls }) {
@@ -180,7 +191,7 @@ function textOf(conversation) {
 }
 
 function wordsOf(turn) {
-  if (turn.role === "user") return [turn.content];
+  if (turn.role === "user") return [turn.content, ...(turn.files ?? []).map((file) => file.name)];
   if (turn.role === "tool") return turn.results.flat().map((one) => one.content);
   return turn.lanes.map((lane) => chosen(lane).content);
 }
@@ -225,9 +236,11 @@ function cleanTurn(turn, depth) {
   return turn?.role === "assistant" && lanes.length ? { id: newId(), role: "assistant", lanes } : null;
 }
 
-const cleanSaid = ({ content, images }) => ({
-  content: String(content ?? ""), images: list(images).filter((one) => isText(one) && one.startsWith("data:image/")),
-});
+const cleanSaid = ({ content, images, files }) => ({ content: String(content ?? ""), images: cleanPictures(images), files: list(files).map(cleanFile) });
+
+const cleanPictures = (urls) => list(urls).filter((one) => isText(one) && one.startsWith("data:image/"));
+
+const cleanFile = (one) => ({ name: String(one?.name ?? ""), text: String(one?.text ?? ""), pictures: cleanPictures(one?.pictures), facts: String(one?.facts ?? "") });
 
 function cleanVersions(turn, depth) {
   const versions = list(turn.versions).map((one) => ({ ...cleanSaid(one ?? {}), after: cleanTurns(one?.after, depth + 1) }));
@@ -304,17 +317,25 @@ export function parsed(text, what) {
   try { return JSON.parse(text); } catch (error) { throw new Error(`${what} is not valid JSON: ${error.message}`); }
 }
 
-/** A body without the bytes of its pictures, to be kept and shown. */
+const LONGEST_FILE = 2000; // characters of one in a body that is kept
+
+/** A body without the bytes of its pictures and the rest of long files, to be kept and shown. */
 export function abridged(body) {
-  const messages = body.messages.map((message) => (Array.isArray(message.content)
-    ? { ...message, content: message.content.map(abridgedPart) } : message));
+  const messages = body.messages.map((message) => {
+    if (isText(message.content)) return { ...message, content: abridgedText(message.content) };
+    return Array.isArray(message.content) ? { ...message, content: message.content.map(abridgedPart) } : message;
+  });
   return { ...body, messages };
 }
 
 function abridgedPart(part) {
   const url = part.image_url?.url;
-  return url ? { ...part, image_url: { url: `${url.slice(0, url.indexOf(",") + 1)}…` } } : part;
+  if (url) return { ...part, image_url: { url: `${url.slice(0, url.indexOf(",") + 1)}…` } };
+  return part.type === "text" ? { ...part, text: abridgedText(part.text) } : part;
 }
+
+const abridgedText = (text) => text.replace(/(<document name="[^"\n]*">\n)([^]*?)(\n<\/document>)/g,
+  (all, begin, inner, end) => (inner.length > LONGEST_FILE ? `${begin}${inner.slice(0, LONGEST_FILE)}…${end}` : all));
 
 /** @param {object} body @param {string} address of the server @param {boolean} hasKey */
 export function asCurl(body, address, hasKey) {

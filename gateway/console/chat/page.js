@@ -3,7 +3,7 @@ import { computed, html, signal, useEffect, useId, useLayoutEffect, useRef, useS
 import { stored, to } from "../core/browser.js";
 import { byId, isAdmin, models, saveAs } from "../core/server.js";
 import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
-import { chosen, exported, groups, holding, imported } from "./conversation.js";
+import { chosen, exported, groups, holding, imported, newId } from "./conversation.js";
 import { Panel } from "./panel.js";
 import {
   add, answering, ask, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, show, sorted, stop, streams,
@@ -81,23 +81,31 @@ export function matching(models, text) {
 }
 
 // ------------------------------------------------------------------------------------------------------------
-// Where one writes: text, pictures by drop, paste or choice; Enter sends, Shift+Enter is a new line.
+// Where one writes: text, pictures and files by drop, paste or choice; Enter sends, Shift+Enter is a new line.
 
 const TALLEST = 240; // pixels
 const LARGEST_SIDE = 2048; // pixels of a picture: what is larger is scaled down before it is sent
 const LARGEST_BYTES = 20 * 2 ** 20;
+const MOST_FILES = 20; // of one message
+const LONG_PASTE = 8000; // characters; a longer one becomes a file
+const PASTED = "Pasted text.txt";
+const BYTES_OF_A_TOKEN = 4; // about, where nobody has counted
 
 const NEW = "new"; // the home of what is written before a conversation has a message
 
 /** What is being written, by conversation. */
 const texts = stored("chat.drafts", {});
 const albums = signal({});
+const folders = signal({}); // files, by conversation
 const home = computed(() => (open.value.turns.length ? open.value.id : NEW));
 const draft = computed(() => texts.value[home.value] ?? "");
 const pictures = computed(() => albums.value[home.value] ?? []);
+/** @type {{value: {id: string, name: string, isReading: boolean, source: File, text: string, pictures: string[], facts: string, tokens: number | null}[]}} */
+const files = computed(() => folders.value[home.value] ?? []);
 
 const setDraft = (text, place = home.value) => { texts.value = placed(texts.value, place, text); };
 const setPictures = (list, place = home.value) => { albums.value = placed(albums.value, place, list); };
+const setFiles = (list, place = home.value) => { folders.value = placed(folders.value, place, list); };
 
 /** `all` with `value` at `place`; nothing is kept for what is empty. */
 function placed(all, place, value) {
@@ -107,9 +115,50 @@ function placed(all, place, value) {
 
 export const sees = () => talking.value.every((name) => byId.value.get(name)?.modalities.includes("image"));
 
+const isPicture = ({ type }) => type.startsWith("image/") && !type.includes("svg"); // which is text
+
+/** Take files from a drop, a paste or a chooser: pictures, and what can be read as text. */
+function addFiles(given) {
+  const all = [...given];
+  const room = MOST_FILES - files.value.length;
+  const others = all.filter((file) => !isPicture(file));
+  if (others.length > room) say(`A message takes ${MOST_FILES} files; the others are left out.`, { kind: "bad" });
+  addPictures(all.filter(isPicture));
+  for (const source of others.slice(0, room)) {
+    const id = newId();
+    setFiles([...files.value, { id, source, name: source.name, isReading: true }]);
+    readFile(id, source, {});
+  }
+}
+
+/** Read a file into its place, wherever its conversation is then; one that was removed meanwhile is not brought back. */
+async function readFile(id, source, { asPictures = false }) {
+  const place = home.value;
+  const change = (make) => {
+    const list = folders.value[place] ?? [];
+    if (list.some((one) => one.id === id)) setFiles(list.flatMap((one) => (one.id === id ? make(one) : [one])), place);
+  };
+  change((one) => [{ ...one, isReading: true }]);
+  try {
+    const { counted, read } = await import("./files.js");
+    const found = await read(source, { sees: sees(), asPictures });
+    change((one) => [{ ...one, ...found, isReading: false, tokens: null }]);
+    const tokens = found.text ? await counted(found.text, talking.value[0]) : null;
+    if (tokens !== null) change((one) => [{ ...one, tokens }]);
+  } catch (error) {
+    change((one) => (one.facts ? [{ ...one, isReading: false }] : []));
+    say(error.message, { kind: "bad" });
+  }
+}
+
+/** A file that was pasted, as a part of the message after all. */
+function putIntoMessage(file) {
+  setFiles(files.value.filter((one) => one.id !== file.id));
+  setDraft(`${draft.value}${file.text}`);
+}
+
 /** Take pictures from a drop, a paste or a chooser. */
-export async function addPictures(files) {
-  const images = [...files].filter((file) => file.type.startsWith("image/"));
+async function addPictures(images) {
   if (!images.length) return;
   if (!sees()) { say("This model doesn’t take pictures.", { kind: "bad" }); return; }
   const place = home.value;
@@ -125,7 +174,7 @@ export async function addPictures(files) {
 async function asDataUrl(file) {
   const bitmap = await createImageBitmap(file);
   const scale = Math.min(1, LARGEST_SIDE / Math.max(bitmap.width, bitmap.height));
-  if (scale === 1 && file.size <= LARGEST_BYTES && /^image\/(png|jpeg|webp|gif)$/.test(file.type)) return read(file);
+  if (scale === 1 && file.size <= LARGEST_BYTES && /^image\/(png|jpeg|webp|gif)$/.test(file.type)) return dataUrl(file);
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(bitmap.width * scale);
   canvas.height = Math.round(bitmap.height * scale);
@@ -133,7 +182,7 @@ async function asDataUrl(file) {
   return canvas.toDataURL("image/jpeg", 0.9);
 }
 
-function read(file) {
+function dataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
@@ -146,26 +195,35 @@ export function Composer() {
   const area = useRef(null), chooser = useRef(null);
   useEffect(() => { area.current?.focus({ preventScroll: true }); }, [open.value.id]);
   useEffect(() => { fit(area.current); }, [draft.value]);
-  const canSend = (draft.value.trim() || pictures.value.length) && talking.value.length && !isBusy.value;
+  const isReading = files.value.some((one) => one.isReading);
+  const canSend = (draft.value.trim() || pictures.value.length || files.value.length) && talking.value.length && !isBusy.value && !isReading;
   const submit = async (event) => {
     event?.preventDefault();
     if (!canSend) return;
     const place = home.value;
-    if (await ask(draft.value, pictures.value)) { setDraft("", place); setPictures([], place); }
+    const sent = files.value.map(({ name, text, pictures: pages, facts }) => ({ name, text, pictures: pages, facts }));
+    if (await ask(draft.value, pictures.value, sent)) { setDraft("", place); setPictures([], place); setFiles([], place); }
   };
   const onKeyDown = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
     if (event.key === "Escape" && isBusy.value) stop();
   };
-  const onPaste = (event) => { if (event.clipboardData.files.length) { event.preventDefault(); addPictures(event.clipboardData.files); } };
+  const onPaste = (event) => {
+    const { files: pasted } = event.clipboardData;
+    const text = event.clipboardData.getData("text/plain");
+    if (!pasted.length && text.length <= LONG_PASTE) return;
+    event.preventDefault();
+    addFiles(pasted.length ? pasted : [new File([text], PASTED, { type: "text/plain" })]);
+  };
   return html`<form class="composer" onSubmit=${submit}>
     ${pictures.value.length > 0 && html`<ul class="pictures" aria-label="Pictures">${pictures.value.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Picture ${index + 1}`} />
       <button type="button" class="button small icon" aria-label=${`Remove picture ${index + 1}`} onClick=${() => setPictures(pictures.value.filter((_, place) => place !== index))}><${Icon} name="close" size="12" /></button></li>`)}</ul>`}
+    ${files.value.length > 0 && html`<ul class="files" aria-label="Files">${files.value.map((file) => html`<${DraftFile} key=${file.id} file=${file} />`)}</ul>`}
     <textarea ref=${area} rows="1" aria-label="Message" placeholder=${placeholder()} value=${draft.value}
       onInput=${(event) => setDraft(event.target.value)} onKeyDown=${onKeyDown} onPaste=${onPaste} />
     <div class="composer-foot">
-      <input ref=${chooser} type="file" accept="image/*" multiple hidden aria-label="Picture files" onChange=${(event) => { addPictures(event.target.files); event.target.value = ""; }} />
-      <button type="button" class="button quiet small icon" aria-label="Add pictures" title=${sees() ? "Add pictures" : "This model doesn’t take pictures"} disabled=${!sees()} onClick=${() => chooser.current.click()}><${Icon} name="image" /></button>
+      <input ref=${chooser} type="file" multiple hidden aria-label="Files to send" onChange=${(event) => { addFiles(event.target.files); event.target.value = ""; }} />
+      <button type="button" class="button quiet small icon" aria-label="Add files" title=${`Add files: text, code, PDF${sees() ? ", pictures" : "; this model takes no pictures"}`} disabled=${!talking.value.length} onClick=${() => chooser.current.click()}><${Icon} name="clip" /></button>
       <${ContextMeter} />
       <span class="hint grow cut">${isBusy.value ? "Esc stops" : "Enter sends, Shift+Enter breaks the line"}</span>
       ${isBusy.value ? html`<button type="button" class="button icon round" aria-label="Stop" title="Stop (Esc)" onClick=${stop}><${Icon} name="stop" /></button>`
@@ -174,17 +232,41 @@ export function Composer() {
   </form>`;
 }
 
-/** How much of the model's context the conversation takes, by the last answer. */
+/** A file that will be sent. */
+function DraftFile({ file }) {
+  const [isShown, setShown] = useState(false);
+  const others = () => files.value.filter((one) => one.id !== file.id);
+  const isPdf = !file.isReading && /\.pdf$/i.test(file.name);
+  const facts = file.isReading ? "reading…" : [file.facts, file.text && `${isCounted(file) ? "" : "about "}${tokens(tokensOf(file))} tokens`].filter(Boolean).join(" · ");
+  return html`<li class="file"><${Icon} name="file" size="14" />
+    <button type="button" class="file-name cut" title=${file.name} disabled=${file.isReading} onClick=${() => setShown(true)}>${file.name}</button>
+    <span class="faint small num">${facts}</span>
+    ${isPdf && sees() && html`<button type="button" class="button quiet small" onClick=${() => readFile(file.id, file.source, { asPictures: !file.pictures.length })}>${file.pictures.length ? "As text" : "As pictures"}</button>`}
+    ${file.name === PASTED && !file.isReading && html`<button type="button" class="button quiet small" onClick=${() => putIntoMessage(file)}>Put into the message</button>`}
+    <button type="button" class="button quiet small icon" aria-label=${`Remove ${file.name}`} onClick=${() => setFiles(others())}><${Icon} name="close" size="12" /></button>
+    ${isShown && html`<${FileDialog} file=${file} onClose=${() => setShown(false)} />`}</li>`;
+}
+
+export const FileDialog = later(() => import("./files.js"));
+
+const isCounted = (file) => Number.isInteger(file.tokens);
+const estimated = (text) => Math.ceil(new Blob([text]).size / BYTES_OF_A_TOKEN);
+const tokensOf = (file) => (isCounted(file) ? file.tokens : estimated(file.text ?? ""));
+
+/** How much of the model's context the conversation takes: by the last answer, and what is about to be sent. */
 function ContextMeter() {
-  const last = open.value.turns.findLast((turn) => turn.role === "assistant")?.lanes[0];
   const room = byId.value.get(talking.value[0])?.context_length;
-  if (!last || !room) return null;
-  const now = chosen(last);
-  const taken = (streams.value.get(now.id)?.version.value ?? now).usage?.total_tokens;
-  if (!taken) return null;
-  const words = `${count(taken)} of ${count(room)} tokens of context`;
+  const last = open.value.turns.findLast((turn) => turn.role === "assistant")?.lanes[0];
+  const now = last && chosen(last);
+  const before = now && (streams.value.get(now.id)?.version.value ?? now).usage?.total_tokens;
+  const added = files.value.reduce((sum, file) => sum + tokensOf(file), 0);
+  if (!room || !(before || added)) return null;
+  const taken = (before ?? 0) + added + estimated(draft.value);
+  const isExact = !draft.value && files.value.every(isCounted);
+  const words = `${isExact ? "" : "About "}${count(taken)} of ${count(room)} tokens of context`;
   return html`<span class="meter num" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${room} aria-valuenow=${taken} aria-valuetext=${words} title=${words}>
-    <i style=${{ width: `${Math.min(100, (100 * taken) / room)}%` }} class=${taken > room * 0.9 ? "full" : ""} /></span>`;
+      <i style=${{ width: `${Math.min(100, (100 * taken) / room)}%` }} class=${taken > room * 0.9 ? "full" : ""} /></span>
+    ${taken > room && html`<span class="small bad" role="alert">${words}: too long for this model</span>`}`;
 }
 
 const placeholder = () => (talking.value.length ? `Message ${talking.value.join(" and ")}` : "No model to talk to yet");
@@ -212,7 +294,7 @@ export default function ChatPage() {
   const isShown = (name, kept) => (isNarrow ? drawer.value === name : kept.value);
   return html`<div class=${`chat ${isOver ? "over" : ""}`} onDragOver=${(event) => { if (event.dataTransfer.types.includes("Files")) { event.preventDefault(); setOver(true); } }}
       onDragLeave=${(event) => { if (!event.currentTarget.contains(event.relatedTarget)) setOver(false); }}
-      onDrop=${(event) => { event.preventDefault(); setOver(false); addPictures(event.dataTransfer.files); }}>
+      onDrop=${(event) => { event.preventDefault(); setOver(false); addFiles(event.dataTransfer.files); }}>
     <h1 class="unseen">Chat</h1>
     <div class="unseen" role="status">${progressText()}</div>
     ${isShown("list", hasList) && html`<${Aside} name="list" title="Conversations" isDrawer=${isNarrow}><${List} /></${Aside}>`}

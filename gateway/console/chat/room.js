@@ -312,8 +312,8 @@ export const rename = (conversation, title) => put({ ...conversation, title });
 // ---------------------------------------------------------------------------------------------- answers
 
 /** Say something, and have it answered. False, and nothing changes, where the settings can't be sent. */
-export async function ask(content, images) {
-  return answer((it) => withUser(it, content, images));
+export async function ask(content, images, files = []) {
+  return answer((it) => withUser(it, content, images, files));
 }
 
 /** Say something else in an earlier turn: what followed it stays with what was said before. */

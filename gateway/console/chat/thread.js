@@ -4,7 +4,7 @@ import { address, byId, isAdmin, key } from "../core/server.js";
 import { Code, Copy, Dialog, Dot, Icon, Notice, Segments, Versions, bytes, count, percent, rate, seconds } from "../ui/parts.js";
 import { asCurl, asPython, chosen, said } from "./conversation.js";
 import { Markdown } from "./markdown.js";
-import { ModelPicker } from "./page.js";
+import { FileDialog, ModelPicker } from "./page.js";
 import { askAgain, editAnswer, fork, giveResults, goOn, isBusy, open, regenerate, streams, toAnswer, toSaid } from "./room.js";
 
 // ------------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ function SentDialog({ body, onClose }) {
   const options = [["curl", "curl"], ["python", "Python"], ["json", "JSON"]];
   return html`<${Dialog} title="What was sent" wide onClose=${onClose}>
     <div class="row wrap"><${Segments} label="Form" options=${options} value=${form} onChange=${setForm} />
-      <span class="faint small">${key.value ? "The key is in the variable KEY." : "This server needs no key."} Pictures are left out.</span></div>
+      <span class="faint small">${key.value ? "The key is in the variable KEY." : "This server needs no key."} Pictures, and the rest of long files, are left out.</span></div>
     <${Code} text=${FORMS[form](body)} label="request" />
   </${Dialog}>`;
 }
@@ -272,11 +272,18 @@ function Said({ turn }) {
   }
   return html`<article class="said" aria-label="You">
     ${turn.images.length > 0 && html`<ul class="pictures">${turn.images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Picture ${index + 1}`} /></li>`)}</ul>`}
+    ${turn.files?.length > 0 && html`<ul class="files" aria-label="Files">${turn.files.map((file, index) => html`<${SaidFile} key=${index} file=${file} />`)}</ul>`}
     ${turn.content && html`<p class="said-text">${turn.content}</p>`}
     <div class=${`said-tools ${turn.versions ? "kept" : ""}`}><${Versions} count=${said(turn).length} index=${turn.chosen ?? 0} label="Versions of the message" disabled=${isBusy.value} onChoose=${(index) => toSaid(turn.id, index)} />
       <${Copy} text=${turn.content} /><button class="button quiet small icon" title="Edit and send again" aria-label="Edit and send again"
       disabled=${isBusy.value} onClick=${() => setEditing(true)}><${Icon} name="edit" size="14" /></button></div>
   </article>`;
+}
+
+function SaidFile({ file }) {
+  const [isShown, setShown] = useState(false);
+  return html`<li class="file"><${Icon} name="file" size="14" /><button class="file-name cut" title=${file.name} onClick=${() => setShown(true)}>${file.name}</button>
+    <span class="faint small num">${file.facts}</span>${isShown && html`<${FileDialog} file=${file} onClose=${() => setShown(false)} />`}</li>`;
 }
 
 function Results({ turn }) {

@@ -120,6 +120,7 @@ const PATHS = {
   sun: "M8 5.200a2.800 2.800 0 1 0 0 5.600 2.800 2.800 0 0 0 0-5.600zM8 1.500v1.500M8 13v1.500M1.500 8H3M13 8h1.500M3.400 3.400l1 1M11.600 11.600l1 1M3.400 12.600l1-1M11.600 4.400l1-1",
   moon: "M13 9.500A5.500 5.500 0 0 1 6.500 3 5.500 5.500 0 1 0 13 9.500z", auto: "M8 2.500a5.500 5.500 0 1 0 0 11zM8 2.500a5.500 5.500 0 0 1 0 11z",
   download: "M8 2.500v8M4.500 7 8 10.500 11.500 7M3 13.500h10", tool: "M9.500 6.500 3.500 12.500M9 2.500a3.500 3.500 0 1 0 4.500 4.500l-2.200.7-1.800-1.800z",
+  file: "M4 2h5l3.500 3.500V14H4zM9 2v3.500h3.500", clip: "M12.500 7 8 11.500a2.500 2.500 0 0 1-3.500-3.500l5-5a1.700 1.700 0 0 1 2.400 2.400L7 10.300",
   fork: "M5 3v10M5 9.500c4 0 6-1.500 6-5M9 6.500l2-2.500 2 2.500M3.500 3h3M3.500 13h3",
   thought: "M8 2.500a4.500 4.500 0 0 0-2.500 8.200V13h5v-2.300A4.500 4.500 0 0 0 8 2.500zM6.500 14.500h3",
 };
@@ -290,7 +291,7 @@ export function Dialog({ title, onClose, children, foot, wide = false }) {
   return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-labelledby=${id}
       onCancel=${(event) => { event.preventDefault(); onClose(); }} onMouseDown=${onBackdrop}>
     <div class="dialog-head"><h2 id=${id}>${title}</h2>
-      <button class="button quiet icon" onClick=${onClose} aria-label="Close"><${Icon} name="close" /></button></div>
+      <button type="button" class="button quiet icon" onClick=${onClose} aria-label="Close"><${Icon} name="close" /></button></div>
     <div class="dialog-body">${children}</div>
     ${foot && html`<div class="dialog-foot">${foot}</div>`}
   </dialog>`;
