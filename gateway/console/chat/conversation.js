@@ -218,10 +218,15 @@ export function imported(text) {
 function cleaned(given) {
   const it = { ...fresh(), ...pick(given, { title: "string", created: "number", updated: "number", pinned: "boolean", system: "string" }) };
   it.models = list(given.models).filter(isText);
-  it.settings = { ...PLAIN, ...pick(given.settings ?? {}, { maxTokens: "number", probabilities: "boolean", thinking: "string", shape: "string", schema: "string", tools: "string" }) };
-  it.settings.sampling = Object.fromEntries(Object.entries(given.settings?.sampling ?? {}).filter(([, value]) => typeof value === "number"));
+  it.settings = cleanSettings(given.settings);
   it.turns = cleanTurns(given.turns);
   return it;
+}
+
+export function cleanSettings(given) {
+  const settings = { ...PLAIN, ...pick(given ?? {}, { maxTokens: "number", probabilities: "boolean", thinking: "string", shape: "string", schema: "string", tools: "string", preset: "string" }) };
+  settings.sampling = Object.fromEntries(Object.entries(given?.sampling ?? {}).filter(([, value]) => typeof value === "number"));
+  return settings;
 }
 
 const cleanTurns = (turns, depth = 0) => (depth > DEEPEST ? [] : list(turns).map((turn) => cleanTurn(turn, depth)).filter(Boolean));

@@ -1,9 +1,136 @@
-// The panel beside a conversation: system prompt, sampling, thinking, structured output, tools.
-import { html, useEffect, useState } from "../vendor/preact.js";
-import { byId, call } from "../core/server.js";
-import { Segments } from "../ui/parts.js";
-import { parsed } from "./conversation.js";
+// The panel beside a conversation: presets, system prompt, sampling, thinking, structured output, tools.
+import { effect, html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { stored } from "../core/browser.js";
+import { byId, call, saveAs } from "../core/server.js";
+import { Dialog, Menu, Segments, say, trying } from "../ui/parts.js";
+import { PLAIN, cleanSettings, parsed } from "./conversation.js";
 import { change, open, setSettings, talking } from "./room.js";
+
+// ------------------------------------------------------------------------------------------------------------
+// Presets: a system prompt and settings by a name, kept in this browser. A model may have one that its conversations
+// begin with.
+
+const FORMAT = "roundhouse.presets";
+const MOST = 500; // of one file
+const LONGEST_NAME = 60;
+
+/** @type {{value: {name: string, system: string, settings: object}[]}} */
+const presets = stored("chat.presets", []);
+const ofModels = stored("chat.presets.models", {}); // names of presets, by model
+
+const named = (name) => presets.value.find((one) => one.name === name);
+
+/** What a preset holds of a conversation. */
+const heldBy = ({ system, settings: { preset: _, ...settings } }) => ({ system, settings });
+
+/** A conversation with a preset's values; without one, with none set. */
+const dressed = (conversation, preset) => ({ ...conversation, system: preset?.system ?? "", settings: { ...PLAIN, ...preset?.settings, preset: preset?.name } });
+
+const isChangedFrom = (preset, conversation) => !isSame(heldBy(conversation), heldBy(dressed(conversation, preset)));
+
+/** A conversation in which nothing was said begins as its model's do. What was changed in it since stays. */
+effect(() => {
+  const [model] = talking.value;
+  const now = open.value;
+  if (!model || now.turns.length || now.suits === model) return;
+  const isOwn = now.suits && isChangedFrom(named(now.settings.preset), now);
+  open.value = { ...(isOwn ? now : suited(now, model)), suits: model };
+});
+
+/** With the model's preset; without one with the last that was chosen, unless that is another model's. */
+function suited(conversation, model) {
+  const tied = ofModels.peek(), last = named(conversation.settings.preset);
+  if (tied[model]) return dressed(conversation, named(tied[model]));
+  return last ? dressed(conversation, Object.values(tied).includes(last.name) ? null : last) : conversation;
+}
+
+function use(preset) {
+  change((it) => dressed(it, preset));
+  setSettings({});
+}
+
+function savePreset(name) {
+  const preset = { name, ...heldBy(open.value) };
+  presets.value = [...presets.value.filter((one) => one.name !== name), preset].sort((a, b) => a.name.localeCompare(b.name));
+  setSettings({ preset: name });
+}
+
+function removePreset(name) {
+  const before = presets.value, places = ofModels.value;
+  presets.value = before.filter((one) => one.name !== name);
+  ofModels.value = Object.fromEntries(Object.entries(places).filter(([, of]) => of !== name));
+  say("Preset deleted.", { action: { text: "Undo", act: () => { presets.value = before; ofModels.value = places; } } });
+}
+
+const written = () => JSON.stringify({ format: FORMAT, version: 1, presets: presets.value, models: ofModels.value }, null, 1);
+
+/** Presets from a file, in place of those of the same names. Raises Error for a file that holds none. */
+async function bring(file) {
+  let given;
+  try { given = JSON.parse(await file.text()); } catch { throw new Error("This file is not JSON."); }
+  if (given?.format !== FORMAT || !Array.isArray(given.presets)) throw new Error("This file holds no presets of this page.");
+  const found = given.presets.slice(0, MOST).filter((one) => typeof one?.name === "string" && one.name.trim())
+    .map((one) => ({ name: one.name.slice(0, LONGEST_NAME), system: String(one.system ?? ""), settings: heldBy({ settings: cleanSettings(one.settings) }).settings }));
+  const byName = new Map([...presets.value, ...found].map((one) => [one.name, one]));
+  presets.value = [...byName.values()];
+  ofModels.value = { ...ofModels.value, ...Object.fromEntries(Object.entries(given.models ?? {}).filter(([, name]) => byName.has(name))) };
+  say(`${found.length} preset${found.length === 1 ? "" : "s"} imported.`);
+}
+
+const isSame = (one, other) => JSON.stringify(sorted(one)) === JSON.stringify(sorted(other));
+
+/** The same value, whatever the order of its fields. */
+function sorted(value) {
+  if (typeof value !== "object" || value === null) return value;
+  return Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, one]) => [name, sorted(one)]);
+}
+
+function Presets() {
+  const [isNaming, setNaming] = useState(false);
+  const chooser = useRef(null);
+  const [model] = talking.value;
+  const now = named(open.value.settings.preset);
+  const isChanged = isChangedFrom(now, open.value);
+  const title = now ? now.name : isChanged ? "Own values" : "None: as the model recommends";
+  const isOfModel = now && ofModels.value[model] === now.name;
+  const items = [
+    ...presets.value.map((one) => ({ icon: one === now ? "check" : "settings", text: one.name, act: () => use(one) })),
+    { icon: now || isChanged ? "close" : "check", text: "None: as the model recommends", act: () => use(null) },
+    null,
+    { icon: "plus", text: "Save as a preset…", act: () => setNaming(true) },
+    ...(now ? [
+      { icon: "retry", text: `Save the changes to ${now.name}`, act: () => savePreset(now.name), disabled: !isChanged },
+      { icon: "pin", text: isOfModel ? `No longer begin with it for ${model}` : `Begin with it for ${model}`, disabled: !model, act: () => setOfModel(model, isOfModel ? null : now.name) },
+      { icon: "trash", text: `Delete ${now.name}`, danger: true, act: () => removePreset(now.name) },
+    ] : []),
+    null,
+    { icon: "up", text: "Export presets", disabled: !presets.value.length, act: () => saveAs("presets.json", written()) },
+    { icon: "download", text: "Import presets…", act: () => chooser.current.click() },
+  ];
+  return html`<section class="presets"><h3>Preset</h3>
+    <${Menu} label=${`Preset: ${title}`} icon="settings" end=${false} small=${false} items=${items} text=${html`<span class="cut grow">${title}</span>${now && isChanged && html`<span class="tag">changed</span>`}`} />
+    ${isOfModel && html`<p class="hint">New conversations with ${model} begin with it.</p>`}
+    <input ref=${chooser} type="file" accept=".json,application/json" hidden aria-label="File of presets" onChange=${(event) => { const [file] = event.target.files; event.target.value = ""; if (file) trying(() => bring(file)); }} />
+    ${isNaming && html`<${Naming} onClose=${() => setNaming(false)} />`}</section>`;
+}
+
+function setOfModel(model, name) {
+  const { [model]: _, ...others } = ofModels.value;
+  ofModels.value = name ? { ...others, [model]: name } : others;
+}
+
+function Naming({ onClose }) {
+  const [name, setName] = useState("");
+  const isThere = Boolean(named(name.trim()));
+  const save = (event) => { event.preventDefault(); savePreset(name.trim()); onClose(); };
+  return html`<${Dialog} title="Save as a preset" onClose=${onClose}><form class="stack" onSubmit=${save}>
+    <p class="soft">The system prompt, sampling, thinking, form of the answer and tools of this conversation.</p>
+    <input class="input" aria-label="Name of the preset" maxlength=${LONGEST_NAME} value=${name} onInput=${(event) => setName(event.target.value)} />
+    <div class="row"><button class="button primary" disabled=${!name.trim()}>${isThere ? "Replace" : "Save"}</button></div></form></${Dialog}>`;
+}
+
+// ------------------------------------------------------------------------------------------------------------
+// The values themselves, as the model's engine takes them.
 
 /** What each model's engine does with each parameter. Asked anew once a model is loaded: then it is known for sure. */
 function useAbilities(model) {
@@ -25,6 +152,7 @@ export function Panel() {
   const abilities = [useAbilities(first), useAbilities(second)];
   const parameters = (abilities[0] ?? abilities[1])?.parameters ?? [];
   return html`<div class="panel-body">
+    <${Presets} />
     <section><h3 id="system-label">System prompt</h3><textarea class="input" rows="4" aria-labelledby="system-label" placeholder="None" value=${system}
       onInput=${(event) => change((it) => ({ ...it, system: event.target.value }))} /></section>
     ${grouped(parameters).map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
@@ -54,8 +182,10 @@ const plain = ({ name, default: value }) => ({ label: name.replaceAll("_", " "),
 function Group({ title, isOpen, parameters, abilities }) {
   const { sampling } = open.value.settings;
   const set = parameters.filter((one) => one.name in sampling).length;
+  const recommend = () => setSettings({ sampling: Object.fromEntries(Object.entries(sampling).filter(([name]) => !parameters.some((one) => one.name === name))) });
   return html`<details open=${isOpen || set > 0}><summary>${title}${set > 0 && html`<span class="tag accent">${set} set</span>`}</summary>
-    <div class="panel-rows">${parameters.map((one) => html`<${ParameterRow} key=${one.name} parameter=${one} abilities=${abilities} />`)}</div></details>`;
+    <div class="panel-rows">${parameters.map((one) => html`<${ParameterRow} key=${one.name} parameter=${one} abilities=${abilities} />`)}
+    ${set > 0 && html`<button class="button small" onClick=${recommend}>As the model recommends</button>`}</div></details>`;
 }
 
 function ParameterRow({ parameter, abilities }) {
