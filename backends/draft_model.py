@@ -21,12 +21,12 @@ import msgspec
 
 from backends.cells import Slot, common, place
 from backends.errors import LoadFailed
+from backends.repetitions import Draft
 from backends.speculation import (
     MOST,
     PAYS,
     TOGETHER,
     Acceptance,
-    Draft,
     StepCosts,
     StepTerms,
 )
@@ -397,7 +397,10 @@ class ModelDrafter:
         best, rate = 0, max(terms.rate, PAYS * terms.jobs / terms.plain)
         for passes in range(1, min(self.most, TOGETHER // terms.each(ready)) + 1):
             tokens, seconds = self._expected(passes, ready, terms)
-            if tokens > rate * seconds and terms.allowance.covers(seconds - terms.plain):
+            if terms.jobs + passes * terms.each(ready) > terms.costs.reach:
+                break
+            risk = (seconds - terms.plain) * (1 - self._average.of(0))
+            if tokens > rate * seconds and terms.allowance.covers(risk):
                 best, rate = passes, tokens / seconds
         return best
 

@@ -15,188 +15,19 @@ tokens a second, and nothing where that is nothing. What it may lose meanwhile i
 All of it is pure: it knows no engine, no clock and no tensors. Times are seconds.
 """
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
-from functools import partial
+from bisect import bisect
+from collections import Counter
+from collections.abc import Mapping, MutableSequence, Sequence
 from typing import Protocol
 
 import msgspec
 
+from backends.repetitions import ENOUGH, FROM, PRIORS, Draft, RecentAnswers, Repetitions
 from config.engines import SpeculationOptions
 
-MOST = 16  # tokens drafted for a job at a time
+MOST = 31  # tokens drafted for a job at a time: a pass of 32
 TOGETHER = 32  # for all jobs of a step
 STREAMS = 8  # jobs; a step of more has enough to do
-
-# ------------------------------------------------------------------------------------ repetitions
-
-SHORTEST = 3  # tokens that must be repeated before what followed them is drafted
-LONGEST = 24  # tokens compared
-TRIED = 4  # places compared, the newest ones
-INDEXED = 16_384  # tokens of a text, the newest ones: 150 bytes each
-AT_ONCE = 1_024  # tokens taken into the index in one step, a quarter of a millisecond
-_BITS = 20  # of a token; of longer ones the lowest, since what is found is compared
-_RUN = (1 << _BITS * SHORTEST) - 1
-
-
-class Mask(Protocol):
-    """See `constraints.Mask`."""
-
-    def fitting(self, tokens: Sequence[int]) -> int: ...
-
-
-class Draft(msgspec.Struct, frozen=True):
-    """What may come next. `sureness`: an index of `PRIORS`, the higher the more was repeated; of
-    each token an index of its own, where a model drafted them (`classes`).
-    """
-
-    tokens: Sequence[int]
-    sureness: int
-    classes: Sequence[int] = ()
-
-    def first(self, count: int) -> "Draft":
-        """No more than so many of its tokens."""
-        return Draft(self.tokens[:count], self.sureness, self.classes[:count])
-
-
-class Repetitions:
-    """Finds in a growing text an earlier place that reads like its end. Costs the same for each
-    token, however long the text is.
-
-    The list is its owner's, who extends it and may shorten it. Then places are known that aren't
-    there any more: what is found is compared before it is used.
-    """
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = tokens
-        self._latest: dict[int, int] = {}  # behind which place a run of tokens stood last
-        self._before: dict[int, int] = {}  # the place before that, of the same run
-        self._read = max(0, len(tokens) - INDEXED)
-        self._lag: int | None = None  # how far behind the end the text was that was drafted last
-
-    def read(self) -> bool:
-        """Take the next tokens into the index. Whether all are there."""
-        tokens = self._tokens
-        if len(self._latest) > 2 * INDEXED:
-            self._latest.clear()
-            self._before.clear()
-            self._read = max(0, len(tokens) - INDEXED)
-        self._read = min(self._read, len(tokens))
-        first, end = self._read, min(len(tokens), self._read + AT_ONCE)
-        run = self._numbered(tokens[max(0, first - SHORTEST) : first])
-        for place in range(first, end):
-            run = (run << _BITS | tokens[place] & _TOKEN) & _RUN
-            known = self._latest.get(run)
-            if known is not None:
-                self._before[place + 1] = known
-            self._latest[run] = place + 1
-        self._read = end
-        return end == len(tokens)
-
-    def find(self, end: Sequence[int], most: int, least: int = 1) -> Draft | None:
-        """What followed where the text last read like `end`, which may be its own end, in `least`
-        tokens or more.
-        """
-        own = end is self._tokens
-        place, length = self._longest(end, least, own=own)
-        if not length:
-            return None
-        self._lag = len(end) - place if own else None
-        tokens = self._following(place, most, own=own)
-        return Draft(tokens, _sureness(length)) if tokens else None
-
-    def _longest(self, end: Sequence[int], least: int, *, own: bool) -> tuple[int, int]:
-        """The place with the longest repetition before it, and how long that is. What was drafted
-        last is gone on with: there a shorter one will do.
-        """
-        place, longest = 0, 0
-        if own and self._lag is not None and self._lag < len(end):
-            place = len(end) - self._lag
-            longest = self._alike(place, end, least)
-        found = self._latest.get(self._numbered(end[-SHORTEST:]))
-        for _ in range(TRIED):
-            if found is None or longest == LONGEST:
-                break
-            length = self._alike(found, end, max(least, SHORTEST))
-            if length > longest:
-                place, longest = found, length
-            found = self._before.get(found)
-        return place, longest
-
-    def _alike(self, place: int, end: Sequence[int], least: int) -> int:
-        """How many of the tokens before `place` are the last of `end`; none at the text's end, nor
-        where they are fewer than `least`, which mostly shows in one comparison.
-        """
-        tokens, last, length = self._tokens, len(end) - 1, 0
-        most = min(LONGEST, place, len(end))
-        if place >= len(tokens) or least > most or tokens[place - least] != end[-least]:
-            return 0
-        while length < most and tokens[place - 1 - length] == end[last - length]:
-            length += 1
-        return length if length >= least else 0
-
-    def _following(self, place: int, most: int, *, own: bool) -> Sequence[int]:
-        """What comes after `place`; where that is the text's own end, what it repeats goes on."""
-        following = list(self._tokens[place : place + most])
-        period = len(following)
-        if own and period < most:
-            following += [following[at % period] for at in range(period, most)]
-        for at, token in enumerate(following):
-            if token < 0:  # a part of a picture
-                return following[:at]
-        return following
-
-    @staticmethod
-    def _numbered(tokens: Iterable[int]) -> int:
-        run = 0
-        for token in tokens:
-            run = run << _BITS | token & _TOKEN
-        return run & _RUN
-
-
-_TOKEN = (1 << _BITS) - 1
-
-# How often a token is drawn that follows so much, until it is measured; from so many tokens on.
-PRIORS: Sequence[float] = (0.4, 0.5, 0.65, 0.8, 0.9)
-_FROM: Sequence[int] = (1, SHORTEST, 6, 10, 16)
-
-
-def _sureness(length: int) -> int:
-    return max(index for index, least in enumerate(_FROM) if length >= least)
-
-
-# A key's recent answers, which its next ones may repeat.
-ANSWERS, ANSWER_TOKENS, OWNERS = 4, 4_096, 64
-WORTH_KEEPING = 32  # tokens
-
-
-class RecentAnswers:
-    """What was answered lately, by owner. An owner's jobs are drafted from its own answers alone:
-    how fast an answer comes says what it repeats.
-    """
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, deque[Repetitions]] = OrderedDict()
-
-    def keep(self, owner: str, answer: Sequence[int]) -> None:
-        """The last of the answer's tokens; the oldest answers make room."""
-        if len(answer) < WORTH_KEEPING:
-            return
-        kept = Repetitions(list(answer[-ANSWER_TOKENS:]))
-        while not kept.read():
-            pass
-        self._known.setdefault(owner, deque(maxlen=ANSWERS)).append(kept)
-        self._known.move_to_end(owner)
-        if len(self._known) > OWNERS:
-            self._known.popitem(last=False)
-
-    def find(self, owner: str, end: Sequence[int], most: int, least: int = 1) -> Draft | None:
-        """See `Repetitions.find`; the newest answer first."""
-        for answer in reversed(self._known.get(owner, ())):
-            if (draft := answer.find(end, most, least)) is not None:
-                return draft
-        return None
-
 
 # ------------------------------------------------------------------------------------- measuring
 
@@ -230,86 +61,127 @@ class Acceptance:
 
 
 GUESS = 0.1  # of a step of one token: what each further one costs, until it is measured
+HOPE = 0.25  # of what further ones cost so far: what those beyond all that is known may cost
+REACH = 4  # times the largest step that is known: the largest one to be tried
 FASTER, SLOWER = 0.4, 0.08  # weights of a step that took less than is known, and more
+DOUBT, LEAST_DOUBTED = 0.8, 0.5  # of what wasn't measured lately: so much is believed
+
+
+class KnownCost(msgspec.Struct):
+    """Of steps of one size. `belief`: the part of `seconds` that is expected; below 1 where it was
+    measured long ago, so that it is tried again.
+    """
+
+    seconds: float
+    belief: float = 1.0
+    lately: bool = True
+
+    def measured(self, seconds: float) -> None:
+        """Another such step took `seconds`."""
+        if self.belief < 1.0:
+            self.seconds = min(seconds, 2 * self.seconds)
+        else:
+            weight = FASTER if seconds < self.seconds else SLOWER
+            self.seconds += weight * (min(seconds, 4 * self.seconds) - self.seconds)
+        self.belief, self.lately = 1.0, True
+
+    def fade(self) -> None:
+        if not self.lately:
+            self.belief = max(LEAST_DOUBTED, DOUBT * self.belief)
+        self.lately = False
 
 
 class StepCosts:
     """What steps take, by the tokens in them.
+
+    A pass of two tokens may take as long as one of eight: what multiplies matrices is another
+    program there, which computes them together in tiles. So what is larger than all that was
+    measured is hoped to cost little, and is measured where that would pay.
 
     What took less counts more: of a machine that others use too, the time that a step takes is one
     that it took when it was let.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, float] = {}
+        self._known: dict[int, KnownCost] = {}
         self._rows: list[int] = []  # ascending
 
     def measured(self, rows: int, seconds: float) -> None:
         """A step of `rows` tokens took `seconds`."""
         known = self._known.get(rows)
         if known is None:
-            self._known[rows] = seconds
+            self._known[rows] = KnownCost(seconds)
             self._rows = sorted(self._known)
-            return
-        weight = FASTER if seconds < known else SLOWER
-        self._known[rows] = known + weight * (min(seconds, 4 * known) - known)
+        else:
+            known.measured(seconds)
 
-    def knows(self, rows: int) -> bool:
-        return rows in self._known
+    def fade(self) -> None:
+        """Now and then: what isn't measured any more is believed less."""
+        for known in self._known.values():
+            known.fade()
 
     @property
     def known(self) -> bool:
         """Whether any step was measured."""
         return bool(self._rows)
 
+    @property
+    def reach(self) -> int:
+        """The tokens of the largest step that may be tried."""
+        return REACH * self._rows[-1]
+
     def of(self, rows: int) -> float:
-        """Seconds; between and beyond what is known, along straight lines. At least one size must
-        be known.
-        """
+        """Seconds; between what is known, along straight lines. At least one size must be known."""
         known = self._known.get(rows)
         if known is not None:
-            return known
-        below = [size for size in self._rows if size < rows]
-        above = [size for size in self._rows if size > rows]
-        if below and above:
-            low, high = below[-1], above[0]
-            part = (rows - low) / (high - low)
-            return self._known[low] + part * (self._known[high] - self._known[low])
-        if above:
-            return self._known[above[0]]
-        last = below[-1]
-        return self._known[last] + (rows - last) * self._slope(below)
+            return known.seconds * known.belief
+        at = bisect(self._rows, rows)
+        if at == 0:
+            return self.of(self._rows[0])
+        low = self._rows[at - 1]
+        if at == len(self._rows):
+            return self.of(low) + (rows - low) * self._hoped()
+        high = self._rows[at]
+        part = (rows - low) / (high - low)
+        return self.of(low) + part * (self.of(high) - self.of(low))
 
-    def _slope(self, below: Sequence[int]) -> float:
-        first, last = below[0], below[-1]
+    def _hoped(self) -> float:
+        """What each token more is hoped to cost, of those beyond all that is known."""
+        first, last = self._rows[0], self._rows[-1]
         if first == last:
-            return GUESS * self._known[first]
-        return max(0.0, (self._known[last] - self._known[first]) / (last - first))
+            return GUESS * self.of(first)
+        return HOPE * max(0.0, (self.of(last) - self.of(first)) / (last - first))
 
 
-EARNED = 0.005  # of the time of steps: what drafts may lose
-AT_FIRST = 4.0  # plain steps that may be lost before anything was earned
-SAVED = 32.0  # plain steps that may be saved up, of what drafts have won, too
+EARNED = 0.002  # of the time of steps: what drafts of one kind may lose
+AT_FIRST = 2.0  # plain steps that may be lost before anything was earned
+SAVED = 16.0  # plain steps that may be saved up, of what drafts have won, too
 
 
 class Allowance:
-    """What drafts may lose: a part of all time, and some of what they have won."""
+    """What drafts of one kind may lose: a part of all time, and some of what they have won."""
 
     def __init__(self) -> None:
         self._left: float | None = None  # seconds
 
-    def stepped(self, plain: float, extra: float) -> None:
-        """A step took `extra` seconds more for its drafts than the `plain` one would have."""
+    def earned(self, plain: float) -> None:
+        """A step was done, which would have taken so long without drafts."""
         left = AT_FIRST * plain if self._left is None else self._left
-        self._left = min(left + EARNED * plain - extra, SAVED * plain)
+        self._left = min(left + EARNED * plain, SAVED * plain)
+
+    def spent(self, seconds: float) -> None:
+        """A step took so much more for its drafts."""
+        if self._left is not None:
+            self._left -= seconds
 
     def won(self, seconds: float) -> None:
         """A drafted token was drawn, which would have taken so long."""
         if self._left is not None:
             self._left += seconds
 
-    def covers(self, extra: float) -> bool:
-        return self._left is not None and self._left >= extra
+    def covers(self, risk: float) -> bool:
+        """Whether so much may be lost: what a draft costs, by how likely it comes to nothing."""
+        return self._left is not None and self._left >= risk
 
 
 # ------------------------------------------------------------------------------------- deciding
@@ -321,6 +193,22 @@ PLAIN_FIRST = 3  # steps without drafts, of each number of jobs, before the firs
 # Steps for which it stays so how long a repetition must be to be worth a step: most texts repeat a
 # few tokens all the time, and to look at each costs more than it brings.
 LOOK_EVERY = 32
+FADE_EVERY = 256  # steps, after which costs that weren't measured meanwhile are believed less
+LASTING = 4  # times as long lasts what is known of texts
+
+
+class Mask(Protocol):
+    """See `constraints.Mask`."""
+
+    def fitting(self, tokens: Sequence[int]) -> int: ...
+
+
+# Kinds of drafts, each with an allowance of its own.
+UNSURE, SURE, MODEL = range(3)
+
+
+def _kind(sureness: int) -> int:
+    return SURE if sureness >= ENOUGH else UNSURE
 
 
 class StepTerms(msgspec.Struct, frozen=True):
@@ -424,7 +312,10 @@ class Speculation:
         self._recent = RecentAnswers()
         self._acceptance = Acceptance(PRIORS)
         self._costs = StepCosts()
-        self._allowance = Allowance()
+        # Of drafts that nothing speaks for, of sure ones, and of a model's: what one has spent
+        # another may not need.
+        self._allowances = [Allowance(), Allowance(), Allowance()]
+        self._kind = UNSURE  # of the drafts of the step under way
         self._plain: dict[int, int] = {}  # steps without drafts yet, by the number of jobs
         self._since_plain = 0
         self._steps = 0
@@ -473,13 +364,14 @@ class Speculation:
         self._drafting = 0.0
         if not self._jobs or jobs > STREAMS:
             return {}
+        if not self._steps % FADE_EVERY:
+            self._fade()
         found = self._found(answering)  # in any case: texts are read as they grow
-        may = self._may_draft(jobs)
-        counts = self._counts(jobs, found) if found and may else {}
+        counts = self._counts(jobs, found) if found and self._measured_enough(jobs) else {}
         if self._drafter is not None and self._measured_enough(jobs):
             rate = self._rate(jobs, found, counts)
             if by_model := self._by_model(self._drafter, answering, rate):
-                found = by_model
+                found, self._kind = by_model, MODEL
                 counts = {key: len(draft.tokens) for key, draft in found.items()}
         for key, count in counts.items():
             self._jobs[key].under_way, self._jobs[key].drawn = found[key].first(count), 0
@@ -493,12 +385,11 @@ class Speculation:
         for job in self._jobs.values():
             job.under_way = None
 
-    def _may_draft(self, jobs: int) -> bool:
-        if self._mode != "auto":
-            return self._mode == "ngram"
-        if not self._measured_enough(jobs):
-            return False
-        return self._allowance.covers(self._costs.of(jobs + 1) - self._costs.of(jobs))
+    def _fade(self) -> None:
+        """What is known gets old: what didn't pay is tried again now and then."""
+        self._costs.fade()
+        if not self._steps % (FADE_EVERY * LASTING):
+            self._acceptance.fade()
 
     def _measured_enough(self, jobs: int) -> bool:
         """Whether it is known what steps without drafts take, and was looked at lately."""
@@ -528,7 +419,8 @@ class Speculation:
             if (job := self._jobs.get(one.key)) is not None:
                 rooms[one.key] = max(0, min(one.most, one.room, job.most, drafter.most))
                 left[one.key], masks[one.key] = one.most, one.mask
-        terms = StepTerms(len(answering), self._costs, self._allowance, rate, self._even)
+        allowance = self._allowances[MODEL]
+        terms = StepTerms(len(answering), self._costs, allowance, rate, self._even)
         drafts = drafter.drafts(rooms, left, terms)
         self._drafting = drafter.seconds
         fitting = {
@@ -570,19 +462,22 @@ class Speculation:
             return 1
         if self._steps >= job.look_at:
             job.look_at = self._steps + LOOK_EVERY
-            lengths = zip(_FROM, map(partial(self._chance, job), range(len(PRIORS))), strict=True)
-            paying = (length for length, chance in lengths if self._pays(chance, job.most, jobs))
+            paying = (
+                length
+                for sureness, length in enumerate(FROM)
+                if self._pays(self._chance(job, sureness), job.most, jobs, _kind(sureness))
+            )
             job.least = next(paying, None)
         return job.least
 
-    def _pays(self, chance: float, most: int, jobs: int) -> bool:
+    def _pays(self, chance: float, most: int, jobs: int, kind: int) -> bool:
         """Whether drafts whose every token is drawn with that chance could be worth a step."""
         each = jobs if self._even else 1
         gains = [
             each * chance ** (row * each // jobs + 1)
             for row in range(min(TOGETHER, most * jobs) // each)
         ]
-        return self._best(jobs, gains, each=each) > 0
+        return self._best(jobs, gains, each=each, kind=kind) > 0
 
     def _judge(self, job: DraftingJob) -> None:
         """Its last draft was verified."""
@@ -607,6 +502,7 @@ class Speculation:
         chances = {
             key: self._chance(self._jobs[key], draft.sureness) for key, draft in found.items()
         }
+        self._kind = max(_kind(draft.sureness) for draft in found.values())
         choose = self._even_counts if self._even else self._own_counts
         return {key: count for key, count in choose(jobs, found, chances).items() if count}
 
@@ -627,7 +523,7 @@ class Speculation:
             ),
             key=lambda token: -token[0],
         )[:TOGETHER]
-        best = self._best(jobs, [chance for chance, _ in likeliest], each=1)
+        best = self._best(jobs, [chance for chance, _ in likeliest], each=1, kind=self._kind)
         return Counter(key for _, key in likeliest[:best])
 
     def _even_counts(
@@ -639,19 +535,20 @@ class Speculation:
             sum(chances[key] ** count for key, draft in found.items() if len(draft.tokens) >= count)
             for count in range(1, min(longest, TOGETHER // jobs) + 1)
         ]
-        best = self._best(jobs, gains, each=jobs)
+        best = self._best(jobs, gains, each=jobs, kind=self._kind)
         return {key: min(best, len(draft.tokens)) for key, draft in found.items()}
 
-    def _best(self, jobs: int, gains: Sequence[float], *, each: int) -> int:
+    def _best(self, jobs: int, gains: Sequence[float], *, each: int, kind: int) -> int:
         """How many of `gains`, the tokens that `each` so many more rows are expected to bring,
-        make most tokens a second.
+        make most tokens a second. More may do so where fewer don't: see `StepCosts`.
         """
-        plain = self._costs.of(jobs)
+        plain, allowance = self._costs.of(jobs), self._allowances[kind]
+        wrong = max(0.0, 1 - gains[0] / each) if gains else 1.0  # how likely none is drawn
         tokens, best, rate = float(jobs), 0, PAYS * jobs / plain
-        for count, gain in enumerate(gains, 1):
+        for count, gain in enumerate(gains[: (self._costs.reach - jobs) // each], 1):
             tokens += gain
             cost = self._costs.of(jobs + count * each)
-            if tokens > rate * cost and self._allowance.covers(cost - plain):
+            if tokens > rate * cost and allowance.covers((cost - plain) * wrong):
                 best, rate = count, tokens / cost
         return best
 
@@ -691,15 +588,17 @@ class Speculation:
         else:
             self._since_plain += 1
         plain = self._costs.of(jobs)
-        extra = max(0.0, self._costs.of(rows) - plain) + self._drafting
-        self._allowance.stepped(plain, extra)
+        for allowance in self._allowances:
+            allowance.earned(plain)
+        self._allowances[self._kind].spent(max(0.0, self._costs.of(rows) - plain))
+        self._allowances[MODEL].spent(self._drafting)
 
     def drew(self, key: int) -> bool:
         """The next token of what was fed behind the job's newest was drawn. Whether it was meant to
         be.
         """
         if self._mode == "auto":
-            self._allowance.won(self._costs.of(self._streams) / self._streams)
+            self._allowances[self._kind].won(self._costs.of(self._streams) / self._streams)
         job = self._jobs.get(key)
         if job is None or job.under_way is None or job.drawn == len(job.under_way.tokens):
             return False
