@@ -52,6 +52,8 @@ class Repetitions:
     def read(self) -> bool:
         """Take the next tokens into the index. Whether all are there."""
         tokens = self._tokens
+        if len(tokens) == self._read and self._read:
+            return True
         if len(self._latest) > 2 * INDEXED:
             self._latest.clear()
             self._before.clear()

@@ -192,7 +192,8 @@ PLAIN_EVERY = 96  # steps with drafts, after which one without shows what it cos
 PLAIN_FIRST = 3  # steps without drafts, of each number of jobs, before the first with some
 # Steps for which it stays so how long a repetition must be to be worth a step: most texts repeat a
 # few tokens all the time, and to look at each costs more than it brings.
-LOOK_EVERY = 32
+LOOK_EVERY = 64
+LENGTHS = (1, 2, 3, 5, 7, 11, 15, 23, 31)  # of drafts, that are looked at then
 FADE_EVERY = 256  # steps, after which costs that weren't measured meanwhile are believed less
 LASTING = 4  # times as long lasts what is known of texts
 
@@ -472,12 +473,19 @@ class Speculation:
 
     def _pays(self, chance: float, most: int, jobs: int, kind: int) -> bool:
         """Whether drafts whose every token is drawn with that chance could be worth a step."""
-        each = jobs if self._even else 1
-        gains = [
-            each * chance ** (row * each // jobs + 1)
-            for row in range(min(TOGETHER, most * jobs) // each)
-        ]
-        return self._best(jobs, gains, each=each, kind=kind) > 0
+        plain, rate = self._costs.of(jobs), PAYS / self._costs.of(jobs)
+        tokens, power, at = 1.0, 1.0, 0
+        for count in LENGTHS:
+            rows = jobs + count * jobs
+            if count > most or count * jobs > TOGETHER or rows > self._costs.reach:
+                break
+            while at < count:
+                at, power = at + 1, power * chance
+                tokens += power
+            cost = self._costs.of(rows)
+            if tokens > rate * cost:
+                return self._allowances[kind].covers((cost - plain) * (1 - chance))
+        return False
 
     def _judge(self, job: DraftingJob) -> None:
         """Its last draft was verified."""

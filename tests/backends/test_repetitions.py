@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from backends.repetitions import (
     ANSWERS,
+    CHANGED,
     INDEXED,
+    LONG,
+    RESUMED,
     SHORTEST,
     WORTH_KEEPING,
     RecentAnswers,
@@ -73,6 +76,23 @@ def test_after_a_change_in_what_is_copied_the_copy_goes_on() -> None:
     text += [7, code[11]]  # one token is another, the next is as it was
     known.read()
     assert known.find(text, 3).tokens == code[12:15]  # type: ignore[union-attr]
+
+
+def test_a_copy_that_goes_on_after_a_change_is_surer_than_another_as_short() -> None:
+    code = list(range(100, 160))
+    text = [*code, 1, *code[:30]]
+    known = read(text)
+    assert known.find(text, 1).sureness == LONG  # type: ignore[union-attr]
+    text += [7, code[31]]  # one token is another
+    known.read()
+    after = known.find(text, 1, least=16)
+    assert after is not None
+    assert (after.sureness, list(after.tokens)) == (RESUMED, [code[32]])
+    text += range(500, 500 + CHANGED)  # no copy any more
+    text += code[3:7]
+    known.read()
+    assert known.find(text, 1, least=16) is None
+    assert known.find(text, 1).sureness < RESUMED  # type: ignore[union-attr]
 
 
 def test_pictures_are_not_drafted() -> None:
