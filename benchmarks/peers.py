@@ -109,15 +109,21 @@ def llama_cpp_python(
 
 @contextlib.contextmanager
 def llama_server(
-    model: Path, context: int, slots: int, *, cache_type: str = "f16"
+    model: Path,
+    context: int,
+    slots: int,
+    *,
+    cache_type: str = "f16",
+    drafts: str = "none",
+    threads: int = 0,
 ) -> Iterator[Running]:
-    """llama.cpp's own server with `context` tokens for each of `slots` requests. Raises
-    DidNotStart.
+    """llama.cpp's own server with `context` tokens for each of `slots` requests; `drafts` as its
+    `--spec-type` has it; 0 `threads`: its default. Raises DidNotStart.
     """
     port = free_port()
     python = str(peer_python("peers-llama-server", LLAMA_SERVER))
     script = str(Path(__file__).parent / "llama_server.py")
-    arguments = [str(model), str(port), str(context), str(slots), cache_type]
+    arguments = [str(model), str(port), str(context), str(slots), cache_type, drafts, str(threads)]
     with serving([python, script, *arguments], port) as running:
         _wait_until_healthy(port)
         yield running
