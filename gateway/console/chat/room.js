@@ -39,7 +39,7 @@ export async function follow(conversation, version, { body = null, save }) {
   };
   streams.value = new Map(streams.value).set(version.id, { version: shown, conversation, stop });
   const options = { signal: abort.signal, accept: "text/event-stream" };
-  const ask = () => send("POST", "/v1/chat/completions", { ...options, body, more: { "x-conversation-id": version.stream.id } });
+  const ask = () => send("POST", "/v1/chat/completions", { ...options, body, more: { "x-conversation-id": version.stream.id, "x-request-id": version.stream.id } });
   const askAgain = () => send("GET", `${address}&from=0`, options);
   if (body) await reader.read(ask, () => true);
   for (let tries = 1; !reader.isOver; tries += 1) {
@@ -351,6 +351,22 @@ export function regenerate(turn, lane, other = null) {
   put(answeredAgain(now, turn, lane, version));
   write(now.id, turn, lane, bodies[0], version);
 }
+
+/** Another model answers in place of one that is waited for, and from then on. */
+export function answerBy(turn, lane, other) {
+  const now = open.value;
+  const waited = chosen(now.turns.find((one) => one.id === turn).lanes[lane]);
+  const bodies = tryBodies(() => [bodyOf(now, other, { lane, before: turn })]);
+  if (!bodies) return;
+  const version = begun(emptyVersion({ sent: abridged(bodies[0]), model: other }));
+  streams.value.get(waited.id)?.stop();
+  const replaced = withLane(now, turn, lane, (it) => ({ ...it, model: other, versions: it.versions.map((one) => (one.id === waited.id ? version : one)) }));
+  put({ ...replaced, models: talking.value.with(lane, other) });
+  write(now.id, turn, lane, bodies[0], version);
+}
+
+/** Whether a model must see, to answer it. */
+export const hasPictures = ({ turns }) => turns.some((turn) => turn.images?.length || turn.files?.some((file) => file.pictures.length));
 
 /** A lane's answer goes on from its text, which may have been edited. */
 export function goOn(turn, lane) {

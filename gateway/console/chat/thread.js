@@ -1,11 +1,12 @@
 // A conversation as it is read: its turns, their answers, and what can be looked up about one.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { address, byId, isAdmin, key } from "../core/server.js";
-import { Code, Copy, Dialog, Dot, Icon, Notice, Segments, Versions, bytes, count, percent, rate, seconds } from "../ui/parts.js";
+import { Code, Copy, Dialog, Icon, Notice, Segments, Versions, bytes, count, percent, rate, seconds } from "../ui/parts.js";
 import { asCurl, asPython, chosen, said } from "./conversation.js";
 import { Markdown } from "./markdown.js";
 import { FileDialog, ModelPicker } from "./page.js";
 import { askAgain, editAnswer, fork, giveResults, goOn, isBusy, open, regenerate, streams, toAnswer, toSaid } from "./room.js";
+import { Waiting } from "./waiting.js";
 
 // ------------------------------------------------------------------------------------------------------------
 // An answer token by token: how likely each was, and what else could have come.
@@ -107,7 +108,7 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
     ${isEditing ? html`<${Editor} text=${version.content} onClose=${() => setEditing(false)}
         onSave=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); }}
         onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
-      : html`<${Text} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} model=${model} />`}
+      : html`<${Text} turn=${turn} lane=${lane} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} model=${model} />`}
     ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} isWriting=${isWriting} />`)}
     ${version.error && html`<${Notice} kind="bad" icon="alert">${version.error}</${Notice}>`}
     ${!isWriting && ENDINGS[version.finish] && html`<p class="ending">${ENDINGS[version.finish]}</p>`}
@@ -117,23 +118,11 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
   </article>`;
 }
 
-function Text({ version, isWriting, showProbabilities, model }) {
+function Text({ turn, lane, version, isWriting, showProbabilities, model }) {
   if (showProbabilities && version.probabilities.length) return html`<${Probabilities} list=${version.probabilities} />`;
   if (version.content) return html`<${Markdown} text=${version.content} isWhole=${!isWriting} />`;
   if (!isWriting || version.reasoning || version.toolCalls.length) return null;
-  return html`<${Waiting} model=${model} version=${version} />`;
-}
-
-/** Before the first word: what the server is doing, by the model's state and what it tells of this request. */
-function Waiting({ model, version: { place, progress } }) {
-  const it = byId.value.get(model);
-  const loading = it?.state === "loading";
-  const share = loading && it.progress?.total ? ` ${Math.floor((100 * it.progress.done) / it.progress.total)} %` : "";
-  const left = loading && it.progress?.seconds_left ? `, about ${seconds(it.progress.seconds_left)} left` : "";
-  const read = progress?.total ? ` ${Math.floor((100 * progress.processed) / progress.total)} % of ${count(progress.total)} tokens` : "";
-  const line = place ? `Waiting in line, place ${place}` : "Waiting in line";
-  const words = loading ? `Loading ${model}${share}${left}` : read || !it?.waiting ? `Reading the prompt${read}` : line;
-  return html`<p class="thinking-now"><${Dot} state="waiting" /><span>${words}…</span></p>`;
+  return html`<${Waiting} turn=${turn} lane=${lane} model=${model} version=${version} />`;
 }
 
 function Reasoning({ version, isWriting }) {
