@@ -9,13 +9,14 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Protocol
 
 import anyio
 
 from backends.bounds import bounded, check_choice, check_tokens
 from backends.errors import InvalidJob, NotAble
+from backends.kept.afar import BeginningsDesk
 from backends.kept.beginnings import Beginnings
 from backends.messages import (
     Answered,
@@ -28,6 +29,9 @@ from backends.messages import (
     Event,
     Failure,
     Finish,
+    Keep,
+    KeptAnswered,
+    KeptAsked,
     Leave,
     Left,
     Lost,
@@ -382,6 +386,7 @@ class PortContainer:
         self._closed = anyio.Event()
         self._lost: Failure | None = None
         self._on_failure: Callable[[], None] = lambda: None
+        self._desk: BeginningsDesk | None = None
         port.connect(self._receive)
 
     @property
@@ -423,9 +428,21 @@ class PortContainer:
                         await mailbox.left()
 
     def keep_in(self, beginnings: Beginnings) -> None:
-        """From now on its conversations outlive their slots there. An engine that can't take them
-        out, or that runs elsewhere, ignores it.
+        """From now on its conversations outlive their slots there; before its first job. An engine
+        that can't take them out ignores it.
         """
+        loop = asyncio.get_running_loop()
+
+        def send(answered: KeptAnswered) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._answer_kept, answered)
+
+        self._desk = BeginningsDesk(beginnings, send)
+        self.port.send(Keep())
+
+    def _answer_kept(self, answered: KeptAnswered) -> None:
+        if self._lost is None:
+            self.port.send(answered)
 
     def on_failure(self, tell: Callable[[], None]) -> None:
         """See `ModelContainer.on_failure`."""
@@ -460,6 +477,9 @@ class PortContainer:
                     mailbox.note(event)
             case Answered():
                 self._orders.answer(event)
+            case KeptAsked():
+                if self._desk is not None:
+                    self._desk.ask(event)
             case Broke(reason):
                 self._fail(reason)
             case Lost(reason):
@@ -476,6 +496,8 @@ class PortContainer:
     def _end(self, reason: str) -> None:
         """There is nobody at the other end any more, and the device is free."""
         self._lost = Failure("GenerationFailed", reason)
+        if self._desk is not None:
+            self._desk.close()
         self._orders.lose(self._lost)
         self._mailboxes.lose(self._lost)
         self._closed.set()

@@ -50,6 +50,7 @@ from backends.jobs import (
     tokens_left,
     write,
 )
+from backends.kept.afar import BeginningsAfar
 from backends.kept.beginnings import Beginnings, Keeping
 from backends.messages import (
     Answered,
@@ -63,6 +64,9 @@ from backends.messages import (
     Event,
     Failure,
     Finish,
+    Keep,
+    KeptAnswered,
+    KeptAsked,
     Leave,
     Left,
     Outcomes,
@@ -279,6 +283,10 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
     def put(self, command: JobCommand) -> None:
         """To be taken between two steps."""
         self._put(command)
+
+    def ask(self, question: KeptAsked) -> None:
+        """Of the store in another process. By any thread."""
+        self._tell(question)
 
     def _tell(self, event: Event) -> None:
         if self.directly:
@@ -503,6 +511,7 @@ class EnginePort:
         self._compiling: dict[int, asyncio.Task[Matcher]] = {}  # by the job that waits for it
         self._closing: asyncio.Task[None] | None = None
         self._receive: Callable[[Event], None] | None = None
+        self._afar: BeginningsAfar | None = None
         self._driver = Driver(engine, keeper, self._hand_on)
 
     @property
@@ -532,8 +541,19 @@ class EnginePort:
                 self._closing = self._loop.create_task(self._close())
             case Encode():
                 raise AssertionError("this model generates")
+            case Keep():
+                self._keep()
+            case KeptAnswered():
+                if self._afar is not None:
+                    self._afar.answered(command)
             case _:
                 self._driver.put(command)
+
+    def _keep(self) -> None:
+        """The store is in another process: its engine asks through this port."""
+        if isinstance(self._engine, Keeping):
+            self._afar = BeginningsAfar(self._driver.ask)
+            self._engine.kept = self._afar
 
     def _hand_on(self, event: Event) -> None:
         assert self._receive is not None, "it is connected before anything is sent"
@@ -553,7 +573,11 @@ class EnginePort:
     async def _close(self) -> None:
         try:
             await self._grammars.aclose()
+            if self._afar is not None:
+                self._afar.leave()
             await self._driver.close()
+            if self._afar is not None:
+                await anyio.to_thread.run_sync(self._afar.flush)
         finally:
             self._hand_on(Closed())
 

@@ -13,6 +13,9 @@ live in another process.
          ◀── Answered(number, ...) ────────────────
     Encode(key, inputs) ──────────────────────────▶   of a model that makes vectors or ranks
          ◀── Encoded(key, ...) ────────────────────
+    Keep ─────────────────────────────────────────▶   its conversations are kept from now on
+         ◀── KeptAsked(number, ...) ───────────────   what its engine asks the store
+    KeptAnswered(number, ...) ────────────────────▶
          ◀── Broke(reason) ────────────────────────   before the errors that it causes
     Close ────────────────────────────────────────▶
          ◀── Closed ───────────────────────────────
@@ -38,6 +41,7 @@ from backends.errors import (
     PromptTooLong,
     UnsupportedModel,
 )
+from backends.kept.beginnings import Tier
 from backends.protocol import (
     EncoderInput,
     Generation,
@@ -173,8 +177,57 @@ class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
     inputs: tuple[EncoderInput, ...]
 
 
+class Keep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Its conversations outlive their slots: the store may be asked. Before the first `Begin`."""
+
+
+class FoundThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A beginning that can be read by the number of its question. `sizes`: bytes of the whole and
+    of each snapshot, `places`: cells before each of these; else as `beginnings.Found` and `Taken`.
+    """
+
+    start: int
+    tier: Tier
+    tokens: bytes
+    cuts_from: int
+    sizes: tuple[int, ...]
+    places: tuple[int, ...]
+    seconds: float
+    conversation: str = ""
+
+
+class ComingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One is being read from disk: ask again."""
+
+
+class NothingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """There is none; or no, or what was asked for is gone."""
+
+
+class KeptBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A piece of one."""
+
+    data: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Yes."""
+
+
+KeptAnswer: TypeAlias = FoundThere | ComingThere | NothingThere | KeptBytes | Welcome
+
+
+class KeptAnswered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To the `KeptAsked` of that number."""
+
+    number: int
+    answer: KeptAnswer
+
+
 SlotOrder: TypeAlias = ReadSlots | SaveSlot | RestoreSlot | EraseSlot
-Command: TypeAlias = Begin | Finish | Leave | SlotOrder | Withdraw | Close | Encode
+Command: TypeAlias = (
+    Begin | Finish | Leave | SlotOrder | Withdraw | Close | Encode | Keep | KeptAnswered
+)
 
 # ------------------------------------------------------------------------------------------- events
 
@@ -245,7 +298,91 @@ class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     failure: Failure | None = None
 
 
-Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed | Lost | Encoded
+class FindLongest(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Beginnings.longest`; tokens as `shelf.packed` has them. Answered with `FoundThere`,
+    `ComingThere` or `NothingThere`.
+    """
+
+    owner: str
+    tokens: bytes
+    than: int
+
+
+class ReadFound(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Of what the question `found` was answered with: `size` bytes of its buffer `part` (0: the
+    whole), from `start` on. Answered with `KeptBytes`.
+    """
+
+    found: int
+    part: int
+    start: int
+    size: int
+
+
+class FoundRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All that is wanted of it is read. Not answered."""
+
+    found: int
+
+
+class FoundUsed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Beginnings.put_back`. Not answered."""
+
+    found: int
+    tokens: int
+    seconds: float
+
+
+class IsWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Beginnings.wants`. Answered with `Welcome` or `NothingThere`, as all that follow."""
+
+    owner: str
+    tokens: bytes
+    size: int
+    seconds: float
+
+
+class Offer(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A beginning is about to come, in pieces, by the number of this question. See `FoundThere`."""
+
+    owner: str
+    tokens: bytes
+    cuts_from: int
+    sizes: tuple[int, ...]
+    places: tuple[int, ...]
+    seconds: float
+    conversation: str = ""
+
+
+class OfferedBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A piece of the buffer `part`, from `start` on."""
+
+    offer: int
+    part: int
+    start: int
+    data: bytes
+
+
+class Offered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All of it has come: `Beginnings.keep`."""
+
+    offer: int
+    seconds: float
+
+
+KeptQuestion: TypeAlias = (
+    FindLongest | ReadFound | FoundRead | FoundUsed | IsWanted | Offer | OfferedBytes | Offered
+)
+
+
+class KeptAsked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An engine asks the store of conversations. Numbers are the engine's end's."""
+
+    number: int
+    question: KeptQuestion
+
+
+Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed | Lost | Encoded | KeptAsked
 
 
 class Port(Protocol):

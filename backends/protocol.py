@@ -364,6 +364,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     # What computes its cells: the library's version and how it was built. Cells of one build are
     # not put back into another. "": they can't be taken out at all.
     build: str = ""
+    # `backends.kept.identity` of a model on another machine, whose files are there; "": it is here.
+    identity: str = ""
 
     def adapter_scales(self, chosen: tuple[AdapterScale, ...] | None = None) -> tuple[float, ...]:
         """How strongly each of `adapters` counts for a job that chose so, within its bounds."""

@@ -5,9 +5,7 @@ can't be cut (`backends.snapshots`). The bytes are the engine's own. The store c
 hands back what it was given, to an engine of the same identity alone.
 
 The store lives in the gateway's process: what it knows outlives a model's container, and so the
-process of an engine that has its own. All that crosses are frozen structs but for the bytes, which
-may be gigabytes and more than a message holds: an engine elsewhere would hand them over in shared
-memory (`memfd_create(2)`) next to the same structs.
+process of an engine that has its own, which speaks to it through `afar`.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,10 @@ FORMAT = 2  # of what engines take out
 SAMPLES, SAMPLE = 64, 4_096  # places in a file that are compared, and bytes of each
 # Of what an engine computes these change nothing. Whatever else may be set is taken to.
 HARMLESS = frozenset(
-    ("ttl", "threads", "threads_batch", "mmap", "mlock", "trial", "snapshot_memory", "warmup")
+    (
+        *("ttl", "threads", "threads_batch", "mmap", "mlock", "trial", "snapshot_memory", "warmup"),
+        "host",  # the same program computes it; of another machine: see `ModelInfo.identity`
+    )
 )
 
 

@@ -107,24 +107,29 @@ Order: TypeAlias = Release | Write | Read | Delete
 
 
 class Rates(msgspec.Struct):
-    """Bytes a second of copies, as measured."""
+    """Bytes a second, as measured: of copies to and from each engine, by its identity, since one
+    may be at the other end of a network; `copy`: until then.
+    """
 
     copy: float = COPY_RATE
     disk: float = DISK_RATE
+    copies: dict[str, float] = {}
 
-    def measured(self, tier: Tier, size: int, seconds: float) -> None:
+    def copied(self, identity: str, size: int, seconds: float) -> None:
         """`size` bytes took so long."""
-        if size < LEAST_MEASURED or seconds <= 0:
-            return
-        if tier == "memory":
-            self.copy += 0.3 * (size / seconds - self.copy)
-        else:
+        if size >= LEAST_MEASURED and seconds > 0:
+            known = self.copies.get(identity, self.copy)
+            self.copies[identity] = known + 0.3 * (size / seconds - known)
+
+    def read(self, size: int, seconds: float) -> None:
+        """As `copied`, from disk."""
+        if size >= LEAST_MEASURED and seconds > 0:
             self.disk += 0.3 * (size / seconds - self.disk)
 
-    def seconds(self, tier: Tier, size: int) -> float:
+    def seconds(self, identity: str, tier: Tier, size: int) -> float:
         """What it takes to put so many bytes back."""
         read = size / self.disk if tier == "disk" else 0.0
-        return CALL + size / self.copy + read
+        return CALL + size / self.copies.get(identity, self.copy) + read
 
 
 def packed(tokens: Sequence[int]) -> bytes:
@@ -220,7 +225,7 @@ class Shelf:
         best: tuple[Entry, int] | None = None
         for entry, start in self._starts(origin, prompt, len(tokens) - 1, than):
             gained = (start - than) * entry.seconds / entry.cells
-            if gained <= self.rates.seconds(entry.tier, entry.size):
+            if gained <= self.rates.seconds(origin.identity, entry.tier, entry.size):
                 continue
             if best is None or (start, entry.in_memory) > (best[1], best[0].in_memory):
                 best = entry, start
@@ -265,7 +270,7 @@ class Shelf:
         """Whether a beginning is worth its room, and taking it out and putting it back."""
         if len(tokens) < BLOCK or not 0 < size <= self.memory:
             return False
-        if seconds <= 2 * self.rates.seconds("memory", size):
+        if (saved := seconds - self.rates.seconds(origin.identity, "memory", size)) <= seconds / 2:
             return False
         own = packed(tokens)
         if (known := self.covers(origin, own)) is not None:
@@ -273,7 +278,7 @@ class Shelf:
             return False
         older = self._beginning(origin, own)
         uses = max((entry.uses for entry in older), default=0)
-        worth = self._worth(now, size, seconds, now, uses)
+        worth = self._worth(now, size, saved, now, uses)
         return self._room_for(now, size, worth, older) is not None
 
     # -- events ----------------------------------------------------------------------------------
@@ -402,13 +407,14 @@ class Shelf:
     def _value(self, now: float, entry: Entry) -> float:
         if entry.pinned:
             return float("inf")
-        return self._worth(now, entry.size, entry.seconds, entry.used, entry.uses)
+        copied = self.rates.seconds(entry.origin.identity, "memory", entry.size)
+        return self._worth(now, entry.size, entry.seconds - copied, entry.used, entry.uses)
 
-    def _worth(self, now: float, size: int, seconds: float, used: float, uses: int) -> float:
+    def _worth(self, now: float, size: int, saved: float, used: float, uses: int) -> float:
         """Seconds that it saves to the byte. A beginning for which somebody would wait long is
         missed more than many short ones together.
         """
-        saved = max(0.0, seconds - self.rates.seconds("memory", size))
+        saved = max(0.0, saved)
         halves = max(0.0, now - used) / HALF_LIFE
         likely: float = (1 + min(uses, MOST_USES)) * 0.5**halves
         return saved * saved / (saved + LONG) * likely / size

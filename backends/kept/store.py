@@ -155,7 +155,8 @@ class KeptStore:
         """See `Beginnings.put_back`."""
         taken = found.taken
         with self._lock:
-            self._shelf.rates.measured("memory", taken.size, seconds)
+            if (entry := self._shelf.entries.get(found.number)) is not None:
+                self._shelf.rates.copied(entry.origin.identity, taken.size, seconds)
             self._shelf.used(self._now(), found.number)
             self._hits[found.tier] += 1
             self._tokens[found.tier] += tokens
@@ -185,7 +186,7 @@ class KeptStore:
             pinned=(origin.owner, taken.conversation) in self._pinned,
         )
         with self._lock:
-            self._shelf.rates.measured("memory", taken.size, seconds)
+            self._shelf.rates.copied(origin.identity, taken.size, seconds)
             orders = self._shelf.put(now, entry)
             if entry.number in self._shelf.entries:
                 self._bytes[entry.number] = taken
@@ -322,7 +323,7 @@ class KeptStore:
             return
         taken = _taken(stored)
         with self._lock:
-            self._shelf.rates.measured("disk", taken.size, time.perf_counter() - began)
+            self._shelf.rates.read(taken.size, time.perf_counter() - began)
             self._bytes[number] = taken
             self._from_disk.add(number)
             self._carry_out(self._shelf.came(self._now(), number))

@@ -8,9 +8,9 @@ The messages are those of `backends.messages`, and a few of the worker itself: t
 then the messages of a container, and a heartbeat all the time. A socket between two processes of
 one machine and a TCP connection carry the same; only where a large buffer lies differs.
 
-Pictures and saved slots are too large for a message: on Linux they lie in anonymous memory
-(memfd_create(2)), which the other process opens as `/proc/PID/fd/N`. It vanishes with its owner,
-however that ends. Knows no socket and no engine.
+Pictures, saved slots and pieces of kept conversations are too large for a message: on Linux they
+lie in anonymous memory (memfd_create(2)), which the other process opens as `/proc/PID/fd/N`. It
+vanishes with its owner, however that ends. Knows no socket and no engine.
 """
 
 import mmap
@@ -31,6 +31,10 @@ from backends.messages import (
     Command,
     Event,
     Failure,
+    KeptAnswered,
+    KeptAsked,
+    KeptBytes,
+    OfferedBytes,
     RestoreSlot,
     SlotStates,
 )
@@ -285,6 +289,10 @@ def parted(message: Message) -> tuple[Message, Sequence[Buffer]]:
             return replace(message, data=b""), [data]
         case Answered(answer=SavedSlot() as saved) if len(saved.data) >= LARGE:
             return replace(message, answer=replace(saved, data=bytearray())), [saved.data]
+        case KeptAsked(question=OfferedBytes(data=data) as piece) if len(data) >= LARGE:
+            return replace(message, question=replace(piece, data=b"")), [data]
+        case KeptAnswered(answer=KeptBytes(data=data)) if len(data) >= LARGE:
+            return replace(message, answer=KeptBytes(b"")), [data]
         case Answered(answer=SlotStates(states=states)):
             # Nobody looks at the pictures of a job that runs.
             shown = tuple(
@@ -309,6 +317,10 @@ def joined(message: Message, buffers: Sequence[Buffer]) -> Message:
         case Answered(answer=SavedSlot() as saved):
             # Gigabytes, perhaps, that are only written to a file: they stay where they are mapped.
             return replace(message, answer=replace(saved, data=cast(bytearray, buffers[0])))
+        case KeptAsked(question=OfferedBytes() as piece):
+            return replace(message, question=replace(piece, data=cast(bytes, buffers[0])))
+        case KeptAnswered(answer=KeptBytes()):
+            return replace(message, answer=KeptBytes(cast(bytes, buffers[0])))
     raise ValueError(f"{type(message).__name__} has no buffers")
 
 

@@ -37,8 +37,9 @@ from msgspec.structs import replace
 from backends.catalog import BACKENDS, CPU, Catalog, ModelFiles, Placement
 from backends.devices import devices
 from backends.errors import BackendError, BackendMissing, LoadFailed
+from backends.kept.identity import identity
 from backends.messages import Close, Closed, Event, Failure, Lost
-from backends.protocol import Progress
+from backends.protocol import ModelInfo, Progress
 from backends.worker.certificates import certificate_of, made_certificate
 from backends.worker.framing import (
     Fit,
@@ -277,12 +278,14 @@ class Session(asyncio.Protocol):
         port = await place.workers.start(backend, files, options, self._report)
         try:
             vocabulary = await asyncio.to_thread(place.vocabulary, files, port.info)
+            own = await asyncio.to_thread(place.identity, files, options, port.info)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await port.end()
             raise
         self._port = port
-        return Loaded(port.info, dict(port.info.held or {}), vocabulary)
+        info = replace(port.info, identity=own)
+        return Loaded(info, dict(port.info.held or {}), vocabulary)
 
     def _report(self, progress: Progress) -> None:
         self._send(Loading(progress))
@@ -359,6 +362,14 @@ class Place:
         path = Path(info.tokenizer_path)
         found = self.catalog[files.backend].files.vocabulary(path)
         return VocabularyFiles(dict(found), None if path.is_dir() else path.name)
+
+    def identity(self, files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
+        """What its kept conversations hold for. "": none can be kept."""
+        try:
+            return identity(files, options, info)
+        except OSError as error:
+            log.warning("conversations are not kept", model=files.path.name, reason=str(error))
+            return ""
 
     def _known(self, backend: str | None) -> str | None:
         if backend is not None and backend not in self.catalog:

@@ -29,7 +29,7 @@ from backends.catalog import Backend, ModelFiles, Placement
 from backends.container import PortContainer
 from backends.encoder_container import PortEncoder
 from backends.errors import LoadFailed, OutOfMemory, process_end
-from backends.messages import Close, Closed, Command, Event, Lost, Outcomes
+from backends.messages import Close, Closed, Command, Event, KeptAsked, Lost, Outcomes
 from backends.protocol import ModelInfo, Report, Tokenizer
 from backends.worker.framing import (
     REPORT,
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 BEAT = 1.0  # seconds between heartbeats
 BEATS = 3  # that stay unanswered
 LONGEST_BUSY = 60.0  # seconds for one that answers no heartbeat, but computes or reads
-GOODBYE = 10.0  # seconds from `Close` to the end of the process
+GOODBYE = 10.0  # seconds from `Close`, or what came last to be kept, to the end of the process
 DYING = 1.0  # seconds from the end of its socket to its own
 # numpy's library of matrices begins a thread for each core when it is imported, so that the process
 # could not be forked; no engine computes with it.
@@ -251,6 +251,7 @@ class FramedPort(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self._closing = False
+        self._goodbye: asyncio.TimerHandle | None = None
         self._unanswered = 0  # heartbeats
         self._progress: object = None  # what the other end had done at the last of these
         self._paused = False
@@ -286,8 +287,14 @@ class FramedPort(asyncio.Protocol, ABC):
         """See `Port.send`."""
         if isinstance(command, Close):
             self._closing = True
-            self._loop.call_later(GOODBYE, self._kill, "did not close")
+            self._part()
         self._write(command)
+
+    def _part(self) -> None:
+        """The other end is to close; its conversations may take a while to come."""
+        if self._goodbye is not None:
+            self._goodbye.cancel()
+        self._goodbye = self._loop.call_later(GOODBYE, self._kill, "did not close")
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
@@ -369,6 +376,8 @@ class FramedPort(asyncio.Protocol, ABC):
             case Recognised() | Fitted():
                 self._kill("sent what it was not asked for")
             case _:
+                if self._goodbye is not None and isinstance(event, KeptAsked):
+                    self._part()
                 self._tell(event)
 
     def _settle(self, outcome: Loaded | Exception) -> None:

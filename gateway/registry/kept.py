@@ -15,7 +15,7 @@ from backends.container import PortContainer
 from backends.kept.files import Folder, Seal
 from backends.kept.identity import identity
 from backends.kept.store import KeptStore
-from backends.protocol import Report
+from backends.protocol import ModelInfo, Report
 from backends.remote import Container
 from config.engines import EngineOptions
 from config.errors import ConfigError
@@ -66,10 +66,12 @@ class Conversations:
         """A model was loaded: its conversations go on, and are kept."""
         if not isinstance(container, PortContainer) or not container.info.build:
             return
-        try:
-            own = await to_thread.run_sync(identity, files, options, container.info)
-        except OSError as error:
-            log.warning("conversations are not kept", model=files.path.name, reason=str(error))
+        if files.node is not None:
+            there = container.info.identity
+            own = f"{there} of {files.node.node.address}" if there else ""
+        else:
+            own = await to_thread.run_sync(_identity, files, options, container.info)
+        if not own:
             return
         container.keep_in(self.store.beginnings(own, str(files.path)))
 
@@ -99,6 +101,15 @@ class KeepingLoader:
                 await container.aclose()
             raise
         return container
+
+
+def _identity(files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
+    """Of a model on this machine. "": its files can't be read any more."""
+    try:
+        return identity(files, options, info)
+    except OSError as error:
+        log.warning("conversations are not kept", model=files.path.name, reason=str(error))
+        return ""
 
 
 def _seal(config: KeptConfig) -> Seal:

@@ -24,6 +24,9 @@ from backends.messages import (
     Command,
     Event,
     Failure,
+    FoundThere,
+    KeptAnswer,
+    OfferedBytes,
     Outcomes,
     command_of,
     encode,
@@ -57,6 +60,7 @@ JOB = Generation(
 )
 OF_ITS_TYPE: dict[object, object] = {
     Generation: JOB,
+    KeptAnswer: FoundThere(9, "disk", b"\x00\xff" * 8, 3, (70, 5), (2,), 1.5, "railway"),
     tuple[EncoderInput, ...]: (EncoderInput((1, 2), second=1, cut=3), EncoderInput(())),
 }
 ENDED = Ended(
@@ -144,6 +148,7 @@ def test_any_output_comes_as_it_went(output: Piece | Scored | PromptProgress | E
 def test_any_event_comes_as_it_went(kind: type) -> None:
     values = {"key": 7, "number": 7, "reason": "broken", "outputs": ((7, ENDED),)}
     values["answer"] = SavedSlot(3, bytearray(b"cells"))
+    values["question"] = OfferedBytes(3, 1, 70, b"\x00\xff")
     values |= {"vectors": (b"\x00\xff", b""), "failure": Failure("InvalidJob", "no", "input")}
     names = [field.name for field in msgspec.structs.fields(kind)]
     event = kind(**{name: values[name] for name in names})

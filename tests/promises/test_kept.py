@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import bundled
+from tests.promises.test_nodes import there, worker
 from tests.served import Served, command, served
 
 CHAT = "/v1/chat/completions"
@@ -21,14 +22,15 @@ LONG = "The railway had a roundhouse with forty stalls, and every engine had its
 KEYS = {"first": "sk-first-0000000", "second": "sk-second-000000"}
 
 
-def settings(place: Path, **kept: Any) -> dict[str, Any]:
+def settings(place: Path, host: str | None = None, **kept: Any) -> dict[str, Any]:
     """The bundled model under two names that don't fit together."""
     models = []
     for name in ("left", "right"):
         path = place / f"{name}.gguf"
         if not path.exists():
             shutil.copy(bundled.GGUF, path)
-        models.append({"name": name, "path": str(path), "options": {"threads": 1}})
+        options = {"threads": 1} | ({"host": host} if host else {})
+        models.append({"name": name, "path": str(path), "options": options})
     swap = {"memory": {"cpu": ONE_AT_A_TIME}, "min_stay": 0.0}
     return {"models": models, "swap": swap, "kept": kept}
 
@@ -73,6 +75,31 @@ def test_a_conversation_goes_on_after_its_model_was_away(server: Served) -> None
     assert said(again) == said(first)
     assert again["timings"]["kept_n"] == again["usage"]["prompt_tokens"] - 1
     assert again["timings"]["kept_in"] == "memory"
+
+
+def test_a_conversation_of_a_model_in_a_worker_goes_on_after_it_was_away(tmp_path: Path) -> None:
+    with served(tmp_path, settings(tmp_path, host="worker")) as server:
+        first = asked(server.client, "left")
+        asked(server.client, "right")
+        again = asked(server.client, "left")
+        assert (computed(again), again["timings"]["kept_in"]) == (1, "memory")
+        assert said(again) == said(first)
+        listed = server.client.get("/v1/kept").json()
+    assert listed["counts"]["hits"]["memory"] == 1
+    assert {one["model"] for one in listed["data"]} == {"left", "right"}
+
+
+@pytest.mark.slow
+def test_a_conversation_of_a_model_on_a_node_goes_on_after_it_was_away(tmp_path: Path) -> None:
+    with (
+        worker("--listen", "127.0.0.1:0") as (reached, _),
+        served(tmp_path, there(tmp_path, reached["address"])) as server,
+    ):
+        first = asked(server.client, "far", LONG * 40)
+        assert server.client.post("/models/unload", json={"model": "far"}).status_code == 200
+        again = asked(server.client, "far", LONG * 40)
+        assert (computed(again), again["timings"]["kept_in"]) == (1, "memory")
+        assert said(again) == said(first)
 
 
 def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:

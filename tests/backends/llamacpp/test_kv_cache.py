@@ -23,6 +23,7 @@ from config.engines import LlamaCppOptions, SpeculationOptions
 from tests.backends import gguf_grown
 from tests.backends.cache_fuzz import Fuzz, check
 from tests.backends.contract import GREEDY
+from tests.backends.kept.afar import from_afar
 from tests.backends.kept.conversations import (
     answer,
     letters,
@@ -110,6 +111,16 @@ def test_what_is_put_back_from_the_store_is_what_would_be_computed(
     store = KeptStore(memory=20_000_000)
     kept = DearBeginnings(store, "the same engine", "model")
     tried(model, LAYOUTS[layout], jobs=30, kept=kept)
+    assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+@pytest.mark.slow
+def test_what_comes_from_another_process_is_what_would_be_computed(
+    model: Path, options: LlamaCppOptions
+) -> None:
+    store = KeptStore(memory=20_000_000)
+    kept = from_afar(DearBeginnings(store, "the same engine", "model"))
+    tried(model, options, jobs=30, kept=kept)
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
 
 

@@ -21,6 +21,7 @@ from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check
 from tests.backends.contract import GREEDY
+from tests.backends.kept.afar import from_afar
 from tests.backends.kept.conversations import letters, texts_after_swaps, tokens_meanwhile
 from tests.backends.kept.dear import DearBeginnings
 from tests.backends.transformers.test_batching_architectures import STATEFUL, TRIED, write
@@ -110,6 +111,14 @@ def test_however_long_it_goes_on(model: Path, layout: str, seed: int) -> None:
 def test_what_is_put_back_from_the_store_is_what_would_be_computed(model: Path) -> None:
     store = KeptStore(memory=20_000_000)
     kept = DearBeginnings(store, "the same engine", "model")
+    tried(model, ROOMY, jobs=40, kept=kept)
+    assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+@pytest.mark.slow
+def test_what_comes_from_another_process_is_what_would_be_computed(model: Path) -> None:
+    store = KeptStore(memory=20_000_000)
+    kept = from_afar(DearBeginnings(store, "the same engine", "model"))
     tried(model, ROOMY, jobs=40, kept=kept)
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
 

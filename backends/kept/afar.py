@@ -1,0 +1,438 @@
+"""The store of conversations, for an engine in another process: both ends of what goes between.
+
+    the engine's end: `BeginningsAfar`            the gateway's: `BeginningsDesk`
+    FindLongest ──────────────────────────────▶   looks, and keeps what it found at hand
+    ReadFound, for each piece ────────────────▶
+    IsWanted ─────────────────────────────────▶
+    Offer; OfferedBytes, for each piece; Offered ▶ puts it together, and into the store
+
+What an engine's thread asks it waits for no longer than a message takes; bytes come and go on
+threads beside it, and meanwhile a beginning is `Coming`, as one that is read from disk. Each piece
+is answered before the next one leaves, so that no end holds more than one piece beyond what it
+means to, however large a beginning is and however slow the network.
+"""
+
+import itertools
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeAlias, cast
+
+import msgspec
+import numpy as np
+import structlog
+from msgspec.structs import replace
+
+from backends.kept.beginnings import Beginnings, Bytes, Coming, Found, Part, Taken
+from backends.kept.shelf import BLOCK, packed
+from backends.messages import (
+    ComingThere,
+    FindLongest,
+    FoundRead,
+    FoundThere,
+    FoundUsed,
+    IsWanted,
+    KeptAnswer,
+    KeptAnswered,
+    KeptAsked,
+    KeptBytes,
+    KeptQuestion,
+    NothingThere,
+    Offer,
+    Offered,
+    OfferedBytes,
+    ReadFound,
+    Welcome,
+)
+
+log = structlog.get_logger(__name__)
+
+PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
+AT_ONCE = 0.005  # seconds that an engine's thread waits for what is mostly there in less than one
+PATIENCE = 0.5  # seconds that it waits to hear whether a beginning is wanted
+LOST = 30.0  # see `BeginningsAfar`
+FETCHING = 2  # beginnings that are fetched, or wait to be taken, at a time
+UNSENT = 1 << 30  # bytes of beginnings that wait to be sent; of a larger one no more than itself
+AT_HAND = 8  # beginnings that were found, and may still be read
+
+Tokens: TypeAlias = tuple[str, bytes]  # whose, and which
+
+
+class Fetched(Found, frozen=True, eq=False):
+    """What came from there, in `seconds`. `number`: of the question."""
+
+    seconds: float = 0.0
+
+
+class Search(msgspec.Struct):
+    """A question for the longest beginning. `looked`: when a job last wanted to know, and before
+    that; looks are counted.
+    """
+
+    number: int
+    answer: "Future[KeptAnswer]"
+    asked: float
+    looked: tuple[int, int]
+    fetched: "Future[Fetched | None] | None" = None
+
+
+class BeginningsAfar:
+    """See `Beginnings`. `tell` hands a question on, called by any thread. `lost`: seconds for any
+    answer; then there is none.
+    """
+
+    def __init__(self, tell: Callable[[KeptAsked], None], *, lost: float = LOST) -> None:
+        self._tell = tell
+        self._lost = lost
+        self._numbers = itertools.count(1)
+        self._looks = itertools.count(1)
+        self._asked: dict[int, Future[KeptAnswer]] = {}
+        self._searches: dict[Tokens, Search] = {}  # the engine's thread alone has these
+        self._news = threading.Condition()
+        self._unsent = 0  # bytes
+        self._leaving: list[Tokens] = []  # how what is not sent yet begins
+        self._closing = False
+        self._fetcher = ThreadPoolExecutor(1, "kept-fetcher")
+        self._sender = ThreadPoolExecutor(1, "kept-sender")
+
+    # -- from the other end ----------------------------------------------------------------------
+
+    def answered(self, answered: KeptAnswered) -> None:
+        """By any thread."""
+        if (future := self._asked.pop(answered.number, None)) is not None:
+            with suppress(Exception):  # nobody waits for it any more
+                future.set_result(answered.answer)
+        self._wake()
+
+    def leave(self) -> None:
+        """The engine is about to be closed: what it takes out then is sent, however slowly."""
+        self._closing = True
+
+    def flush(self) -> None:
+        """What was taken out is sent. Blocks."""
+        self._fetcher.shutdown(wait=False, cancel_futures=True)
+        self._sender.shutdown()
+
+    # -- the engine's thread ---------------------------------------------------------------------
+
+    def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
+        """See `Beginnings.longest`. What lies in the gateway's memory is `Coming`, too."""
+        if len(tokens) <= max(than, BLOCK):
+            return None
+        if (owner, packed(tokens[:BLOCK])) in self._leaving:
+            return Coming()  # it has not even gone
+        wanted = owner, packed(tokens)
+        search = self._searches.get(wanted) or self._search(wanted, than)
+        search.looked = next(self._looks), search.looked[0]
+        outcome = self._outcome(search, wanted)
+        if isinstance(outcome, Coming):
+            return outcome
+        self._searches.pop(wanted, None)
+        return None if outcome is None or outcome.start <= than else outcome
+
+    def put_back(self, found: Found, tokens: int, seconds: float) -> None:
+        """See `Beginnings.put_back`. The way here counts."""
+        assert isinstance(found, Fetched)
+        self._say(FoundUsed(found.number, tokens, seconds + found.seconds))
+
+    def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
+        """See `Beginnings.wants`. Not while so many leave that others would wait for memory."""
+        if len(tokens) < BLOCK:
+            return False
+        if self._unsent and self._unsent + size > UNSENT and not self._closing:
+            return False
+        question = IsWanted(owner, packed(tokens), size, seconds)
+        return isinstance(self._answer(question, min(PATIENCE, self._lost)), Welcome)
+
+    def keep(self, taken: Taken, seconds: float) -> None:
+        """See `Beginnings.keep`."""
+        with self._news:
+            self._unsent += taken.size
+            self._leaving.append(_begins(taken))
+        self._sender.submit(self._send, taken, seconds)
+        with self._news:
+            if self._closing:
+                self._news.wait_for(lambda: self._unsent <= UNSENT, self._lost)
+
+    def wait(self, seconds: float) -> None:
+        """See `Beginnings.wait`."""
+        with self._news:
+            self._news.wait(seconds)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def _ask(self, question: KeptQuestion) -> tuple[int, "Future[KeptAnswer]"]:
+        number, future = next(self._numbers), Future[KeptAnswer]()
+        self._asked[number] = future
+        self._tell(KeptAsked(number, question))
+        return number, future
+
+    def _answer(self, question: KeptQuestion, patience: float | None = None) -> KeptAnswer | None:
+        """None: there was none in time."""
+        number, future = self._ask(question)
+        try:
+            return future.result(self._lost if patience is None else patience)
+        except TimeoutError:
+            self._asked.pop(number, None)
+            return None
+
+    def _say(self, question: FoundRead | FoundUsed) -> None:
+        self._tell(KeptAsked(next(self._numbers), question))
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _search(self, wanted: Tokens, than: int) -> Search:
+        """Ask; the answer is mostly there when this returns."""
+        number, answer = self._ask(FindLongest(*wanted, than))
+        with suppress(TimeoutError):
+            answer.result(AT_ONCE)
+        search = Search(number, answer, time.monotonic(), (next(self._looks), 0))
+        self._searches[wanted] = search
+        return search
+
+    def _forget_stale(self, since: int) -> None:
+        """Searches of jobs that have left: whoever waits looks at every step."""
+        for wanted in [one for one, old in self._searches.items() if old.looked[0] < since]:
+            if (fetched := self._searches.pop(wanted).fetched) is not None:
+                fetched.cancel()
+
+    def _outcome(self, search: Search, wanted: Tokens) -> Fetched | Coming | None:
+        if not search.answer.done():
+            return Coming() if time.monotonic() - search.asked < self._lost else None
+        match search.answer.result():
+            case FoundThere() as there:
+                return self._fetching(search, wanted, there)
+            case ComingThere():
+                self._searches.pop(wanted, None)  # it is asked for anew
+                return Coming()
+        return None
+
+    def _fetching(
+        self, search: Search, wanted: Tokens, there: FoundThere
+    ) -> Fetched | Coming | None:
+        if search.fetched is None:
+            self._forget_stale(search.looked[1])
+            under_way = sum(one.fetched is not None for one in self._searches.values())
+            if under_way < FETCHING:
+                number, owner = search.number, wanted[0]
+                search.fetched = self._fetcher.submit(self._fetch, number, owner, there)
+            return Coming()
+        if not search.fetched.done():
+            return Coming()
+        try:
+            return search.fetched.result()
+        except (CancelledError, Exception) as error:  # noqa: BLE001 - then it is computed
+            log.warning("a kept conversation did not come", reason=str(error))
+            return None
+
+    # -- beside it -------------------------------------------------------------------------------
+
+    def _fetch(self, number: int, owner: str, there: FoundThere) -> Fetched | None:
+        """On the fetcher's thread."""
+        began = time.perf_counter()
+        try:
+            buffers = [np.empty(size, np.uint8) for size in there.sizes]
+            for part, start, size in pieces(there.sizes):
+                answer = self._answer(ReadFound(number, part, start, size))
+                if not isinstance(answer, KeptBytes) or len(answer.data) != size:
+                    return None
+                buffers[part][start : start + size] = np.frombuffer(answer.data, np.uint8)
+            taken = together(owner, there, buffers)
+            seconds = time.perf_counter() - began
+            return Fetched(number, taken, there.start, there.tier, seconds)
+        finally:
+            self._say(FoundRead(number))
+            self._wake()
+
+    def _send(self, taken: Taken, seconds: float) -> None:
+        """On the sender's thread."""
+        began = time.perf_counter()
+        try:
+            self._offer(taken, lambda: seconds + time.perf_counter() - began)
+        except Exception as error:  # noqa: BLE001 - it is computed again, then
+            log.warning("a conversation is not kept", reason=str(error))
+        finally:
+            with self._news:
+                self._unsent -= taken.size
+                self._leaving.remove(_begins(taken))
+                self._news.notify_all()
+
+    def _offer(self, taken: Taken, seconds: Callable[[], float]) -> None:
+        buffers = [taken.whole, *(part.state for part in taken.parts)]
+        sizes = tuple(one.nbytes for one in buffers)
+        offer = Offer(
+            owner=taken.owner,
+            tokens=packed(taken.tokens),
+            cuts_from=taken.cuts_from,
+            sizes=sizes,
+            places=tuple(part.cells for part in taken.parts),
+            seconds=taken.seconds,
+            conversation=taken.conversation,
+        )
+        number, answer = self._ask(offer)
+        if not isinstance(answer.result(self._lost), Welcome):
+            return
+        for part, start, size in pieces(sizes):
+            data = cast(bytes, buffers[part].data[start : start + size])
+            piece = OfferedBytes(number, part, start, data)
+            if not isinstance(self._answer(piece), Welcome):
+                return
+        self._answer(Offered(number, seconds()))
+
+
+def _begins(taken: Taken) -> Tokens:
+    return taken.owner, packed(taken.tokens[:BLOCK])
+
+
+# ------------------------------------------------------------------------------- the gateway's end
+
+
+class Arriving(msgspec.Struct, frozen=True, eq=False):
+    """A beginning of which pieces have come."""
+
+    offer: Offer
+    buffers: list[Bytes]
+
+
+class BeginningsDesk:
+    """Answers what the other end asks of `beginnings`, by calls of `send` on its thread. On the
+    event loop no more happens than a piece's way through a socket.
+    """
+
+    def __init__(self, beginnings: Beginnings, send: Callable[[KeptAnswered], None]) -> None:
+        self._beginnings = beginnings
+        self._send = send
+        self._found: dict[int, Found] = {}  # the oldest first
+        self._offers: dict[int, Arriving] = {}
+        self._thread = ThreadPoolExecutor(1, "kept-desk")
+
+    def ask(self, asked: KeptAsked) -> None:
+        """It will be answered, unless the desk is closed before."""
+        with suppress(RuntimeError):  # it is closed
+            self._thread.submit(self._handle, asked)
+
+    def close(self) -> None:
+        """The other end is gone. Does not wait."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _handle(self, asked: KeptAsked) -> None:
+        try:
+            answer = self._answer(asked.number, asked.question)
+        except Exception:
+            log.exception("a question for kept conversations can't be answered")
+            answer = NothingThere()
+        if answer is not None:
+            self._send(KeptAnswered(asked.number, answer))
+
+    def _answer(self, number: int, question: KeptQuestion) -> KeptAnswer | None:
+        match question:
+            case FindLongest(owner, tokens, than):
+                return self._find(number, owner, tokens, than)
+            case ReadFound():
+                return self._read(question)
+            case IsWanted(owner, tokens, size, seconds):
+                return _yes(self._beginnings.wants(owner, array("q", tokens), size, seconds))
+            case Offer():
+                return self._open(number, question)
+            case OfferedBytes():
+                return _yes(self._put(question))
+            case Offered(offer, seconds):
+                return _yes(self._keep(offer, seconds))
+            case FoundRead(found):
+                self._forget(found)
+            case FoundUsed(found, count, seconds):
+                if (one := self._found.pop(found, None)) is not None:
+                    self._beginnings.put_back(one, count, seconds)
+        return None
+
+    def _find(self, number: int, owner: str, tokens: bytes, than: int) -> KeptAnswer:
+        match self._beginnings.longest(owner, array("q", tokens), than):
+            case Found(taken=taken) as found:
+                self._found[number] = found
+                if len(self._found) > AT_HAND:
+                    self._found.pop(next(iter(self._found)))
+                return FoundThere(
+                    start=found.start,
+                    tier=found.tier,
+                    tokens=packed(taken.tokens),
+                    cuts_from=taken.cuts_from,
+                    sizes=(taken.whole.nbytes, *(part.state.nbytes for part in taken.parts)),
+                    places=tuple(part.cells for part in taken.parts),
+                    seconds=taken.seconds,
+                    conversation=taken.conversation,
+                )
+            case Coming():
+                return ComingThere()
+        return NothingThere()
+
+    def _read(self, wanted: ReadFound) -> KeptAnswer:
+        found = self._found.get(wanted.found)
+        if found is None:
+            return NothingThere()
+        buffers = [found.taken.whole, *(part.state for part in found.taken.parts)]
+        until = wanted.start + wanted.size
+        return KeptBytes(cast(bytes, buffers[wanted.part].data[wanted.start : until]))
+
+    def _forget(self, number: int) -> None:
+        """Its bytes; what it was is known until it is put back."""
+        if (found := self._found.get(number)) is not None:
+            bare = replace(found.taken, whole=np.empty(0, np.uint8), parts=())
+            self._found[number] = replace(found, taken=bare)
+
+    def _open(self, number: int, offer: Offer) -> KeptAnswer:
+        """One at a time: an earlier one was given up."""
+        self._offers.clear()
+        if not self._beginnings.wants(
+            offer.owner, array("q", offer.tokens), sum(offer.sizes), offer.seconds
+        ):
+            return NothingThere()
+        self._offers[number] = Arriving(offer, [np.empty(size, np.uint8) for size in offer.sizes])
+        return Welcome()
+
+    def _put(self, piece: OfferedBytes) -> bool:
+        if (arriving := self._offers.get(piece.offer)) is None:
+            return False
+        until = piece.start + len(piece.data)
+        arriving.buffers[piece.part][piece.start : until] = np.frombuffer(piece.data, np.uint8)
+        return True
+
+    def _keep(self, number: int, seconds: float) -> bool:
+        if (arriving := self._offers.pop(number, None)) is None:
+            return False
+        taken = together(arriving.offer.owner, arriving.offer, arriving.buffers)
+        self._beginnings.keep(taken, seconds)
+        return True
+
+
+def _yes(there: bool) -> KeptAnswer:  # noqa: FBT001 - the answer itself
+    return Welcome() if there else NothingThere()
+
+
+# -------------------------------------------------------------------------------------- both ends
+
+
+def pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Buffers of these sizes in pieces: which of them, from where, and how many bytes."""
+    for part, size in enumerate(sizes):
+        for start in range(0, size, PIECE):
+            yield part, start, min(PIECE, size - start)
+
+
+def together(owner: str, head: FoundThere | Offer, buffers: Sequence[Bytes]) -> Taken:
+    """A beginning of what came of it."""
+    whole, *states = buffers
+    parts = (Part(*one) for one in zip(head.places, states, strict=True))
+    return Taken(
+        owner=owner,
+        tokens=array("q", head.tokens),
+        cuts_from=head.cuts_from,
+        whole=whole,
+        parts=tuple(parts),
+        conversation=head.conversation,
+        seconds=head.seconds,
+    )

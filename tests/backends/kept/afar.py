@@ -1,0 +1,25 @@
+"""A store that an engine asks as from another process: every message is bytes on its way. A tool of
+tests.
+"""
+
+from backends.kept.afar import BeginningsAfar, BeginningsDesk
+from backends.kept.beginnings import Beginnings
+from backends.messages import KeptAnswered, KeptAsked, command_of, encode, event_of
+
+
+def from_afar(beginnings: Beginnings) -> BeginningsAfar:
+    """`beginnings`, as an engine elsewhere has them."""
+
+    def tell(asked: KeptAsked) -> None:
+        came = event_of(encode(asked))
+        assert isinstance(came, KeptAsked)
+        desk.ask(came)
+
+    def send(answered: KeptAnswered) -> None:
+        came = command_of(encode(answered))
+        assert isinstance(came, KeptAnswered)
+        afar.answered(came)
+
+    afar = BeginningsAfar(tell)
+    desk = BeginningsDesk(beginnings, send)
+    return afar
