@@ -74,6 +74,7 @@ EFFECTS: Mapping[str, Effect] = {
     "kept.share": "live",
     "kept.encrypt": "restart",
     "console": "restart",
+    "inspector": "live",
     "tracing": "restart",
     "log.level": "restart",
     "log.format": "restart",

@@ -204,6 +204,15 @@ class ConsoleConfig(Section, frozen=True):
     enabled: bool = True  # at /ui/; what it reads is there without it, too
 
 
+class InspectorConfig(Section, frozen=True):
+    """What is kept in memory of the last requests, to be looked at: contents, never on a disk."""
+
+    enabled: bool = True
+    requests: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50  # of each key
+    memory: Bytes = 64 * 1024 * 1024  # of all together; who holds most loses its oldest
+    oversight: bool = True  # administrators see those of all keys; else each key its own alone
+
+
 class LlamaServerConfig(Section, frozen=True):
     """What llama-server's clients get besides its API, by its own switches."""
 
@@ -271,5 +280,6 @@ class Config(Section, frozen=True):
     store: StoreConfig = StoreConfig()
     kept: KeptConfig = KeptConfig()
     console: ConsoleConfig = ConsoleConfig()
+    inspector: InspectorConfig = InspectorConfig()
     tracing: TracingConfig = TracingConfig()
     log: LogConfig = LogConfig()

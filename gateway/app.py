@@ -38,12 +38,14 @@ from gateway.http.exchange import HEADERS, counting_hops
 from gateway.http.feed import Feed, reloaded
 from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.holding import Holdings, WholeBody, holding
+from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import Api, document_routes
 from gateway.http.page import FOLDER, page_files, page_routes
 from gateway.http.publishing import Publisher
 from gateway.http.request_record import ID_HEADER, Activity, RequestLog
 from gateway.http.routes import admin, console, console_models, enabled_apis, kept, openai
+from gateway.http.routes import inspector as inspector_routes
 from gateway.http.services import Services, given
 from gateway.http.tracing import Tracing, tracing_of
 from gateway.hub import Downloads, Hub, Uploads, cached_models
@@ -63,6 +65,7 @@ OWN = Api(
         **admin.ROUTES,
         **console.ROUTES,
         **console_models.ROUTES,
+        **inspector_routes.ROUTES,
         **kept.ROUTES,
     },
 )
@@ -134,7 +137,9 @@ def build(
     )
     require_declared(app)
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
-    app.asgi_handler = RequestLog(app.asgi_handler, services.authenticator, metrics.requested)
+    app.asgi_handler = RequestLog(
+        app.asgi_handler, services.authenticator, services.inspector, metrics.requested
+    )
     return app
 
 
@@ -165,7 +170,7 @@ def _services(
         Interpreters(templates),
         allow_control_tokens=config.server.allow_control_tokens,
     )
-    activity = Activity()
+    activity, inspector = Activity(), Inspector(config.inspector)
     pictures, hub_room = ImageLoader(config.images), Hub(config)
     authenticator = Authenticator(config.keys)
     pipeline = Pipeline(
@@ -180,6 +185,7 @@ def _services(
         access_part(authenticator, guard),
         answers_part(pipeline, tokens, pictures),
         files_part(templates, presets, hub_room),
+        inspector_part(inspector),
     )
     feed, store = Feed(), Store(config.store)
     reloader.begin(registry, cached_models, parts, lambda report: feed.add(reloaded(report)))
@@ -206,6 +212,7 @@ def _services(
         streams=DetachedAnswers(STREAMS, lambda: reloader.config.llamaserver.stream_seconds),
         polled=PolledAnswers(),
         activity=activity,
+        inspector=inspector,
         feed=feed,
         sampler=GaugeSampler(registry, activity),
         history=GaugeHistory(),
@@ -266,6 +273,15 @@ def files_part(templates: Templates, presets: SamplingOverrides, hub_room: Hub) 
             hub_room.apply(config)
 
         return apply
+
+    return part
+
+
+def inspector_part(inspector: Inspector) -> Part:
+    """What is kept of requests."""
+
+    def part(config: Config) -> Apply:
+        return lambda: inspector.apply(config.inspector)
 
     return part
 

@@ -43,6 +43,7 @@ from backends.remote import WriteText
 from backends.samplers import Sampling
 from backends.transcript import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
+from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.errors import GatewayError, InvalidRequest, translated
 from gateway.events import (
     ChoiceReport,
@@ -258,6 +259,7 @@ class Choice:
         self._logprobs: list[TokenLogprob] = []
         self._all_logprobs = params.logprobs_of == "all"
         self._tokens: list[int] | None = [] if params.returns_tokens else None
+        self.recorded: RecordedChoice | None = None  # where somebody may look at it
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
@@ -324,6 +326,8 @@ class Choice:
             finished = events[-1]
             assert isinstance(finished, Finished), "it is always the last"
             events[-1] = replace(finished, stop=ended.stop_string)
+        if self.recorded is not None:
+            self.recorded.end(ended, events)
         if ended.token is not None and self._tokens is not None:
             self._tokens.append(ended.token)
         delivered = tuple(self._delivered((), events)) if self._logprobs else ()
@@ -337,6 +341,8 @@ class Choice:
             async for output in outputs:
                 if isinstance(output, Ended):
                     self.ended = replace(output, completion_tokens=self.generated)
+                    if self.recorded is not None:
+                        self.recorded.end(self.ended, ())
         except BackendError:
             pass  # the engine broke behind the end: this answer is whole
 
@@ -356,6 +362,8 @@ class Choice:
 
     def _read(self, piece: Piece) -> Delta:
         events = self._grown(piece.text)
+        if self.recorded is not None:
+            self.recorded.add(piece, events)
         self._count(piece, events)
         waits = piece.logprobs or self._logprobs
         delivered = self._delivered(piece.logprobs, events) if waits else ()
@@ -448,6 +456,8 @@ class Answer:
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where `echo` is set
         self.prompts: tuple[str, ...] = ()  # the same as the model read them
         self.first: Usage | None = None  # of what the request needed before: a summary
+        self.rendered = ""  # the prompt as its template made it
+        self.split: Split | None = None  # by which rules the answer is split here
         self._choices = choices
         self._source = source
         self._outputs = outputs
@@ -480,6 +490,27 @@ class Answer:
         if self._check is None:
             return delta
         return await self._checked.setdefault(delta.choice, Checked(self._check)).of(delta)
+
+    def record(self, recording: Recording) -> None:
+        """See `Recordable`."""
+        job = self._choices[0].job if self._choices else None
+        terms = Terms(
+            backend=self.backend,
+            sampling=job.sampling if job else None,
+            max_tokens=job.max_tokens if job else None,
+            split=self.split,
+            unapplied=self.unapplied,
+        )
+        first = recording.answer(terms, self._recorded_prompts())
+        for choice in self._choices:
+            choice.recorded = recording.choice(first + choice.prompt)
+
+    def _recorded_prompts(self) -> list[RecordedPrompt]:
+        jobs = {choice.prompt: choice.job for choice in self._choices}
+        return [
+            RecordedPrompt(tokens=job.prompt, text=self.rendered, images=len(job.images))
+            for job in jobs.values()
+        ]
 
     def prompt_ending(self, characters: int) -> str | None:
         """The last `characters` of the first choice's prompt, as the model reads it; None where

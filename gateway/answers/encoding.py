@@ -28,6 +28,7 @@ from backends.protocol import (
 from backends.remote import RemoteContainer, RemoteVectors
 from gateway.access import Access
 from gateway.answers.call import Call
+from gateway.answers.recording import Recording, Terms
 from gateway.answers.remote import embedding_parameters, rerank_parameters
 from gateway.answers.tokens import LONG_TEXT
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
@@ -74,6 +75,10 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     def prompt_ending(self, _characters: int) -> str | None:
         """There may be thousands of texts: none is shown."""
         return None
+
+    def record(self, recording: Recording) -> None:
+        """See `Recordable`; for the same reason without texts."""
+        recording.answer(Terms(backend=self.backend, unapplied=self.unapplied), ())
 
 
 class Encoders:

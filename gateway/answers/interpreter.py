@@ -31,6 +31,7 @@ from backends.remote import Container, RemoteTarget
 from config.document import parse
 from config.errors import ConfigError
 from gateway.answers.control_tokens import Spellings
+from gateway.answers.recording import Split
 from gateway.dialects.fields import read_fields
 from gateway.dialects.openai import read_text
 from gateway.dialects.parameters import SamplingWire
@@ -277,6 +278,11 @@ class Interpreter(msgspec.Struct, frozen=True):
     @property
     def format(self) -> Format:
         return self.recognised.format
+
+    @property
+    def split(self) -> Split:
+        """By which rules, in words."""
+        return Split(self.recognised.format.id, self.recognised.why)
 
     def render(
         self,

@@ -320,7 +320,9 @@ class Pipeline:
                 jobs_of([prompt.tokens], params, lease, next(self._numbers), self._whose(call))
             )
         ]
-        return await self._answer(held, lease, choices, request.answering, params, bound)
+        answer = await self._answer(held, lease, choices, request.answering, params, bound)
+        answer.rendered, answer.split = prompt.rendered.text, interpreter.split
+        return answer
 
     def _whose(self, call: Call[ChatRequest] | Call[TextRequest]) -> Whose:
         owner = call.access.owner

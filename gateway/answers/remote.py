@@ -17,7 +17,7 @@ What the client named is handed on, and nothing else: the other server has defau
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -46,6 +46,7 @@ from gateway.answers.answer import Answer, Choice, DeltaWriter, merged, stopping
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
+from gateway.answers.recording import RecordedChoice, Recording
 from gateway.answers.remote_choice import HabitKey, RemoteChoice, ThinkingHabit
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
@@ -228,6 +229,7 @@ class RemoteAnswer(Answer):
         self._remote = choices
         self._events = events
         self._usage: RemoteUsage | None = None
+        self._recorded: Mapping[int, RecordedChoice] = {}  # by choice, where one may look
         self._asked = asked_at  # by `perf_counter`
         self._first = self._last = 0.0
 
@@ -238,6 +240,8 @@ class RemoteAnswer(Answer):
                 if deltas := self.take(events):
                     yield [await self._judged(delta) for delta in deltas]
         if last := [delta for choice in self._remote if (delta := choice.end()) is not None]:
+            if self._recorded:
+                self._note(last)
             yield [await self._judged(delta) for delta in last]
 
     def offer(self, writer: DeltaWriter) -> None:
@@ -253,11 +257,17 @@ class RemoteAnswer(Answer):
         if (write := writer.texts(delta.choice, kind)) is None:
             return None
 
+        recorded = self._recorded.get(delta.choice)
+
         def write_at(text: str) -> bool:
             if choice.looks and (choice.tail or "<" in text):
                 return False  # it is to be looked at
             self._last = perf_counter()
-            return write(text)
+            if not write(text):
+                return False
+            if recorded is not None:
+                recorded.more((kind(text),))
+            return True
 
         return write_at
 
@@ -265,7 +275,20 @@ class RemoteAnswer(Answer):
         """The deltas of some events more."""
         self._last = perf_counter()
         self._first = self._first or self._last
-        return [delta for event in events if (delta := self._delta(event)) is not None]
+        deltas = [delta for event in events if (delta := self._delta(event)) is not None]
+        if self._recorded:
+            self._note(deltas)
+        return deltas
+
+    def record(self, recording: Recording) -> None:
+        """See `Recordable`: what the other server has split, and what is split off here."""
+        super().record(recording)
+        choices = range(len(self._remote))
+        self._recorded = {index: recording.choice(0, has_raw=False) for index in choices}
+
+    def _note(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            self._recorded[delta.choice].more(delta.events)
 
     def _usage_so_far(self) -> Usage:
         """By the other server's count; the times are ours."""
@@ -529,6 +552,7 @@ async def split_here(
     source = await merged(held, choices, outputs)
     unapplied = unapplied_there(remotes[0], changes, params)
     answer = Answer(target.lease, unapplied, choices, source)
+    answer.rendered, answer.split = rendered.text, interpreter.split
     if params.reports:
         answer.parameters = parameters_sent(remotes[0], changes, params, unapplied)
     return answer

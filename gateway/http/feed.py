@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gateway.access import Access
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
-from gateway.http.request_record import RequestStanding
+from gateway.http.standing import RequestStanding
 from gateway.hub import DownloadState
 from gateway.logs import LogLine
 from gateway.reloading import ReloadReport

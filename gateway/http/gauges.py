@@ -19,7 +19,8 @@ import msgspec
 
 from backends.catalog import CPU
 from backends.protocol import Modality, SlotState
-from gateway.http.request_record import Activity, RequestStanding
+from gateway.http.request_record import Activity
+from gateway.http.standing import RequestStanding
 from gateway.registry import ModelStatus, Registry, State
 from gateway.registry.overview import Fit, Ledger, Measured, Parts
 from gateway.registry.record import Bytes

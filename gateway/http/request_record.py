@@ -30,9 +30,12 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from backends.remote import Caller
 from gateway.access import ADMIN, Access
+from gateway.answers.recording import Recording
 from gateway.errors import Cancelled, GatewayError, InvalidKey, NotFound, NotSupported, ShuttingDown
 from gateway.events import Usage
 from gateway.http.auth import READING, Authenticator
+from gateway.http.inspector import Inspector, KeptBody
+from gateway.http.standing import Api, RequestStanding, Standing
 from gateway.http.tracing import Trace, Tracing
 from gateway.limits import UNLIMITED, Allowance, Charge, Limiter
 from gateway.registry import Waiting
@@ -59,6 +62,8 @@ class RequestLine:
         self.outcome = ""  # an error's code; "": what the status says
         self.refused = False  # by `auth`
         self.is_open = True  # it will be written
+        self.method = self.path = ""
+        self.body = KeptBody()  # where it is to be looked at
         self._fields: dict[str, Any] = {}
 
     def add(self, fields: Mapping[str, Any]) -> None:
@@ -82,7 +87,19 @@ class RequestLine:
         """For what goes on when this request is over: it has the same id, and logs for itself."""
         line = RequestLine(self.id)
         line.is_open = False
+        line.method, line.path, line.body = self.method, self.path, self.body
         return line
+
+    def reading(self, receive: Receive) -> Receive:
+        """`receive`, of which the body is kept for the inspector."""
+
+        async def noted() -> Any:
+            message = await receive()
+            if message["type"] == "http.request":
+                self.body.add(message["body"])
+            return message
+
+        return noted
 
     def fields(self) -> Mapping[str, Any]:
         """All of it, but for what the connection knows."""
@@ -120,11 +137,16 @@ class RequestLog:
     """An ASGI application around another."""
 
     def __init__(
-        self, app: ASGIApp, keys: Authenticator, count: Callable[[str, str, int], None]
+        self,
+        app: ASGIApp,
+        keys: Authenticator,
+        inspector: Inspector,
+        count: Callable[[str, str, int], None],
     ) -> None:
         """`count` is called with method, route and status of each request that has a route."""
         self._app = app
         self._keys = keys
+        self._inspector = inspector
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,6 +157,9 @@ class RequestLog:
         given = _given_id(headers) or uuid.uuid4().hex
         line = RequestLine(given, lambda: self._label(scope))
         scope["state"][LINE] = line
+        if self._inspector.enabled and scope["method"] == "POST":
+            line.method, line.path = scope["method"], scope["path"]
+            receive = line.reading(receive)
 
         def noted(message: Message) -> Awaitable[None]:  # no coroutine of its own for each chunk
             if message["type"] == "http.response.start":
@@ -187,7 +212,6 @@ def _given_id(headers: Any) -> str:
     return ""
 
 
-Api: TypeAlias = str  # "chat", "text", …
 Stage: TypeAlias = Literal["queued", "loading"]
 
 LATELY = 200  # requests that are over
@@ -242,36 +266,6 @@ class Waits:
         return self._seconds["queued"], self._seconds["loading"]
 
 
-Standing: TypeAlias = Literal["queued", "loading", "prompt", "answering", "done"]
-
-
-class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """A running or finished request. Times are in seconds, `began_at` is Unix time."""
-
-    number: int  # of this server, from 1
-    request: str  # the client's x-request-id, or ours
-    key: str | None  # the label of the key that sent it; None where there are none
-    api: Api
-    model: str  # "" where it named none that exists
-    state: Standing
-    place: int | None  # in the model's line, from 1, while it waits
-    percent: int | None  # of the load it waits for, where the engine reports it
-    began_at: float
-    seconds: float
-    queued_seconds: float
-    load_seconds: float
-    ttft: float | None  # until the first delta; None: there was none yet
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int  # of the drafted ones, those that came
-    tokens_per_second: float | None  # of the answer since its first delta
-    outcome: str | None  # as in `RequestReport`, when done
-    prompt: str | None  # how it ends, where prompts are shown
-
-
 class AnswerUnderWay(Protocol):
     """The model that answers a request, and the usage so far."""
 
@@ -290,6 +284,10 @@ class AnswerUnderWay(Protocol):
         """The last `characters` of what the model reads; None: it isn't shown."""
         ...
 
+    def record(self, recording: Recording) -> None:
+        """See `Recordable`."""
+        ...
+
 
 class Books(msgspec.Struct, frozen=True):
     """Where a server's requests are entered. `notify` is called with each one's report."""
@@ -297,6 +295,7 @@ class Books(msgspec.Struct, frozen=True):
     notify: Callable[[RequestReport], None]
     activity: "Activity"
     limiter: Limiter
+    inspector: Inspector
     tracing: Tracing | None = None
 
 
@@ -328,6 +327,8 @@ class RequestRecord:
         self.access = access
         self._charge: Charge | None = None  # of a key with limits
         self._shows_prompt = shows_prompt
+        self._inspector = books.inspector
+        self._inspection = books.inspector.begin(access.owner, line.id, line)
         self._answer: AnswerUnderWay | None = None
         self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
@@ -354,6 +355,8 @@ class RequestRecord:
         """
         outcome, is_fault = None, False  # cancelled: the client has left
         self._number = self._activity.began(self)
+        if self._inspection is not None:
+            self._inspector.enter(self._number, self._inspection)
         try:
             if self.access.limits != UNLIMITED:
                 self._charge = self._begun_charge(wanted)
@@ -362,6 +365,7 @@ class RequestRecord:
             outcome = "ok"
         except GatewayError as error:
             outcome, is_fault = error.code or error.type, _is_fault(error)
+            self._note_error(error)
             raise
         except Exception:
             outcome, is_fault = "internal_error", True
@@ -369,6 +373,10 @@ class RequestRecord:
         finally:
             gone = "send_timeout" if was_cut_off() else "left"
             self._close(outcome or gone, is_fault=is_fault)
+
+    def _note_error(self, error: GatewayError) -> None:
+        if self._inspection is not None:
+            self._inspection.error = error
 
     def _begun_charge(self, wanted: object) -> Charge:
         access, expected = self.access, expected_tokens(wanted)
@@ -422,6 +430,9 @@ class RequestRecord:
         self._model = answer.model
         if self._shows_prompt:
             self._prompt = answer.prompt_ending(SHOWN)
+        if self._inspection is not None:
+            self._inspection.answered = perf_counter() - self._began
+            answer.record(self._inspection.recording)
         self._activity.moved(self._number)
         prompt = answer.usage().prompt_tokens
         log.debug("request begins", request=self.request, model=answer.model, prompt_tokens=prompt)
@@ -463,6 +474,7 @@ class RequestRecord:
         )
         self._report = report
         self._activity.ended(self._number)
+        self._inspector.end(self._number, self.standing(), report.usage)
         self._log(report)
         self._notify(report)
         if self._trace is not None:
@@ -567,6 +579,11 @@ class Activity:
         for record in reversed(self._running.values()):
             yield record.access.owner, record.standing()
         yield from reversed(self._lately)
+
+    def running(self, number: int) -> RequestStanding | None:
+        """Of that request; None where it is over."""
+        record = self._running.get(number)
+        return None if record is None else record.standing()
 
     def take_moved(self, *, running: bool) -> list[tuple[str, RequestStanding]]:
         """What has changed since the last call, in the order it began; `running`: and all that

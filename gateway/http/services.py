@@ -36,6 +36,7 @@ from gateway.http.detached import (
 )
 from gateway.http.feed import Feed
 from gateway.http.gauges import GaugeHistory, GaugeSampler
+from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import (
     Activity,
@@ -94,6 +95,7 @@ class Services(msgspec.Struct, frozen=True):
     streams: DetachedAnswers[DetachedAnswer]
     polled: PolledAnswers
     activity: Activity
+    inspector: Inspector
     feed: Feed
     sampler: GaugeSampler
     history: GaugeHistory
@@ -238,7 +240,7 @@ class Services(msgspec.Struct, frozen=True):
         line.asks_for(model)
         line.sent_by(access)
         return RequestRecord(
-            Books(self._answered, self.activity, self.limiter, self.tracing),
+            Books(self._answered, self.activity, self.limiter, self.inspector, self.tracing),
             api=api,
             model=name,
             line=line,

@@ -1,5 +1,6 @@
 """What a server with two cards and many models might report, shaped as in docs/console-api.md."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ ME: dict[str, Any] = {
     "default_model": "qwen3-8b",
     "apis": ["openai", "anthropic", "ollama", "responses", "tabby", "llamaserver"],
     "log_prompts": False,
+    "inspector": True,
     "downloads": True,
     "uploads": True,
     "deletion": False,
@@ -136,6 +138,79 @@ def request(number: int, state: str = "done", **more: object) -> dict[str, Any]:
         "prompt": None,
         **more,
     }
+
+
+RAW = (
+    "<think>Where is Bern?\n</think>\n\nLet me look."
+    "<tool_call>\nweather({'city': 'Bern'})</tool_call>"
+)
+
+
+def inspection(number: int = 29, **more: object) -> dict[str, Any]:
+    """One request as it went through: reasoning, content and a call."""
+    texts = ["<think>", "Where is Bern?", "\n</think>\n\n", "Let me look.", "<tool_call>\n",
+             "weather", "({'city': '", "Bern", "'})</tool_call>"]  # fmt: skip
+    whose = [None, 0, None, 1, None, 2, None, 2, None]
+    ends = [sum(map(len, texts[: index + 1])) for index in range(len(texts))]
+    spans = [
+        {"from": end - len(text), "to": end, "part": part}
+        for text, end, part in zip(texts, ends, whose, strict=True)
+    ]
+    prompt = ["<|im_start|>", "user", "\n", "What", " is", " the", " weather", " in", " Bern", "?",
+              "<|im_end|>", "\n", "<|im_start|>", "assistant", "\n"]  # fmt: skip
+    asked = {
+        "model": "qwen3-8b",
+        "messages": [{"role": "user", "content": "What is the weather in Bern?"}],
+        "stream": True,
+        "odd": 1,
+    }
+    return {
+        "request": request(number),
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "body": json.dumps(asked),
+        "body_bytes": 128,
+        "body_cut": False,
+        "stages": [
+            {"name": "queue", "from": 0.0, "to": 0.2}, {"name": "load", "from": 0.2, "to": 0.9},
+            {"name": "prepare", "from": 0.9, "to": 0.91},
+            {"name": "prompt", "from": 0.91, "to": 1.3},
+            {"name": "answer", "from": 1.3, "to": 2.9},
+        ],
+        "backend": "llamacpp",
+        "split": {"format": "qwen3", "why": "the template has <tool_call>"},
+        "sampling": {"temperature": 0.7, "top_p": 0.95},
+        "max_tokens": None,
+        "unapplied": [
+            {"name": "odd", "reason": "this API has no such field", "partly": False},
+            {"name": "response_format", "reason": "uniqueItems is not enforced", "partly": True},
+        ],
+        "control": ["<|im_start|>", "<|im_end|>", "<think>", "</think>"],
+        "prompts": [
+            {"text": "".join(prompt), "tokens": list(range(100, 115)), "pieces": prompt,
+             "images": 0}
+        ],
+        "answers": [
+            {
+                "prompt": 0,
+                "raw": RAW,
+                "pieces": [[text, [200 + index]] for index, text in enumerate(texts)],
+                "spans": spans,
+                "parts": [
+                    {"kind": "reasoning", "text": "Where is Bern?", "name": None, "id": None,
+                     "whole": True},
+                    {"kind": "content", "text": "Let me look.", "name": None, "id": None,
+                     "whole": True},
+                    {"kind": "call", "text": '{"city": "Bern"}', "name": "weather", "id": "c1",
+                     "whole": True},
+                ],
+                "finish": "tool_calls", "cause": "end_token", "stop": None, "end_token": 2,
+                "warning": None, "cut": False,
+            }
+        ],
+        "error": None,
+        **more,
+    }  # fmt: skip
 
 
 def some_requests() -> list[dict[str, Any]]:

@@ -55,6 +55,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
                    "hits": {"memory": 4, "disk": 0}, "tokens": {"memory": 31_874, "disk": 0},
                    "seconds": 35.7, "taken": 5},
     },
+    ("GET", "/v1/admin/requests/29"): reports.inspection(),
     ("GET", "/v1/usage"): {"object": "usage", "data": reports.usage_rows()},
     ("POST", "/v1/admin/settings/check"): {"ok": True, "error": None, "line": None, "option": None},
     ("POST", "/v1/admin/reload"): {
@@ -94,6 +95,7 @@ PAGES = {
     "activity": "Activity",
     "activity/charts": "Activity",
     "activity/log": "Activity",
+    "activity/requests/29": "Activity",
     "connect": "Connect",
     "settings": "Settings",
     "settings/file": "Settings",
@@ -149,7 +151,6 @@ DIALOGS = {
     "add": ("models", ["Add a model"]),
     "load": ("models", ["Actions for mistral-small-24b", "Load with options…"]),
     "duplicate": ("models", ["Actions for mistral-small-24b", "Duplicate…"]),
-    "request": ("activity", ["Request 30: answers"]),
     "reload": ("settings", ["Reload…"]),
 }
 

@@ -34,9 +34,10 @@ from gateway.http.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.openapi import Described, Routes
 from gateway.http.publishing import model_updates
-from gateway.http.request_record import RequestStanding, audit
+from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
+from gateway.http.standing import RequestStanding
 from gateway.hub import DownloadState
 from gateway.logs import Level, LogLine
 from gateway.reloading import Explained, ReloadReport
@@ -55,6 +56,7 @@ class MeWire(msgspec.Struct, frozen=True, kw_only=True):
     default_model: str | None
     apis: Sequence[str]
     log_prompts: bool
+    inspector: bool
     downloads: bool  # whether there is a folder for them
     uploads: bool
     deletion: bool
@@ -92,6 +94,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         default_model=_default(services, access),
         apis=_enabled_apis(config),
         log_prompts=config.log.prompts,
+        inspector=config.inspector.enabled,
         downloads=folder,
         uploads=folder,
         deletion=config.hub.deletion,

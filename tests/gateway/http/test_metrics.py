@@ -12,11 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from config.settings import KeyConfig, LlamaServerConfig
+from config.settings import InspectorConfig, KeyConfig, LlamaServerConfig
 from config.upstreams import UpstreamConfig
 from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
+from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import (
     GAPS,
@@ -170,7 +171,7 @@ async def test_an_account_is_reported_once_whatever_happens() -> None:
 
     def answer(error: BaseException | None) -> None:
         record = RequestRecord(
-            Books(reports.append, Activity(), Limiter()),
+            Books(reports.append, Activity(), Limiter(), Inspector(InspectorConfig())),
             api="chat",
             model="a",
             line=RequestLine("r"),

@@ -1,0 +1,336 @@
+"""What an inspector is shown of one request: its prompts, what the engine wrote, and what was made
+of it, noted where it passes.
+
+A note is a reference: a piece of the engine's and its events go into two lists, and every `FOLD`
+pieces become one text, so that a long answer is no crowd of small objects. What is noted is
+bounded; behind the bound nothing is, and `is_cut` says so. It knows neither who asked nor how long
+it took.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from sys import getsizeof
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from backends.protocol import Ended, Piece
+from backends.samplers import Sampling
+from gateway.events import (
+    ArgumentsGrown,
+    Content,
+    Event,
+    Finished,
+    Reasoning,
+    ToolClosed,
+    ToolOpened,
+)
+from gateway.request import Unapplied
+
+FOLD = 256  # pieces that wait to become one text
+MOST_PIECES = 32_768  # of a choice
+MOST_TEXT = 1 << 20  # characters of a choice
+WAITING, PART = 512, 256  # about the bytes of a piece that waits, and of a part
+TOKEN = 36  # bytes of a token in a prompt: its number, and its place in the tuple
+
+NO_PIECE = Piece("")
+Place: TypeAlias = tuple[int, int]  # of characters of the raw text: the first, and behind the last
+PartKind: TypeAlias = Literal["reasoning", "content", "call"]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of an answer as its client got it: reasoning, content, or a call's arguments."""
+
+    kind: PartKind
+    text: str
+    name: str = ""  # of the call's tool
+    id: str = ""  # of the call
+    is_whole: bool = True  # False: a call that was never closed
+    known_at: int = 0  # so much of the raw text was written when it was known to begin
+    first: int = 0  # characters of it that were known then
+
+
+class Span(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
+    """Characters of the raw text, and what they became: some of `part`, or a marker (None)."""
+
+    begin: int
+    end: int
+    part: int | None
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one choice. `raw`: all that the engine wrote, markers too; its pieces have
+    `lengths` characters and `counts` of `tokens` each. None: another server split it.
+    """
+
+    prompt: int  # which of the request's prompts it answers
+    raw: str | None
+    lengths: Sequence[int]
+    counts: Sequence[int]
+    tokens: Sequence[int]
+    parts: Sequence[Part]
+    finished: Finished | None
+    ended: Ended | None
+    is_cut: bool
+
+
+class RecordedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt as the engine read it. `text`: what the template made; "" for a raw prompt."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    images: int = 0
+
+
+class Split(msgspec.Struct, frozen=True):
+    """The family of formats by whose rules an answer is split, and why it was taken."""
+
+    format: str
+    why: str
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What all choices of an answer share."""
+
+    backend: str = ""
+    sampling: Sampling | None = None
+    max_tokens: int | None = None
+    split: Split | None = None
+    unapplied: Sequence[Unapplied] = ()
+
+
+class _OpenPart:
+    """A part that may grow."""
+
+    def __init__(self, kind: PartKind, known_at: int, opened: ToolOpened | None = None) -> None:
+        self.kind = kind
+        self.known_at = known_at
+        self.opened = opened
+        self.texts: list[str] = []
+        self.is_whole = opened is None
+
+    def seen(self) -> Part:
+        return Part(
+            kind=self.kind,
+            text="".join(self.texts),
+            name=self.opened.name if self.opened else "",
+            id=self.opened.id if self.opened else "",
+            is_whole=self.is_whole,
+            known_at=self.known_at,
+            first=len(self.texts[0]) if self.texts else 0,
+        )
+
+
+class RecordedChoice:
+    """One choice. `has_raw`: its pieces come from an engine, and not split from elsewhere."""
+
+    def __init__(self, prompt: int = 0, *, has_raw: bool = True) -> None:
+        self._prompt = prompt
+        self._has_raw = has_raw
+        self._pieces: list[Piece] = []  # that wait to be folded, and the events of each
+        self._events: list[Sequence[Event]] = []
+        self._raw: list[str] = []
+        self._written = self._said = 0  # characters, raw and as parts
+        self._folded = 0  # pieces
+        self._lengths, self._counts, self._tokens = array("I"), array("I"), array("I")
+        self._parts: list[_OpenPart] = []
+        self._calls: dict[int, _OpenPart] = {}
+        self._finished: Finished | None = None
+        self._ended: Ended | None = None
+        self.is_cut = False
+
+    def add(self, piece: Piece, events: Sequence[Event]) -> None:
+        """A piece, and what it became. The hot path: two entries in lists."""
+        if self.is_cut:
+            return
+        self._pieces.append(piece)
+        self._events.append(events)
+        if len(self._pieces) >= FOLD:
+            self._fold()
+
+    def more(self, events: Sequence[Event]) -> None:
+        """Events that no piece of an engine here belongs to."""
+        self.add(NO_PIECE, events)
+
+    def end(self, ended: Ended, events: Sequence[Event]) -> None:
+        """The engine's end, and the last events."""
+        self._ended = ended
+        self.add(NO_PIECE, events)
+        if self.is_cut and events and isinstance(events[-1], Finished):
+            self._finished = events[-1]
+
+    @property
+    def size(self) -> int:
+        """About so many bytes are held."""
+        arrays = (self._lengths, self._counts, self._tokens)
+        texts = sum(map(getsizeof, self._raw))
+        waiting = WAITING * len(self._pieces) + PART * len(self._parts)
+        return texts + self._said + waiting + sum(map(getsizeof, arrays))
+
+    def seen(self) -> Written:
+        """All of it until now."""
+        self._fold()
+        return Written(
+            prompt=self._prompt,
+            raw="".join(self._raw) if self._has_raw else None,
+            lengths=self._lengths[:],
+            counts=self._counts[:],
+            tokens=self._tokens[:],
+            parts=tuple(part.seen() for part in self._parts),
+            finished=self._finished,
+            ended=self._ended,
+            is_cut=self.is_cut,
+        )
+
+    def _fold(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        noted, self._events = self._events, []
+        written = self._written
+        for piece, events in zip(pieces, noted, strict=True):
+            written += len(piece.text)
+            for event in events:
+                self._take(event, written)
+        self._written = written
+        if self._has_raw:
+            self._raw.append("".join([piece.text for piece in pieces]))
+            self._lengths.extend([len(piece.text) for piece in pieces])
+            self._counts.extend([len(piece.tokens) for piece in pieces])
+            self._tokens.extend([token for piece in pieces for token in piece.tokens])
+        self._folded += len(pieces)
+        self.is_cut = self._said > MOST_TEXT or self._folded >= MOST_PIECES
+
+    def _take(self, event: Event, written: int) -> None:
+        match event:
+            case Reasoning(text):
+                self._grow("reasoning", text, written)
+            case Content(text):
+                self._grow("content", text, written)
+            case ToolOpened(index=index):
+                self._calls[index] = part = _OpenPart("call", written, event)
+                self._parts.append(part)
+            case ArgumentsGrown(index, fragment):
+                if index in self._calls:
+                    self._calls[index].texts.append(fragment)
+                    self._said += len(fragment)
+            case ToolClosed(index):
+                if index in self._calls:
+                    self._calls[index].is_whole = True
+            case Finished():
+                self._finished = event
+
+    def _grow(self, kind: PartKind, text: str, written: int) -> None:
+        if not self._parts or self._parts[-1].kind != kind:
+            self._parts.append(_OpenPart(kind, written))
+        self._parts[-1].texts.append(text)
+        self._said += len(text)
+
+
+def spans(written: Written) -> list[Span]:
+    """The raw text from its beginning to its end, by what became of it. A part is looked for where
+    it was known to begin; text that was changed on its way is a marker's.
+    """
+    raw, found, place = written.raw or "", list[Span](), 0
+    for number, part in enumerate(written.parts):
+        places = _of_call(raw, place, part) if part.kind == "call" else _of_text(raw, place, part)
+        for begin, end in places:
+            if begin > place:
+                found.append(Span(place, begin, None))
+            found.append(Span(begin, end, number))
+            place = end
+    if place < len(raw):
+        found.append(Span(place, len(raw), None))
+    return found
+
+
+def _of_text(raw: str, place: int, part: Part) -> Iterator[Place]:
+    begin = raw.rfind(part.text[: part.first], place, part.known_at) if part.first else -1
+    if begin < 0:
+        begin = raw.find(part.text, place)
+    if begin >= 0:
+        yield begin, begin + _alike(raw, begin, part.text)
+
+
+def _alike(raw: str, begin: int, text: str) -> int:
+    """How many characters of `text` stand in `raw` from `begin` on."""
+    if raw.startswith(text, begin):
+        return len(text)
+    pairs = enumerate(zip(raw[begin:], text, strict=False))
+    changed = (place for place, (one, other) in pairs if one != other)
+    return next(changed, min(len(raw) - begin, len(text)))
+
+
+def _of_call(raw: str, place: int, part: Part) -> Iterator[Place]:
+    """Its name and its arguments: as they were written, spaces aside, or value by value."""
+    begin = raw.rfind(part.name, place, part.known_at) if part.name else -1
+    if begin >= 0:
+        place = begin + len(part.name)
+        yield begin, place
+    if (whole := _spaced(raw, place, part.text)) is not None:
+        yield whole
+        return
+    for value in _values(part.text):
+        if (begin := raw.find(value, place)) >= 0:
+            place = begin + len(value)
+            yield begin, place
+
+
+def _spaced(raw: str, place: int, text: str) -> Place | None:
+    """Where `text` stands, whatever spaces are in both. It is tried where it may begin first."""
+    wanted = "".join(text.split())
+    if not wanted or (begin := raw.find(wanted[0], place)) < 0:
+        return None
+    end = begin
+    for character in wanted:
+        while end < len(raw) and raw[end].isspace():
+            end += 1
+        if end >= len(raw) or raw[end] != character:
+            return None
+        end += 1
+    return begin, end
+
+
+def _values(text: str) -> Iterator[str]:
+    """The values of an object of arguments, those without texts in them aside."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, Any]).values()
+    except msgspec.DecodeError:  # it was never closed
+        return
+    for value in values:
+        if isinstance(value, str) and value:
+            yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
+
+
+class Recording:
+    """One request's: every answer that it took, one after the other, each with its choices."""
+
+    def __init__(self) -> None:
+        self.prompts: list[RecordedPrompt] = []
+        self.choices: list[RecordedChoice] = []
+        self.terms = Terms()  # of the newest answer
+
+    def answer(self, terms: Terms, prompts: Sequence[RecordedPrompt]) -> int:
+        """An answer begins; the number of its first prompt."""
+        self.terms = terms
+        self.prompts += prompts
+        return len(self.prompts) - len(prompts)
+
+    def choice(self, prompt: int, *, has_raw: bool = True) -> RecordedChoice:
+        """A further one, which answers prompt number `prompt`."""
+        self.choices.append(RecordedChoice(prompt, has_raw=has_raw))
+        return self.choices[-1]
+
+    @property
+    def size(self) -> int:
+        """About so many bytes are held."""
+        prompts = sum(getsizeof(one.text) + TOKEN * len(one.tokens) for one in self.prompts)
+        return prompts + sum(choice.size for choice in self.choices)
+
+
+class Recordable(Protocol):
+    """An answer that can be noted."""
+
+    def record(self, recording: Recording) -> None:
+        """From now on; before the first delta."""
+        ...

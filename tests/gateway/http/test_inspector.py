@@ -1,0 +1,103 @@
+"""The store of the last requests: bounded in number and bytes, and each key's own."""
+
+import pytest
+
+from backends.protocol import Piece
+from config.settings import InspectorConfig
+from gateway.access import ADMIN, Access
+from gateway.errors import NotFound
+from gateway.events import Content
+from gateway.http.inspector import MOST_BODY, Inspector, KeptBody
+from gateway.http.request_record import RequestLine
+from gateway.http.standing import RequestStanding
+
+ONE, TWO = Access(owner="one"), Access(owner="two")
+STANDING = RequestStanding(
+    number=1, request="", key=None, api="chat", model="m", state="done", place=None, percent=None,
+    began_at=0.0, seconds=1.0, queued_seconds=0.0, load_seconds=0.0, ttft=None, prompt_tokens=0,
+    cached_tokens=0, completion_tokens=0, reasoning_tokens=0, drafted_tokens=0, accepted_tokens=0,
+    tokens_per_second=None, outcome="ok", prompt=None,
+)  # fmt: skip
+
+
+def enter(inspector: Inspector, number: int, owner: str, text: str = "", name: str = "") -> None:
+    inspection = inspector.begin(owner, name or f"r{number}", RequestLine("x"))
+    assert inspection is not None
+    inspection.recording.choice(0).add(Piece(text, (1,)), [Content(text)])
+    inspection.recording.choices[0].seen()
+    inspector.enter(number, inspection)
+    inspector.end(number, STANDING, None)
+
+
+def kept(inspector: Inspector, numbers: range, access: Access) -> list[int]:
+    found = []
+    for number in numbers:
+        try:
+            found.append(inspector.find(str(number), access)[0])
+        except NotFound:
+            continue
+    return found
+
+
+def test_each_key_keeps_its_last() -> None:
+    inspector = Inspector(InspectorConfig(requests=2))
+    for number in range(1, 4):
+        enter(inspector, number, "one")
+    enter(inspector, 4, "two")
+    assert kept(inspector, range(1, 5), ONE) == [2, 3]
+    assert kept(inspector, range(1, 5), TWO) == [4]
+    assert kept(inspector, range(1, 5), ADMIN) == [2, 3, 4]
+
+
+def test_who_holds_most_loses_its_oldest() -> None:
+    inspector = Inspector(InspectorConfig(memory=40_000))
+    enter(inspector, 1, "two", "a" * 1_000)
+    for number in range(2, 6):
+        enter(inspector, number, "one", "a" * 5_000)
+    assert kept(inspector, range(1, 6), TWO) == [1]
+    assert kept(inspector, range(1, 6), ONE) == [3, 4, 5]
+
+
+def test_without_oversight_an_administrator_sees_its_own_alone() -> None:
+    inspector = Inspector(InspectorConfig(oversight=False))
+    enter(inspector, 1, "one")
+    assert kept(inspector, range(2), ADMIN) == []
+    assert kept(inspector, range(2), ONE) == [1]
+
+
+def test_a_request_is_found_by_the_newest_of_its_name() -> None:
+    inspector = Inspector(InspectorConfig())
+    enter(inspector, 1, "one", name="mine")
+    enter(inspector, 2, "one", name="mine")
+    enter(inspector, 3, "two", name="mine")
+    assert inspector.find("mine", ONE)[0] == 2
+    enter(inspector, 4, "one", name="3")  # a name like another's number
+    assert inspector.find("3", ONE)[0] == 4
+
+
+def test_turned_off_it_forgets_all_at_once() -> None:
+    inspector = Inspector(InspectorConfig())
+    enter(inspector, 1, "one")
+    running = inspector.begin("one", "r", RequestLine("x"))
+    assert running is not None
+    inspector.enter(2, running)
+    inspector.apply(InspectorConfig(enabled=False))
+    inspector.end(2, STANDING, None)
+    assert kept(inspector, range(3), ADMIN) == []
+    assert inspector.begin("one", "r", RequestLine("x")) is None
+
+
+def test_of_a_long_body_the_beginning_is_kept() -> None:
+    body = KeptBody()
+    for _ in range(3):
+        body.add(b"a" * MOST_BODY)
+    assert (body.size, body.kept, body.is_cut) == (3 * MOST_BODY, MOST_BODY, True)
+    assert body.read() == b"a" * MOST_BODY
+
+
+@pytest.mark.parametrize("name", ["", "1" * 30, "٣", "no"])
+def test_what_is_no_request_is_not_found(name: str) -> None:
+    inspector = Inspector(InspectorConfig())
+    enter(inspector, 1, "one")
+    with pytest.raises(NotFound):
+        inspector.find(name, ONE)
