@@ -178,6 +178,7 @@ async def test_an_answer_is_seen_while_it_runs(tmp_path: Path) -> None:
             body = {"model": "scripted", "messages": LONG, "stream": True}
             tasks.start_soon(asked, running, body, "runs")
             path = "/v1/admin/requests/runs"
+            seen: dict[str, Any] = {}
             with anyio.fail_after(HANG):
                 while True:
                     answer = await running.client.get(path, headers=ONE)
