@@ -7,10 +7,13 @@
 import { Marked } from "../vendor/marked.js";
 import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 import DOMPurify from "../vendor/purify.js";
+import { stored } from "../core/browser.js";
+import { saveAs } from "../core/server.js";
 import { copyText } from "../ui/parts.js";
 
 const SHARE = 6; // at most a sixth of the time goes into drawing one answer
 const LONGEST_COLOURED = 30000; // characters of a block of code
+const LONGEST_LIVE = 12000; // the same, of one that is being written: it is coloured anew each time it is drawn
 const MOST_SIGNS = 600; // of one paragraph that may open something: each is looked for an end of
 const LONGEST_PIECE = 4000; // characters that are laid out together where they are shown as they stand
 const DEEPEST = 30; // quotes and lists within each other
@@ -170,6 +173,7 @@ export class MarkdownWriter {
     const last = isWhole ? tokens.length : tokens.findLastIndex((token) => token.type !== "space");
     for (const token of tokens.slice(0, Math.max(0, last))) this.settle(token.raw, token.type === "space" ? [] : [elements(withLinks([token], tokens.links))]);
     this.tail.append(elements(withLinks(tokens.slice(Math.max(0, last)), tokens.links)));
+    for (const code of this.tail.querySelectorAll(".snippet code")) colourLive(code);
   }
 
   /** A block that stays. */
@@ -189,25 +193,46 @@ function withLinks(tokens, links) {
   return tokens;
 }
 
-/** A block of code that is complete: its colours, and a button to copy it. */
+const wraps = stored("chat.wrap", false); // long lines of code; as it was chosen last
+
+/** A block of code that is complete: its colours, and buttons to wrap, download and copy it. */
 function finish(snippet) {
-  const code = snippet.querySelector("code");
-  const button = document.createElement("button");
-  button.className = "button quiet small";
-  button.textContent = "Copy";
-  button.addEventListener("click", async () => {
+  const code = snippet.querySelector("code"), pre = snippet.querySelector("pre");
+  const wrap = button("Wrap", () => {
+    wraps.value = pre.classList.toggle("wraps");
+    wrap.setAttribute("aria-pressed", wraps.value);
+  });
+  wrap.setAttribute("aria-pressed", pre.classList.toggle("wraps", wraps.value));
+  const download = button("Download", () => saveAs(`code.${ending(code)}`, `${code.textContent}\n`, "text/plain"));
+  const copy = button("Copy", async () => {
     try {
       await copyText(code.textContent);
-      button.textContent = "Copied";
-    } catch { button.textContent = "Not copied"; }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      copy.textContent = "Copied";
+    } catch { copy.textContent = "Not copied"; }
+    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   });
-  snippet.querySelector(".snippet-head").append(button);
+  snippet.querySelector(".snippet-head").append(wrap, download, copy);
   if (LANGUAGE.test(code.className) && code.textContent.length <= LONGEST_COLOURED) seen.observe(snippet);
 }
 
+function button(text, act) {
+  const it = document.createElement("button");
+  it.className = "button quiet small";
+  it.textContent = text;
+  it.addEventListener("click", act);
+  return it;
+}
+
 const LANGUAGE = /language-([\w+#-]+)/;
-let highlighting = null;
+const ENDINGS = { python: "py", javascript: "js", typescript: "ts", bash: "sh", shell: "sh", rust: "rs", markdown: "md", csharp: "cs", kotlin: "kt", ruby: "rb", perl: "pl", "c++": "cpp", haskell: "hs", text: "txt", plaintext: "txt" };
+
+/** Of a file's name, for a block's language. */
+function ending(code) {
+  const name = LANGUAGE.exec(code.className)?.[1].toLowerCase() ?? "txt";
+  return ENDINGS[name] ?? (/^[a-z\d]{1,6}$/.test(name) ? name : "txt");
+}
+
+let highlighting = null, highlighter = null;
 
 /** Code is coloured, and a formula set, when it is about to be looked at: an answer may have thousands of them. */
 const seen = new IntersectionObserver((entries) => {
@@ -219,13 +244,29 @@ const seen = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "600px" });
 
-/** Colours come later and change no letter: the highlighter is fetched when the first code is there. */
+/** The highlighter is fetched when the first code is there; where that fails, again with the next. */
+async function highlight() {
+  highlighting ??= import("../vendor/highlight.js").then((module) => { highlighter = module.default; });
+  await highlighting.catch(() => { highlighting = null; });
+}
+
+/** Colours come later and change no letter. */
 async function colour(code) {
+  await highlight();
+  paint(code);
+}
+
+/** Of code that is still written, as soon as the highlighter is there. What that takes is a part of drawing. */
+function colourLive(code) {
+  if (!LANGUAGE.test(code.className) || code.textContent.length > LONGEST_LIVE) return;
+  if (highlighter) paint(code);
+  else highlight();
+}
+
+function paint(code) {
   const [, name] = LANGUAGE.exec(code.className);
-  highlighting ??= import("../vendor/highlight.js").then((module) => module.default);
-  const hljs = await highlighting.catch(() => { highlighting = null; }); // it is asked for again with the next code
-  if (!hljs?.getLanguage(name)) return;
-  const marks = hljs.highlight(code.textContent, { language: name, ignoreIllegals: true }).value;
+  if (!highlighter?.getLanguage(name)) return;
+  const marks = highlighter.highlight(code.textContent, { language: name, ignoreIllegals: true }).value;
   const clean = DOMPurify.sanitize(marks, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true });
   code.replaceChildren(clean);
 }

@@ -99,6 +99,7 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
   const stream = streams.value.get(chosen(it).id);
   const version = stream ? stream.version.value : chosen(it);
   const [isEditing, setEditing] = useState(false);
+  const [isRaw, setRaw] = useState(false);
   const isWriting = Boolean(stream);
   const model = version.model ?? it.model;
   const isMixed = it.versions.some((one) => (one.model ?? it.model) !== model);
@@ -108,18 +109,19 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
     ${isEditing ? html`<${Editor} text=${version.content} onClose=${() => setEditing(false)}
         onSave=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); }}
         onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
-      : html`<${Text} turn=${turn} lane=${lane} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} model=${model} />`}
+      : html`<${Text} turn=${turn} lane=${lane} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} isRaw=${isRaw} model=${model} />`}
     ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} isWriting=${isWriting} />`)}
     ${version.error && html`<${Notice} kind="bad" icon="alert">${version.error}</${Notice}>`}
     ${!isWriting && ENDINGS[version.finish] && html`<p class="ending">${ENDINGS[version.finish]}</p>`}
     ${version.notes.map((note) => html`<p class="ending" key=${note}>${note}</p>`)}
     ${isWriting ? html`<div class="answer-foot"><${Speed} version=${version} /></div>`
-      : html`<${Foot} turn=${turn} lane=${lane} version=${version} model=${model} isLast=${isLast} onEdit=${() => setEditing(true)} />`}
+      : html`<${Foot} turn=${turn} lane=${lane} version=${version} model=${model} isLast=${isLast} onEdit=${() => setEditing(true)} isRaw=${isRaw} onRaw=${() => setRaw(!isRaw)} />`}
   </article>`;
 }
 
-function Text({ turn, lane, version, isWriting, showProbabilities, model }) {
+function Text({ turn, lane, version, isWriting, showProbabilities, isRaw, model }) {
   if (showProbabilities && version.probabilities.length) return html`<${Probabilities} list=${version.probabilities} />`;
+  if (version.content && isRaw) return html`<p class="as-written" tabindex="0" aria-label="The answer as it was written">${version.content}</p>`;
   if (version.content) return html`<${Markdown} text=${version.content} isWhole=${!isWriting} />`;
   if (!isWriting || version.reasoning || version.toolCalls.length) return null;
   return html`<${Waiting} turn=${turn} lane=${lane} model=${model} version=${version} />`;
@@ -160,7 +162,7 @@ function focusOnce(element) {
   if (element && !element.dataset.met) { element.dataset.met = "1"; element.focus(); }
 }
 
-function Foot({ turn, lane, version, model, isLast, onEdit }) {
+function Foot({ turn, lane, version, model, isLast, onEdit, isRaw, onRaw }) {
   const [isSent, setSent] = useState(false);
   const { versions, chosen: index } = turn.lanes[lane];
   const isOff = isBusy.value;
@@ -172,6 +174,7 @@ function Foot({ turn, lane, version, model, isLast, onEdit }) {
       ${isLast && version.content && html`<${Tool} icon="play" text="Continue" act=${() => goOn(turn.id, lane)} disabled=${isOff} />`}
       <${Tool} icon="edit" text="Edit" act=${onEdit} disabled=${isOff} />
       <${Copy} text=${version.content} />
+      <${Tool} icon="written" text="Show as written" act=${onRaw} pressed=${isRaw} />
       <${Tool} icon="fork" text="Fork from here" act=${() => fork(turn.id)} disabled=${isOff} />
       ${version.sent && html`<${Tool} icon="code" text="What was sent" act=${() => setSent(true)} />`}
     </div>
@@ -180,8 +183,8 @@ function Foot({ turn, lane, version, model, isLast, onEdit }) {
   </div>`;
 }
 
-function Tool({ icon, text, act, disabled = false }) {
-  return html`<button class="button quiet small icon" title=${text} aria-label=${text} disabled=${disabled} onClick=${act}><${Icon} name=${icon} size="14" /></button>`;
+function Tool({ icon, text, act, disabled = false, pressed = null }) {
+  return html`<button class="button quiet small icon" title=${text} aria-label=${text} aria-pressed=${pressed} disabled=${disabled} onClick=${act}><${Icon} name=${icon} size="14" /></button>`;
 }
 
 /** What the answer took: speed, time, tokens, and what its model holds in memory. */
