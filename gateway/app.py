@@ -47,7 +47,9 @@ from gateway.http.request_record import ID_HEADER, Activity, RequestLog
 from gateway.http.routes import admin, console, console_models, enabled_apis, kept, openai
 from gateway.http.routes import inspector as inspector_routes
 from gateway.http.services import Services, given
+from gateway.http.sockets import Sockets
 from gateway.http.tracing import Tracing, tracing_of
+from gateway.http.upgrades import Upgrades, refusing
 from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.joining import Announcements
 from gateway.limits import Limiter
@@ -99,6 +101,7 @@ def build(
     services = _services(
         config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
     )
+    registry.watchers.tell_end(services.sockets.drain)
     metrics.watch(registry.statuses)
     metrics.watch_server(
         lambda: registry.survey.ledger(),  # noqa: PLW0108 - there is none before it runs
@@ -107,11 +110,13 @@ def build(
         lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger
     )
     routers = [_router(api, services) for api in apis]
+    talks = [socket for api in apis for socket in api.sockets]
     front = [route for api in apis for route in api.front]  # they say themselves whose they are
     app = Litestar(
         route_handlers=[
             *(page_routes(page_files(page)) if config.console.enabled else ()),
             *front,
+            *talks,
             *routers,
             *document_routes(
                 apis, [*routers, Router("/", route_handlers=front)], version("roundhouse")
@@ -121,6 +126,7 @@ def build(
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
         middleware=[
+            refusing(services.refusals.note),
             counting_hops(registry.server),  # changes the headers, so it is before who reads them
             guarded(guard, services.authenticator),
             holding(
@@ -138,7 +144,7 @@ def build(
     require_declared(app)
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
     app.asgi_handler = RequestLog(
-        app.asgi_handler, services.authenticator, services.inspector, metrics.requested
+        Upgrades(app.asgi_handler), services.authenticator, services.inspector, metrics.requested
     )
     return app
 
@@ -218,6 +224,7 @@ def _services(
         history=GaugeHistory(),
         catalog=catalog,
         lines=lines,
+        sockets=Sockets(lambda: reloader.config.server.max_sockets),
         made_models=Presets(),
         downloads=Downloads(),
         uploads=Uploads(hub_room, catalog),

@@ -3,7 +3,8 @@
     GatewayError
     ├── InvalidRequest            400 invalid_request_error
     │   ├── ContextLengthExceeded 400 … code context_length_exceeded
-    │   └── ThreadNotHeld         400 … code thread_unsupported_request
+    │   ├── ThreadNotHeld         400 … code thread_unsupported_request
+    │   └── PreviousNotFound      400 … code previous_response_not_found
     ├── InvalidKey                401 authentication_error
     ├── Forbidden                 403 permission_error
     │   └── NotForPages           403 … a web page's request, where there are no keys
@@ -99,6 +100,18 @@ class ThreadNotHeld(InvalidRequest):
     """
 
     code = "thread_unsupported_request"
+
+
+class PreviousNotFound(InvalidRequest):
+    """The response that a request goes on from isn't stored. OpenAI's clients read the code, and
+    send the whole conversation.
+    """
+
+    code = "previous_response_not_found"
+
+    def __init__(self, name: str) -> None:
+        text = f"previous_response_id: Response {name!r:.80} not found."
+        super().__init__(text, param="previous_response_id")
 
 
 class InvalidKey(GatewayError):

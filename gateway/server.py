@@ -26,8 +26,9 @@ import anyio
 import structlog
 import uvicorn
 from litestar import Litestar
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
@@ -39,6 +40,7 @@ from gateway.tasks import companions
 log = structlog.get_logger()
 
 LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
+CLOSING = 2.0  # seconds for a WebSocket's client to answer that it is closed
 TIDYING = 1.0  # seconds to close models and files once no client is left
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -98,12 +100,57 @@ class DirectBody:
         return True
 
 
-class GuardedConnection(HttpToolsProtocol):
-    """uvicorn's, but a client that takes nothing of what waits for it is cut off.
+class UnreadWatch:
+    """A connection whose client takes nothing of what waits for it is cut off.
 
-    Checks only while the write buffer is so full that senders wait, and what is left of an answer
-    when it is complete: a frame that is sent costs nothing.
+    It watches only while the write buffer is so full that senders wait, and what is left when
+    nothing more will come: a frame that is sent costs nothing.
     """
+
+    def __init__(
+        self, seconds: float, timed_out: Callable[[], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`seconds` without progress; `timed_out` is called where it cuts off."""
+        self._loop = loop
+        self._seconds = seconds
+        self._timed_out = timed_out
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, transport: asyncio.Transport, client: str, cut_off: Callable[[], None]) -> None:
+        """Unless it watches already, or nothing waits. `cut_off` is called before the end."""
+        unsent = transport.get_write_buffer_size()
+        if self._timer is None and unsent:
+            check = partial(self._check, transport, client, cut_off, unsent)
+            self._timer = self._loop.call_later(self._seconds, check)
+
+    def end(self) -> None:
+        """The client reads, or has left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(
+        self, transport: asyncio.Transport, client: str, cut_off: Callable[[], None], before: int
+    ) -> None:
+        """While it is watched the buffer only shrinks: as large as before is no progress."""
+        self._timer = None
+        unsent = transport.get_write_buffer_size()
+        if unsent < before:
+            self.begin(transport, client, cut_off)
+            return
+        log.warning(
+            "client disconnected: it doesn't read",
+            client=client,
+            seconds=self._seconds,
+            unsent_bytes=unsent,
+        )
+        cut_off()
+        self._timed_out()
+        transport.abort()
+
+
+class GuardedConnection(HttpToolsProtocol):
+    """uvicorn's, with an `UnreadWatch`."""
 
     def __init__(
         self,
@@ -112,16 +159,12 @@ class GuardedConnection(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        send_timeout: float,
-        timed_out: Callable[[], None],
+        watch: Callable[[asyncio.AbstractEventLoop], UnreadWatch],
     ) -> None:
-        """`send_timeout`: seconds without progress; `timed_out` is called for each client."""
         super().__init__(config, server_state, app_state, _loop)
-        self._send_timeout = send_timeout
-        self._timed_out = timed_out
+        self._unread = watch(self.loop)
         self._answering: RequestResponseCycle | None = None
         self._direct: DirectBody | None = None  # of the same
-        self._timer: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
         """The buffer is full."""
@@ -131,7 +174,7 @@ class GuardedConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """The client has read on."""
         super().resume_writing()
-        self._unwatch()
+        self._unread.end()
 
     def on_response_complete(self) -> None:
         """What the buffer still holds must be read, too; uvicorn would keep it for ever."""
@@ -142,7 +185,7 @@ class GuardedConnection(HttpToolsProtocol):
         """Both requests are notified where a second was pipelined: uvicorn notifies the newest
         alone.
         """
-        self._unwatch()
+        self._unread.end()
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
@@ -155,36 +198,64 @@ class GuardedConnection(HttpToolsProtocol):
         self._answering = cycle
         cycle.scope["state"][DIRECT] = self._direct = DirectBody(cycle)
         if not self.flow.write_paused:  # the next answer will make the buffer grow
-            self._unwatch()
+            self._unread.end()
         super()._start_asgi_task(cycle, app)
 
     def _watch(self) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        if self._timer is None and unsent:
-            self._timer = self.loop.call_later(self._send_timeout, self._check_progress, unsent)
+        self._unread.begin(self.transport, self.client[0] if self.client else "", self._cut_off)
 
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _check_progress(self, before: int) -> None:
-        """While it is watched the buffer only shrinks: as large as before is no progress."""
-        self._timer = None
-        unsent = self.transport.get_write_buffer_size()
-        if unsent < before:
-            self._watch()
-            return
-        log.warning(
-            "client disconnected: it doesn't read",
-            client=self.client[0] if self.client else "",
-            seconds=self._send_timeout,
-            unsent_bytes=unsent,
-        )
+    def _cut_off(self) -> None:
         if self._answering is not None:
             self._answering.scope["state"][SEND_TIMED_OUT] = True
-        self._timed_out()
-        self.transport.abort()
+
+
+class GuardedSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, with an `UnreadWatch`. When the server stops its route ends it, once
+    what it answers is over: see `Sockets.drain`.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        watch: Callable[[asyncio.AbstractEventLoop], UnreadWatch],
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.close_timeout = CLOSING
+        self._unread = watch(self.loop)
+
+    def pause_writing(self) -> None:
+        """The buffer is full."""
+        super().pause_writing()
+        client = self.client[0] if self.client else ""
+        self._unread.begin(self.transport, client, self._cut_off)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        super().resume_writing()
+        self._unread.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._unread.end()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server stops. Where it is open its route knows."""
+        if self.close_sent or not self.handshake_complete:
+            super().shutdown()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """A refusal is a whole answer; uvicorn would log that the route opened nothing."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True
+
+    def _cut_off(self) -> None:
+        self.scope["state"][SEND_TIMED_OUT] = True
 
 
 class Server(uvicorn.Server):
@@ -206,17 +277,19 @@ class Server(uvicorn.Server):
         """`timed_out` is called for each client that is cut off after `send_timeout`, `hangup` on
         the event loop after SIGHUP, `drain` before the process is ended: what was printed goes out.
         """
-        connection = partial(
-            GuardedConnection, send_timeout=config.send_timeout, timed_out=timed_out
-        )
+        watch = partial(UnreadWatch, config.send_timeout, timed_out)
         super().__init__(
             uvicorn.Config(
                 app,
                 host=config.host,
                 port=config.port,
                 loop="auto",  # uvloop, where there is one
-                http=connection,  # type: ignore[arg-type]  # any callable that makes a protocol
-                ws="none",
+                # any callables that make a protocol
+                http=partial(GuardedConnection, watch=watch),  # type: ignore[arg-type]
+                ws=partial(GuardedSocket, watch=watch),  # type: ignore[arg-type]
+                ws_max_size=config.max_message,
+                ws_ping_timeout=config.send_timeout,
+                ws_per_message_deflate=False,  # texts of a few words, and a zip bomb less
                 log_config=None,
                 access_log=False,
                 server_header=False,

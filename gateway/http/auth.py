@@ -14,7 +14,8 @@ import structlog
 from litestar import Litestar, Request
 from litestar.datastructures import Headers
 from litestar.exceptions import ImproperlyConfiguredException
-from litestar.routes import HTTPRoute
+from litestar.handlers import BaseRouteHandler
+from litestar.routes import BaseRoute, HTTPRoute, WebSocketRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from backends.remote import HOPS, Caller
@@ -290,6 +291,11 @@ def _admit(scope: Scope, keys: Authenticator) -> None:
 def require_declared(app: Litestar) -> None:
     """Raises ImproperlyConfiguredException where a route doesn't say whom it is for."""
     for route in app.routes:
+        if (
+            isinstance(route, WebSocketRoute)
+            and route.route_handler.opt.get("access") not in RIGHTS
+        ):
+            raise ImproperlyConfiguredException(f"WebSocket {route.path} declares no right")
         handlers = route.route_handlers if isinstance(route, HTTPRoute) else ()
         for handler in handlers:
             if handler.http_methods != {"OPTIONS"} and handler.opt.get("access") not in RIGHTS:
@@ -298,6 +304,16 @@ def require_declared(app: Litestar) -> None:
                     f"{names} {route.path} ({handler.handler_name}) declares no right: "
                     f"give its decorator access=, one of {', '.join(RIGHTS)}"
                 )
+
+
+def _handlers(route: BaseRoute) -> Iterator[tuple[str, BaseRouteHandler]]:
+    """Those of a route that somebody wrote, with their methods."""
+    if isinstance(route, WebSocketRoute):
+        yield "WEBSOCKET", route.route_handler
+    elif isinstance(route, HTTPRoute):
+        for handler in route.route_handlers:
+            if handler.http_methods != {"OPTIONS"}:
+                yield " ".join(sorted(handler.http_methods)), handler
 
 
 def _name(host: str) -> str | None:

@@ -58,7 +58,7 @@ def handlers(
         )
 
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        if (reason := _refusal(error)) is not None:
+        if (reason := refusal(error)) is not None:
             client = request.client.host if request.client else ""
             line_of(request).refused = True
             services.refusals.note(reason, client, f"{request.method} {_route(request)}")
@@ -82,7 +82,7 @@ def handlers(
     return {GatewayError: gateway_error, HTTPException: http_error, Exception: unexpected}
 
 
-def _refusal(error: GatewayError) -> str | None:
+def refusal(error: GatewayError) -> str | None:
     """Why a request was refused; None for other errors."""
     match error:
         case InvalidKey():

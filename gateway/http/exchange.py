@@ -261,10 +261,9 @@ class Exchange(Generic[Wanted]):
             return reply.closing(answer.usage())
 
     async def _introduce(self, events: EventStream, headers: Mapping[str, str]) -> None:
-        """Which model answers: in `headers`, or where these were sent before, in a comment."""
+        """Which model answers: in `headers`, or where these were sent before, in the stream."""
         if events.began:
-            lines = ", ".join(f"{name}={value}" for name, value in headers.items())
-            await events.write(self._options.framing.remark(lines))
+            await events.write(self._options.framing.introduction(headers))
         await events.begin(headers)
 
     async def _whole(self) -> Plain:

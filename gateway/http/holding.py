@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import Any
 
 from litestar import Request
+from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.types import ASGIApp, HTTPDisconnectEvent, HTTPReceiveMessage, Receive, Scope, Send
 
@@ -60,6 +61,10 @@ class RequestHolding:
         self._holdings.take(self._owner(), size)
         self._size += size
 
+    def apart(self) -> "RequestHolding":
+        """Nothing yet, of the same owner."""
+        return RequestHolding(self._holdings, self._owner)
+
     def moved(self) -> "RequestHolding":
         """All of it, for what outlives the request."""
         other = RequestHolding(self._holdings, self._owner)
@@ -73,8 +78,8 @@ class RequestHolding:
         self._size = 0
 
 
-def held(request: Request[Any, Any, Any]) -> RequestHolding:
-    """What a request holds."""
+def held(request: ASGIConnection[Any, Any, Any, Any]) -> RequestHolding:
+    """What a request holds, or a connection."""
     found: RequestHolding = request.scope["state"][_STATE]
     return found
 

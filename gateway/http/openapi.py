@@ -22,7 +22,7 @@ import msgspec
 from anyio import to_thread
 from litestar import Litestar, Router, get
 from litestar.di import Provide
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
@@ -234,12 +234,15 @@ Routes: TypeAlias = Mapping[HTTPRouteHandler, Described]  # and what each takes 
 
 
 class Api(msgspec.Struct, frozen=True, kw_only=True):
-    """`folder`: its module in `gateway.dialects`; "": the server's own."""
+    """`folder`: its module in `gateway.dialects`; "": the server's own. `sockets`: its WebSockets,
+    for which OpenAPI has no word.
+    """
 
     folder: str = ""
     dialect: Dialect
     routes: Routes
     front: Routes = {}
+    sockets: tuple[WebsocketRouteHandler, ...] = ()
 
 
 NAMED = {"A model": {"model": DEFAULT}}

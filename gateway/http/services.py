@@ -46,6 +46,7 @@ from gateway.http.request_record import (
     RequestReport,
     line_of,
 )
+from gateway.http.sockets import Sockets
 from gateway.http.tracing import Tracing
 from gateway.hub import Downloads, Hub, Uploads
 from gateway.joining import Announcements
@@ -101,6 +102,7 @@ class Services(msgspec.Struct, frozen=True):
     history: GaugeHistory
     catalog: Catalog
     lines: LogLines
+    sockets: Sockets
     made_models: Presets
     downloads: Downloads
     uploads: Uploads

@@ -74,11 +74,19 @@ class Framing(msgspec.Struct, frozen=True):
 
     `silence` keeps a connection alive; `remark` frames a sentence that is no part of the answer,
     for people who read along. Both may come before, between and behind all frames of the answer.
+    `introduce` frames the headers of an answer that was begun without them; None: as a remark.
     """
 
     media_type: str
     silence: bytes
     remark: Callable[[str], bytes]
+    introduce: Callable[[Mapping[str, str]], bytes] | None = None
+
+    def introduction(self, headers: Mapping[str, str]) -> bytes:
+        """`headers`, in a stream that began before they were known."""
+        if self.introduce is not None:
+            return self.introduce(headers)
+        return self.remark(", ".join(f"{name}={value}" for name, value in headers.items()))
 
 
 def comment(text: str) -> bytes:

@@ -1,6 +1,6 @@
 """What the registry returns: leases, states, reports and events."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, Self, TypeAlias, cast
@@ -61,6 +61,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self._all: set[Changes] = set()
+        self._told: list[Callable[[], None]] = []
         self._ended = False
 
     def __len__(self) -> int:
@@ -83,9 +84,15 @@ class Watchers:
         for changes in self._all:
             changes.note(name)
 
+    def tell_end(self, call: Callable[[], None]) -> None:
+        """`call` is called at each `end`."""
+        self._told.append(call)
+
     def end(self) -> None:
         """The server stops: streams without an end of their own must end."""
         self._ended = True
+        for call in self._told:
+            call()
         for changes in self._all:
             changes.end()
 

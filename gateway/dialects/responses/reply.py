@@ -141,6 +141,7 @@ class ResponsesReply:
         self._reasoning: Kind = "summary" if exchange.summarizes else "reasoning"
         self._new_id = new_id
         self._packs = exchange.packs_reasoning
+        self._generates = exchange.generates
         self._numbers = Numbers()
         self._is_open = False
         self._current: GrowingItem | None = None
@@ -249,7 +250,7 @@ class ResponsesReply:
     def _finish(self, last: Finished, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         if self._current is not None and self._kind == "message":
             self._current.keep("", logprobs)  # the end token's
-        if last.reason in ("length", "content_filter"):
+        if self._generates and last.reason in ("length", "content_filter"):
             is_length = last.reason == "length"
             self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")
         return self._end("incomplete" if self._reason else "completed")
@@ -302,6 +303,13 @@ class ResponsesReply:
         self._wire = msgspec.structs.replace(
             self._wire, status="cancelled", output=tuple(self._done)
         )
+
+    def cancelled(self) -> bytes:
+        """The last event of a stream that its client ended: incomplete, and its status says why."""
+        opened = b"" if self._is_open else self.opening()
+        ended = self._end("incomplete")
+        self.cancel()
+        return opened + ended + self._life("incomplete")
 
     def _settle(self, usage: Usage) -> None:
         status: Status = "incomplete" if self._reason else "completed"

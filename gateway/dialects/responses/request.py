@@ -65,6 +65,7 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     store: bool = True
     background: bool = False
+    generates: bool = True  # else the prompt alone is computed, for what will go on from it
     truncates: bool = False
     summarizes: bool = False  # reasoning is sent as a summary
     packs_reasoning: bool = False  # and once more for the client to carry, see `encrypted_content`

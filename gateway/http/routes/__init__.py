@@ -2,7 +2,7 @@
 
 An API is a switch of `ApisConfig`, a module of that name in `gateway.dialects`, whose `DIALECT`
 says how it is written, and one here: its `ROUTES` are the routes and what each takes and gives, its
-`FRONT_ROUTES` those at the address of the console's page.
+`FRONT_ROUTES` those at the address of the console's page, its `SOCKETS` those of WebSockets.
 """
 
 from importlib import import_module
@@ -21,4 +21,7 @@ def _api(name: str) -> Api:
     dialect = import_module(f"gateway.dialects.{name}")
     routes = import_module(f"gateway.http.routes.{name}")
     front = getattr(routes, "FRONT_ROUTES", {})
-    return Api(folder=name, dialect=dialect.DIALECT, routes=routes.ROUTES, front=front)
+    sockets = getattr(routes, "SOCKETS", ())
+    return Api(
+        folder=name, dialect=dialect.DIALECT, routes=routes.ROUTES, front=front, sockets=sockets
+    )

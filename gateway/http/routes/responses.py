@@ -4,8 +4,6 @@ Each key sees its own: another's response, or an item of one, is not found.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import anyio
 import msgspec
@@ -13,8 +11,6 @@ from litestar import delete, get, post
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
-from gateway.access import Access
-from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.dialects import responses
 from gateway.dialects.parameters import SamplingWire
@@ -29,121 +25,32 @@ from gateway.dialects.responses.answer_items import (
 from gateway.dialects.responses.compaction import CompactedWire
 from gateway.dialects.responses.reply import Lifecycle, ResponseWire
 from gateway.errors import (
-    ContextLengthExceeded,
     GatewayError,
-    InternalError,
     InvalidRequest,
     NotFound,
 )
-from gateway.events import Usage
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import RequestHolding, held
 from gateway.http.openapi import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import RequestLine, line_of
-from gateway.http.routes import conversations
-from gateway.http.services import LONG_BODY, Services, call_of
+from gateway.http.responding import Making, Reading
+from gateway.http.routes import conversations, responses_socket
+from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
-from gateway.store import KeptItem, KeptResponse, Part, Room, fresh_id
+from gateway.store import Part, fresh_id
 
-MOST_HOMES = 64  # responses and conversations that are read for one request
-NEVER = 1e9  # seconds: no keep-alive comments
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
-
-
-class _Making:
-    """One response on its way."""
-
-    def __init__(
-        self, services: Services, access: Access, exchange: responses.ResponsesExchange
-    ) -> None:
-        self.services = services
-        self.access = access
-        self.exchange = exchange
-        self.created = int(time.time())
-        name = fresh_id()
-        new_id = items.numbered(name)
-        self.items = items.kept(exchange.items, new_id)
-        self.reply = responses.ResponsesReply(
-            exchange, id=f"resp_{name}", created=self.created, new_id=new_id
-        )
-
-    async def prepare(self) -> None:
-        """Before anything is generated: a request that could not be kept is refused. Raises
-        TooLarge.
-        """
-        self.input = await self.services.bodies.run(lambda _wanted: msgspec.json.encode(self.items))
-        if self.exchange.store and len(self.input) >= LONG_BODY:
-            await self.services.store.check(self.access.owner, len(self.input))
-
-    def to_client(
-        self, call: Call[ChatRequest], line: RequestLine, *, in_background: bool
-    ) -> Exchange[ChatRequest]:
-        """As an answer to one client; in the background as a stream for any reader."""
-        quiet = NEVER if in_background else self.services.config.server.comment_after
-        stream = self.exchange.stream or in_background
-        return Exchange(
-            self._opened,
-            call,
-            lambda answer: self.reply.answered_by(answer.model),
-            self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", call.request.model, line, self.access),
-            replace(self.exchange, stream=stream),
-            WireOptions(quiet=quiet, keep=None if in_background else self.keep),
-        )
-
-    @asynccontextmanager
-    async def _opened(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
-        chat = self.services.pipeline.chat
-        first: Usage | None = None
-        if await self._is_long(call):
-            summary, first = await _summary(chat, call)
-            self.reply.compacted(summary)
-            call = call.of(self.exchange.compacted(summary))
-        opened = _truncating(chat, call) if self.exchange.truncates else chat(call)
-        async with opened as answer:
-            answer.first = first
-            yield answer
-
-    async def _is_long(self, call: Call[ChatRequest]) -> bool:
-        """The conversation is to be made shorter first."""
-        threshold = self.exchange.compact_threshold
-        if self.exchange.compacts or threshold is None:
-            return self.exchange.compacts
-        request, tokenizers = call.request, self.services.tokenizers
-        count = await tokenizers.count_chat(request.model, request, self.access, call.caller)
-        return count > threshold
-
-    async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
-        """In the store, and at the end of its conversation once it is over."""
-        reply, exchange, owner = self.reply, self.exchange, self.access.owner
-        if exchange.store:
-            kept = KeptResponse(
-                id=reply.id,
-                created=self.created,
-                document=reply.document(),
-                input=self.input,
-                output=reply.output(),
-                previous=exchange.previous,
-                events=events,
-                running=running,
-            )
-            await self.services.store.put(owner, kept)
-        if exchange.conversation is not None and not running:
-            output = items.decoded(reply.output())
-            both = stored.ids_and_items([*self.items, *output])
-            added = [KeptItem(*one) for one in both]
-            await self.services.store.append(owner, exchange.conversation, added)
 
 
 @post(["/v1/responses", "/responses"], access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a response to items and to the earlier turns that they continue."""
-    read = await _read(request, services, request.auth)
-    exchange, talk = await _asked(request, services, request.auth, read)
-    making = _Making(services, request.auth, exchange)
+    reading = Reading(services, request.auth, held(request).take)
+    exchange, talk = await reading.whole(await reading.read(await request.body()))
+    making = Making(services, request.auth, exchange)
     await making.prepare()
     call = call_of(request, exchange.request, talk or making.reply.id)
     line = line_of(request)
@@ -155,8 +62,8 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """Count the prompt tokens of a response, without images."""
-    exchange = await _read(request, services, request.auth)
-    asked = (await _asked(request, services, request.auth, exchange))[0].request
+    reading = Reading(services, request.auth, held(request).take)
+    asked = (await reading.whole(await reading.read(await request.body())))[0].request
 
     async def whole() -> bytes:
         by = caller(request.headers, line_of(request).id)
@@ -170,8 +77,8 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 @post(["/v1/responses/compact", "/responses/compact"], access="user")
 async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     """Make a conversation shorter: what users said, and the model's summary of all."""
-    read = await _read(request, services, request.auth)
-    exchange, talk = await _asked(request, services, request.auth, read)
+    reading = Reading(services, request.auth, held(request).take)
+    exchange, talk = await reading.whole(await reading.read(await request.body()))
     name = fresh_id()
     reply = responses.CompactReply(
         exchange.whole, id=f"resp_{name}", created=int(time.time()), new_id=items.numbered(name)
@@ -188,119 +95,11 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-async def _read(
-    request: AnyRequest, services: Services, access: Access
-) -> responses.ResponsesExchange:
-    """With the items that it refers to. Raises NotFound, InvalidRequest, TooLarge."""
-    exchange = await services.read(responses.read_response, await request.body())
-    wanted = items.referred(exchange.items)
-    if not wanted:
-        return exchange
-    homes = dict.fromkeys(home for name in wanted if (home := items.home_of(name)))
-    if len(homes) > MOST_HOMES:
-        text = f"input: Refers to items of more than {MOST_HOMES} responses."
-        raise InvalidRequest(text, param="input")
-    names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
-    room = held(request).take
-    parts = await services.store.named(access.owner, names, frozenset(wanted), room)
-    return await services.bodies.run(lambda _wanted: exchange.resolved(items.among(parts, wanted)))
-
-
-async def _asked(
-    request: AnyRequest,
-    services: Services,
-    access: Access,
-    exchange: responses.ResponsesExchange,
-) -> tuple[responses.ResponsesExchange, str]:
-    """With the whole request: all that came before it, too; and what its conversation is called: by
-    its own name, or as the first response of its chain; "" where it begins one.
-    """
-    room = held(request).take
-    if exchange.previous is not None:
-        parts, talk = await _chain(services, access, exchange.previous, room)
-    elif exchange.conversation is not None:
-        talk = exchange.conversation
-        parts = await _talk(services, access, talk, room)
-    else:
-        return exchange, ""
-    whole = await services.bodies.run(lambda _wanted: exchange.after(items.history(parts)))
-    return whole, talk
-
-
-async def _chain(
-    services: Services, access: Access, name: str, room: Room
-) -> tuple[Sequence[bytes], str]:
-    """What a response goes on from and itself; and the first of these."""
-    chain = await services.store.chain(access.owner, name, room)
-    if chain is None:
-        message = f"previous_response_id: Response {name!r:.80} not found."
-        raise NotFound(message, param="previous_response_id")
-    if chain[-1].running:
-        message = "previous_response_id: That response is still running."
-        raise InvalidRequest(message, param="previous_response_id")
-    first = (chain[1].previous or name) if len(chain) > 1 else name
-    return [part for one in chain for part in (one.input, one.output)], first
-
-
-async def _talk(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
-    found = await services.store.items(access.owner, name, room)
-    if found is None:
-        message = f"conversation: Conversation {name!r:.80} not found."
-        raise NotFound(message, param="conversation")
-    return [b"[" + b",".join(one.item for one in found) + b"]"]
-
-
-async def _summary(
-    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
-    call: Call[ChatRequest],
-) -> tuple[str, Usage]:
-    """The model's own, of the whole conversation, and what it took. Raises GatewayError."""
-    async with chat(call.of(responses.summary_asked(call.request))) as answer:
-        said = [delta async for deltas in answer.batches() for delta in deltas]
-        usage = answer.usage()
-    if not (summary := responses.summary_of(said)):
-        raise InternalError("The model wrote no summary.")
-    return summary, usage
-
-
-@asynccontextmanager
-async def _truncating(
-    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
-    call: Call[ChatRequest],
-) -> AsyncIterator[Answer]:
-    """Where the conversation is too long its beginning is left out: a quarter more at each try."""
-    async with AsyncExitStack() as held:
-        left: ChatRequest | None = call.request
-        while left is not None:
-            request = left
-            try:
-                answer = await held.enter_async_context(chat(call.of(request)))
-            except ContextLengthExceeded:
-                left = _shortened(request)
-                if left is None:
-                    raise
-            else:
-                yield answer
-                return
-
-
-def _shortened(request: ChatRequest) -> ChatRequest | None:
-    """Without the oldest quarter of the turns; None where only the last turn is left."""
-    system = [message for message in request.messages if message.role == "system"]
-    turns = [message for message in request.messages if message.role != "system"]
-    left = turns[max(1, len(turns) // 4) :]
-    while left and left[0].role == "tool":  # its call is gone
-        left = left[1:]
-    if not left:
-        return None
-    return replace(request, messages=(*system, *left))
-
-
 # ----------------------------------------------------------------------------------- in background
 
 
 async def _in_background(
-    making: _Making, call: Call[ChatRequest], line: RequestLine, request_holds: RequestHolding
+    making: Making, call: Call[ChatRequest], line: RequestLine, request_holds: RequestHolding
 ) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
@@ -329,7 +128,7 @@ async def _in_background(
     return _following(services, run, 0) if making.exchange.stream else Plain(document)
 
 
-async def _kept(making: _Making, run: BackgroundAnswer) -> None:
+async def _kept(making: Making, run: BackgroundAnswer) -> None:
     try:
         await making.keep(run.sent() if making.exchange.stream else b"")
     except GatewayError as error:
@@ -471,3 +270,5 @@ ROUTES: Routes = {
     input_items: Described(gives=(stored.Page,), query=stored.PageQuery),
     **conversations.ROUTES,
 }
+
+SOCKETS = (responses_socket.converse,)

@@ -1,0 +1,260 @@
+"""One response of the responses API on its way, whichever way its client came: the request and what
+it goes on from are read, its answer is a stream or whole, and is kept at its end.
+
+Knows no route and no connection.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+import msgspec
+from msgspec.structs import replace
+
+from gateway.access import Access
+from gateway.answers.answer import Answer
+from gateway.answers.call import Call
+from gateway.dialects import responses
+from gateway.dialects.responses import items, stored
+from gateway.errors import (
+    ContextLengthExceeded,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    PreviousNotFound,
+)
+from gateway.events import Usage
+from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.remembering import Memory
+from gateway.http.request_record import RequestLine
+from gateway.http.services import LONG_BODY, Services
+from gateway.http.sse import SSE, Framing
+from gateway.request import ChatRequest
+from gateway.store import KeptItem, KeptResponse, KeptTurn, Room, fresh_id
+
+MOST_HOMES = 64  # responses and conversations that are read for one request
+NEVER = 1e9  # seconds: no keep-alive comments
+
+
+class Reading:
+    """A request's body, and all that it goes on from. `room` takes what that holds; `memory`: what
+    the client's connection has of it.
+    """
+
+    def __init__(
+        self, services: Services, access: Access, room: Room, memory: Memory | None = None
+    ) -> None:
+        self._services = services
+        self._access = access
+        self._room = room
+        self._memory = memory
+
+    async def read(self, body: bytes) -> responses.ResponsesExchange:
+        """With the items that it refers to. Raises NotFound, InvalidRequest, TooLarge."""
+        services = self._services
+        exchange = await services.read(responses.read_response, body)
+        wanted = items.referred(exchange.items)
+        if not wanted:
+            return exchange
+        homes = dict.fromkeys(home for name in wanted if (home := items.home_of(name)))
+        if len(homes) > MOST_HOMES:
+            text = f"input: Refers to items of more than {MOST_HOMES} responses."
+            raise InvalidRequest(text, param="input")
+        names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
+        owner = self._access.owner
+        parts = await services.store.named(owner, names, frozenset(wanted), self._room)
+        return await services.bodies.run(
+            lambda _wanted: exchange.resolved(items.among(parts, wanted))
+        )
+
+    async def whole(
+        self, exchange: responses.ResponsesExchange
+    ) -> tuple[responses.ResponsesExchange, str]:
+        """With the whole request: all that came before it, too; and what its conversation is
+        called: by its own name, or as the first response of its chain; "" where it begins one.
+        """
+        if exchange.previous is not None:
+            parts, talk = await self._chain(exchange.previous)
+        elif exchange.conversation is not None:
+            talk = exchange.conversation
+            parts = await self._talk(talk)
+        else:
+            return exchange, ""
+        bodies = self._services.bodies
+        return await bodies.run(lambda _wanted: exchange.after(items.history(parts))), talk
+
+    async def _chain(self, name: str) -> tuple[Sequence[bytes], str]:
+        """What a response goes on from and itself; and the first of these."""
+        recent = self._memory.chain(name) if self._memory is not None else ()
+        asked = recent[0][1].previous if recent else name
+        first, chain = recent[0][0] if recent else "", [turn for _, turn in recent]
+        if asked is not None:
+            stored_ = await self._services.store.chain(self._access.owner, asked, self._room)
+            if stored_ is None:
+                raise PreviousNotFound(name)
+            if stored_[-1].running:
+                message = "previous_response_id: That response is still running."
+                raise InvalidRequest(message, param="previous_response_id")
+            first = (stored_[1].previous or asked) if len(stored_) > 1 else asked
+            chain = [*stored_, *chain]
+        return [part for one in chain for part in (one.input, one.output)], first
+
+    async def _talk(self, name: str) -> Sequence[bytes]:
+        found = await self._services.store.items(self._access.owner, name, self._room)
+        if found is None:
+            message = f"conversation: Conversation {name!r:.80} not found."
+            raise NotFound(message, param="conversation")
+        return [b"[" + b",".join(one.item for one in found) + b"]"]
+
+
+def _unanswered(request: ChatRequest) -> ChatRequest:
+    """Its prompt alone is computed, and stays in the cache."""
+    return replace(request, answering=replace(request.answering, max_tokens=0))
+
+
+async def _summary(
+    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
+    call: Call[ChatRequest],
+) -> tuple[str, Usage]:
+    """The model's own, of the whole conversation, and what it took. Raises GatewayError."""
+    async with chat(call.of(responses.summary_asked(call.request))) as answer:
+        said = [delta async for deltas in answer.batches() for delta in deltas]
+        usage = answer.usage()
+    if not (summary := responses.summary_of(said)):
+        raise InternalError("The model wrote no summary.")
+    return summary, usage
+
+
+@asynccontextmanager
+async def _truncating(
+    chat: Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]],
+    call: Call[ChatRequest],
+) -> AsyncIterator[Answer]:
+    """Where the conversation is too long its beginning is left out: a quarter more at each try."""
+    async with AsyncExitStack() as held:
+        left: ChatRequest | None = call.request
+        while left is not None:
+            request = left
+            try:
+                answer = await held.enter_async_context(chat(call.of(request)))
+            except ContextLengthExceeded:
+                left = _shortened(request)
+                if left is None:
+                    raise
+            else:
+                yield answer
+                return
+
+
+def _shortened(request: ChatRequest) -> ChatRequest | None:
+    """Without the oldest quarter of the turns; None where only the last turn is left."""
+    system = [message for message in request.messages if message.role == "system"]
+    turns = [message for message in request.messages if message.role != "system"]
+    left = turns[max(1, len(turns) // 4) :]
+    while left and left[0].role == "tool":  # its call is gone
+        left = left[1:]
+    if not left:
+        return None
+    return replace(request, messages=(*system, *left))
+
+
+class Making:
+    """One response on its way. `memory`: where it is kept if it isn't stored."""
+
+    def __init__(
+        self,
+        services: Services,
+        access: Access,
+        exchange: responses.ResponsesExchange,
+        memory: Memory | None = None,
+    ) -> None:
+        self._memory = memory
+        self.services = services
+        self.access = access
+        self.exchange = exchange
+        self.created = int(time.time())
+        name = fresh_id()
+        new_id = items.numbered(name)
+        self.items = items.kept(exchange.items, new_id)
+        self.reply = responses.ResponsesReply(
+            exchange, id=f"resp_{name}", created=self.created, new_id=new_id
+        )
+
+    async def prepare(self) -> None:
+        """Before anything is generated: a request that could not be kept is refused. Raises
+        TooLarge.
+        """
+        self.input = await self.services.bodies.run(lambda _wanted: msgspec.json.encode(self.items))
+        if self.exchange.store and len(self.input) >= LONG_BODY:
+            await self.services.store.check(self.access.owner, len(self.input))
+
+    def to_client(
+        self,
+        call: Call[ChatRequest],
+        line: RequestLine,
+        *,
+        in_background: bool,
+        framing: Framing = SSE,
+    ) -> Exchange[ChatRequest]:
+        """As an answer to one client; in the background as a stream for any reader."""
+        quiet = NEVER if in_background else self.services.config.server.comment_after
+        stream = self.exchange.stream or in_background
+        return Exchange(
+            self._opened,
+            call,
+            lambda answer: self.reply.answered_by(answer.model),
+            self.services.failed(self.access, self.reply.failed),
+            self.services.account("responses", call.request.model, line, self.access),
+            replace(self.exchange, stream=stream),
+            WireOptions(quiet=quiet, framing=framing, keep=None if in_background else self.keep),
+        )
+
+    @asynccontextmanager
+    async def _opened(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
+        chat = self.services.pipeline.chat
+        first: Usage | None = None
+        if not self.exchange.generates:
+            call = call.of(_unanswered(call.request))
+        elif await self._is_long(call):
+            summary, first = await _summary(chat, call)
+            self.reply.compacted(summary)
+            call = call.of(self.exchange.compacted(summary))
+        opened = _truncating(chat, call) if self.exchange.truncates else chat(call)
+        async with opened as answer:
+            answer.first = first
+            yield answer
+
+    async def _is_long(self, call: Call[ChatRequest]) -> bool:
+        """The conversation is to be made shorter first."""
+        threshold = self.exchange.compact_threshold
+        if self.exchange.compacts or threshold is None:
+            return self.exchange.compacts
+        request, tokenizers = call.request, self.services.tokenizers
+        count = await tokenizers.count_chat(request.model, request, self.access, call.caller)
+        return count > threshold
+
+    async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
+        """In the store, and at the end of its conversation once it is over."""
+        reply, exchange, owner = self.reply, self.exchange, self.access.owner
+        if exchange.store:
+            kept = KeptResponse(
+                id=reply.id,
+                created=self.created,
+                document=reply.document(),
+                input=self.input,
+                output=reply.output(),
+                previous=exchange.previous,
+                events=events,
+                running=running,
+            )
+            await self.services.store.put(owner, kept)
+        elif self._memory is not None and not running:
+            turn = KeptTurn(
+                previous=exchange.previous, running=False, input=self.input, output=reply.output()
+            )
+            self._memory.keep(reply.id, turn)
+        if exchange.conversation is not None and not running:
+            output = items.decoded(reply.output())
+            both = stored.ids_and_items([*self.items, *output])
+            added = [KeptItem(*one) for one in both]
+            await self.services.store.append(owner, exchange.conversation, added)

@@ -1,0 +1,104 @@
+"""How a WebSocket is refused before it is opened: by an HTTP answer to the request for it, whose
+status and body clients read as they do everywhere. Knows ASGI; no messages.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.dialects.openai import error_body
+from gateway.errors import GatewayError, InternalError, NotFound
+from gateway.http.errors import headers, refusal
+from gateway.http.request_record import ID_HEADER
+from gateway.http.sse import encoded
+
+log = structlog.get_logger()
+
+
+def refusing(note: Callable[[str, str, str], None]) -> Callable[[ASGIApp], ASGIApp]:
+    """A middleware for all routes: what those around a socket's route raise before it is open is
+    answered by HTTP. `note` is called with reason, client and route of the wrong keys.
+    """
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != ScopeType.WEBSOCKET:
+                await app(scope, receive, send)
+                return
+            try:
+                await app(scope, receive, send)
+            except GatewayError as error:
+                if (reason := refusal(error)) is not None:
+                    client = scope["client"]
+                    route = f"WEBSOCKET {scope['path_template']}"
+                    note(reason, client[0] if client else "", route)
+                await refuse(error, scope, send)
+
+        return guarded
+
+    return wrap
+
+
+class Upgrades:
+    """An ASGI application around another: a socket that nobody opens is a 404, or a 500. Else the
+    server would say 403, whatever it was.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.WEBSOCKET:
+            await self._app(scope, receive, send)
+            return
+        decided = False
+
+        async def answered(message: Message) -> None:
+            nonlocal decided
+            is_refused = message["type"] == "websocket.close" and not decided
+            decided = True
+            if is_refused:
+                await refuse(_why_closed(scope), scope, send)
+            else:
+                await send(message)
+
+        await self._app(scope, receive, answered)
+
+
+def _why_closed(scope: Scope) -> GatewayError:
+    """There is no such route, or it failed, which Litestar has logged."""
+    if not scope.get("path_template"):
+        return NotFound(f"Unknown request URL: WEBSOCKET {scope['path'][:200]}.")
+    return InternalError("Internal server error; see the server's log.")
+
+
+async def refuse(error: GatewayError, scope: Scope, send: Send) -> None:
+    """Answer the request for a socket, which is not opened."""
+    body = error_body(error)
+    given = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        ID_HEADER: uuid.uuid4().hex,
+        **headers(error),
+    }
+    log.debug(
+        "request",
+        request=given[ID_HEADER],
+        method="WEBSOCKET",
+        route=str(scope.get("path_template", "")),
+        status=error.status_hint,
+        outcome=error.code or error.type,
+    )
+    start: Any = {
+        "type": "websocket.http.response.start",
+        "status": error.status_hint,
+        "headers": encoded(given),
+    }
+    await send(start)
+    end: Any = {"type": "websocket.http.response.body", "body": body, "more_body": False}
+    await send(end)
