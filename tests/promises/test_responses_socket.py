@@ -159,13 +159,17 @@ def test_a_lane_is_answered_in_its_order(talk: ResponsesConnection) -> None:
 
 
 def test_the_first_event_says_who_answered_and_what_was_left_out(
-    talk: ResponsesConnection,
+    server: Served, talk: ResponsesConnection
 ) -> None:
     ask(talk, "Hello!", background=True, tools=[{"type": "web_search"}])
     created: Any = next(iter(talk))
     assert created.headers["x-roundhouse-model"] == "one"
     assert created.headers["x-roundhouse-ignored"] == "background, tools[0]"
     assert "web_search" in answer(talk).response.metadata["roundhouse_left_out"]
+    seen = server.client.get(
+        f"/v1/admin/requests/{created.headers['x-request-id']}", headers={"x-api-key": KEY}
+    ).json()
+    assert "Hello!" in json.dumps(seen["body"])
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ from gateway.tasks import Signal, companions
 
 MOST_PENDING = 64  # requests of one connection that run or wait for their lane
 LINE = 120  # characters of a reason why a connection is closed (RFC 6455, 5.5: 123 bytes)
-ROUTE = "/v1/responses"
+METHOD, ROUTE = "WEBSOCKET", "/v1/responses"  # as the log names them
 SHOWN = ("x-roundhouse-", "x-ratelimit-")  # headers that say something of an answer
 
 log = structlog.get_logger()
@@ -223,6 +223,9 @@ class _Turn:
         self._making: Making | None = None
         self._headers: Mapping[str, str] = {}
         self._line = RequestLine(uuid.uuid4().hex)
+        self._line.method, self._line.path = METHOD, ROUTE
+        if self._services.inspector.enabled:
+            self._line.body.add(message.body)
 
     @property
     def id(self) -> str | None:
@@ -313,11 +316,11 @@ class _Turn:
 
     def _log(self) -> None:
         line, services = self._line, self._services
-        services.metrics.requested("WEBSOCKET", ROUTE, line.status)
+        services.metrics.requested(METHOD, ROUTE, line.status)
         log.info(
             "request",
             request=line.id,
-            method="WEBSOCKET",
+            method=METHOD,
             route=ROUTE,
             key=line.key(),
             client=self._connection.client,
