@@ -121,7 +121,9 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
             _check_preset(config, model, source, path)
         _check_options(model, known, source, path)
         _check_command(config, model, source, path)
-        _check_host(config, model, source, path)
+        _check_replicas(model, source, path)
+        for one in model.each:
+            _check_host(config, one, source, path)
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
 
@@ -142,6 +144,8 @@ def _written_names(config: Config) -> Iterator[tuple[str, str]]:
         yield f"$.models[{index}].name", model.name
         for k, name in enumerate(model.aliases):
             yield f"$.models[{index}].aliases[{k}]", name
+        for one in model.each if model.replicas != 1 else ():
+            yield f"$.models[{index}].replicas", one.name
     for index, upstream in enumerate(config.upstreams):
         for name in upstream.models if isinstance(upstream.models, dict) else ():
             yield f"$.upstreams[{index}].models.{name}", name
@@ -195,6 +199,13 @@ def _check_hosts(config: Config, known: Engines, source: Source) -> None:
         if host not in (None, *HERE):
             problem = f"{host!r}: expected {', '.join(HERE)}; a node is set for each model"
             raise source.error(f"{path}.host", problem)
+
+
+def _check_replicas(model: ModelConfig, source: Source, path: str) -> None:
+    """Raises ConfigError where each replica's place is given, and another one for all."""
+    if isinstance(model.replicas, tuple) and "host" in model.options:
+        problem = "`replicas` has the host of each already"
+        raise source.error(f"{path}.options.host", problem)
 
 
 def _check_host(config: Config, model: ModelConfig, source: Source, path: str) -> None:

@@ -3,9 +3,10 @@
 Times are seconds, sizes are bytes. A typo is an error: unknown fields are refused.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from config.commands import COMMAND
 from config.engines import (
@@ -32,6 +33,11 @@ from config.values import (
     Port,
     PositiveSeconds,
     Seconds,
+)
+
+Replicas: TypeAlias = (
+    Annotated[int, Meta(ge=1, le=64)]
+    | Annotated[tuple[Name, ...], Meta(min_length=1, max_length=64)]
 )
 
 
@@ -91,6 +97,8 @@ class ModelConfig(Section, frozen=True):
     # what serves it, see config/commands.py; never set by a request
     command: Annotated[str, RUNS_CODE] | None = None
     options: dict[str, Any] = {}
+    # how often it is loaded, each time on devices of its own; or the `host` of each replica
+    replicas: Replicas = 1
     aliases: tuple[Name, ...] = ()
     pinned: bool = False  # never evicted, never idle
     preload: bool = False  # loaded at start
@@ -113,6 +121,24 @@ class ModelConfig(Section, frozen=True):
     def engine(self) -> str | None:
         """The backend that is named; None: recognised from the files."""
         return self.backend if self.command is None else COMMAND
+
+    @property
+    def each(self) -> "tuple[ModelConfig, ...]":
+        """What is loaded: itself, or each of its replicas, as a model of its own."""
+        if self.replicas == 1:
+            return (self,)
+        hosts = self.replicas if isinstance(self.replicas, tuple) else (None,) * self.replicas
+        return tuple(
+            msgspec.structs.replace(
+                self,
+                name=f"{self.name}@{number}",
+                replicas=1,
+                options=self.options if host is None else {**self.options, "host": host},
+                aliases=(),
+                preload=False,
+            )
+            for number, host in enumerate(hosts, 1)
+        )
 
 
 class SwapConfig(Section, frozen=True):

@@ -22,12 +22,13 @@ import hashlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from backends.protocol import Message
 from backends.remote import RemoteStanding, RemoteState
 from backends.upstream.faults import Fault
 
@@ -36,6 +37,8 @@ KEPT = 16_384  # conversations whose replica is remembered
 OUTCOMES, OUTCOMES_AGE = 20, 60.0  # of a replica, and seconds, that are looked back on
 HALF_LIFE = 2.0  # seconds, of the rate at which a replica is asked
 LONGEST_REST = 60.0  # seconds that a server's `Retry-After` is heeded
+PREFIX = 4_096  # characters of a message by which a conversation is known
+MOST_SYSTEM = 4  # messages that it is known by
 LACKING = 30.0  # seconds that a replica counts as without a model that it said it lacks
 MOST_LACKED = 1024  # models that this is remembered of
 
@@ -131,6 +134,21 @@ def stable_hash(*parts: str) -> int:
         digest.update(part.encode(errors="surrogatepass"))
         digest.update(b"\0")
     return int.from_bytes(digest.digest(), "big")
+
+
+def beginning(messages: Sequence[Message]) -> Iterator[str]:
+    """What a conversation is known by: the messages up to the user's first, which the next turn
+    begins with, too.
+    """
+    for message in messages[:MOST_SYSTEM]:
+        yield f"{message.role}:{message.text[:PREFIX]}"
+        if message.role == "user":
+            return
+
+
+def first_part(prompt: str | tuple[int | str, ...]) -> str | tuple[int | str, ...]:
+    """The same of a raw text, or of tokens."""
+    return prompt[: PREFIX // 4]
 
 
 class Balance:

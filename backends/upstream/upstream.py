@@ -1,7 +1,7 @@
 """One configured upstream: its connections, its replicas, and the models it offers."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.errors import UpstreamError
-from backends.protocol import Message, Modality, ModelInfo
+from backends.protocol import Modality, ModelInfo
 from backends.remote import (
     HOPS,
     Caller,
@@ -44,7 +44,7 @@ from backends.upstream.messages import (
 from backends.upstream.reading import read_scores, read_vectors
 from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay, key_headers, single, with_missing
-from backends.upstream.replicas import Balance, Replica, stable_hash
+from backends.upstream.replicas import Balance, Replica, beginning, first_part, stable_hash
 from backends.upstream.wire import (
     OWNERS,
     TokenCall,
@@ -73,8 +73,6 @@ AGENT = "roundhouse"
 ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
 KEPT_ALIVE = 256  # idle connections
 IDLE = 30.0  # seconds until one is closed; servers commonly close theirs after 60 or more
-PREFIX = 4_096  # characters of a message by which a conversation is known
-MOST_SYSTEM = 4  # messages that it is known by
 
 
 class Upstream:
@@ -392,7 +390,7 @@ class UpstreamModel(RemoteContainer):
             choices=request.n,
             caller=request.caller,
             model=model,
-            conversation=self._conversation(upstream, *_beginning(request.messages)),
+            conversation=self._conversation(upstream, *beginning(request.messages)),
         )
         if config.protocol == "openai":
             body = chat_body(request, model, config, upstream.server(model))
@@ -412,10 +410,10 @@ class UpstreamModel(RemoteContainer):
             choices=request.n * len(request.prompts),
             caller=request.caller,
             model=model,
-            conversation=self._conversation(upstream, first[: PREFIX // 4]),
+            conversation=self._conversation(upstream, first_part(first)),
         )
 
-    def _conversation(self, upstream: Upstream, *parts: str | tuple[int, ...]) -> int | None:
+    def _conversation(self, upstream: Upstream, *parts: str | tuple[int | str, ...]) -> int | None:
         """What all turns of a conversation begin with; None where there is but one server."""
         if len(upstream.balance.replicas) == 1:
             return None
@@ -443,14 +441,6 @@ def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
         modalities=modalities(target),
         samplers=frozenset(SAMPLERS),
     )
-
-
-def _beginning(messages: Sequence[Message]) -> Iterator[str]:
-    """The messages up to the user's first, which the next turn begins with, too."""
-    for message in messages[:MOST_SYSTEM]:
-        yield f"{message.role}:{message.text[:PREFIX]}"
-        if message.role == "user":
-            return
 
 
 def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:

@@ -13,8 +13,9 @@ Raw prompts as tokens: texts, token ids, both in turn, and texts to be filled in
 """
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import groupby
 
 import msgspec
@@ -25,6 +26,7 @@ from backends.bounds import bounded
 from backends.errors import InvalidJob
 from backends.protocol import ModelContainer, Outputs, SpecialTokens
 from backends.remote import RemoteContainer
+from backends.upstream.replicas import beginning, first_part, stable_hash
 from config.settings import Config
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Unsplit, Whose, jobs_of, merged, stopping
@@ -280,7 +282,7 @@ class Pipeline:
         prompt_field = spelled.get("messages", "messages")
         held.enter_context(as_written({**spelled, "prompt": prompt_field}))
         held.enter_context(length_explained(request))
-        lease = await self._lease(held, entry.name, call)
+        lease = await self._lease(held, entry, call, partial(beginning, request.messages))
         params = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             if album is not None:
@@ -341,7 +343,7 @@ class Pipeline:
         if entry.files.remote is None:
             refuse_unparsed(request.answering)
         held.enter_context(as_written(request.answering.spelled))
-        lease = await self._lease(held, entry.name, call)
+        lease = await self._lease(held, entry, call, lambda: (first_part(request.prompts[0]),))
         params = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with reporting_wait(call.on_wait, lease.name):
@@ -401,12 +403,26 @@ class Pipeline:
         return await held.enter_async_context(self._pictures.fetched(placed))
 
     async def _lease(
-        self, held: AsyncExitStack, model: str, call: Call[ChatRequest] | Call[TextRequest]
+        self,
+        held: AsyncExitStack,
+        entry: ModelEntry,
+        call: Call[ChatRequest] | Call[TextRequest],
+        parts: Callable[[], Iterable[Prompt]],
     ) -> Lease:
-        keep_alive = call.request.answering.keep_alive
+        """`parts`: the beginning of the conversation, by which its next turn finds the same
+        replica, if the client gives it no name.
+        """
+        conversation = None
+        if entry.base.replicas:
+            known = (call.conversation,) if call.conversation else map(str, parts())
+            conversation = stable_hash(call.access.owner, *known)
         return await held.enter_async_context(
             self._registry.lease(
-                model, keep_alive=keep_alive, on_wait=call.on_wait, access=call.access
+                entry.name,
+                keep_alive=call.request.answering.keep_alive,
+                on_wait=call.on_wait,
+                access=call.access,
+                conversation=conversation,
             )
         )
 

@@ -42,7 +42,9 @@ def run(arguments: Namespace) -> int:
     print(", ".join(f"{device}: {size(amount)}" for device, amount in budgets.items()))
     room = Room(free=budgets, bandwidths=bandwidths([one for one in total if one != CPU]))
     rows = [
-        _row(entry, total, room) for entry in library.entries() if entry.files.elsewhere is None
+        _row(entry, total, room)
+        for entry in library.entries()
+        if entry.files.elsewhere is None and not entry.replicas
     ]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
     for model in absent:

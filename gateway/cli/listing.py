@@ -65,6 +65,7 @@ def _configured(arguments: Namespace) -> list[dict[str, Any]]:
             "size_bytes": entry.files.size_bytes,
         }
         for entry in library.entries()
+        if not entry.replica_of
     ]
 
 

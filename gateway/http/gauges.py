@@ -225,8 +225,8 @@ class GaugeSampler:
             time=time.time(),
             devices=devices(self._registry.survey.ledger(), measured, statuses, self._kept),
             models=speeds,
-            waiting=sum(speed.waiting for speed in speeds),
-            in_use=sum(speed.in_use for speed in speeds),
+            waiting=sum(one.waiting for one in statuses if not one.is_replica),
+            in_use=sum(one.in_use for one in statuses if not one.is_replica),
             tokens_per_second=sum(speed.tokens_per_second for speed in speeds),
         )
 

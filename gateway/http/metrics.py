@@ -93,7 +93,7 @@ class LlamaMetrics:
         ).encode()
 
     def _numbers(self) -> Iterator[LlamaMetric]:
-        statuses = self._statuses()
+        statuses = [one for one in self._statuses() if not one.is_replica]
         reading, writing = self._prompt_seconds, self._predicted_seconds
         yield LlamaMetric("prompt_tokens_total", "counter", "Prompt tokens computed.", self._prompt)
         yield LlamaMetric(

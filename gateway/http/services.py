@@ -114,9 +114,9 @@ class Services(msgspec.Struct, frozen=True):
 
     def visible(self, access: Access, only: Collection[str] | None = None) -> list[ModelStatus]:
         """The states of the models the caller may use, or of those of them that `only` names, as
-        the caller may see them.
+        the caller may see them. A model that has replicas is one.
         """
-        statuses = self.registry.statuses(only)
+        statuses = [one for one in self.registry.statuses(only) if not one.is_replica]
         return [self._seen(status, access) for status in statuses if access.allows(status.id)]
 
     def usable(self, access: Access) -> list[ModelStatus]:

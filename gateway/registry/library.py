@@ -353,6 +353,8 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     template_variables: Mapping[str, Any] = {}  # that requests don't set
     adapters: tuple[AdapterScale, ...] | None = None  # for requests that don't choose
     of: "ModelEntry | None" = None  # a preset: the model that is loaded for it
+    replicas: Names = ()  # of a model that is loaded several times: the entries that are loaded
+    replica_of: str = ""  # of one of those: the model
     created: int = 0  # Unix time of the files
 
     @property
@@ -551,8 +553,10 @@ class ModelLibrary:
         """
         with self.scan_lock:
             began = time.monotonic()
-            own = (model for model in self._config.models if model.of is None)
-            models = {model.name: self._configured(model) for model in own}
+            models: dict[str, Known] = {}
+            for model in self._config.models:
+                if model.of is None:
+                    models |= self._own(model)
             places = _places(models)
             for name, files in self._offered.named():
                 models.setdefault(name, self._remote(name, files))
@@ -638,7 +642,32 @@ class ModelLibrary:
             raise ModelNotFound("No model is available yet.", param="model")
         return names[0]
 
-    def _configured(self, model: ModelConfig) -> Known:
+    def _own(self, model: ModelConfig) -> dict[str, Known]:
+        """By name, a model of the config; where it has replicas, these follow."""
+        if model.replicas == 1:
+            return {model.name: self._configured(model)}
+        each = {one.name: self._configured(one, model.name) for one in model.each}
+        return {model.name: self._replicated(model, each)} | each
+
+    def _replicated(self, model: ModelConfig, each: Mapping[str, Known]) -> Known:
+        """What stands for its replicas, as the first of them that can be used is."""
+        usable = [one for one in each.values() if isinstance(one, ModelEntry)]
+        if not usable:
+            broken = next(iter(each.values()))
+            assert isinstance(broken, Unusable), "else it were usable"
+            return msgspec.structs.replace(broken, name=model.name, aliases=model.aliases)
+        entry = msgspec.structs.replace(
+            usable[0],
+            name=model.name,
+            aliases=model.aliases,
+            preload=model.preload,
+            replicas=tuple(one.name for one in usable),
+            replica_of="",
+        )
+        old = self._scan.models.get(model.name)
+        return old if isinstance(old, ModelEntry) and old == entry else entry
+
+    def _configured(self, model: ModelConfig, replica_of: str = "") -> Known:
         path = Path(model.path).expanduser() if model.path else Path(model.name)
         old = self._scan.models.get(model.name)
         stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
@@ -649,7 +678,7 @@ class ModelLibrary:
             return old
         self._stamps[model.name] = stamp
         try:
-            entry = self._entry(model, self._files(model, path))
+            entry = self._entry(model, self._files(model, path), replica_of)
         except ConfigError as error:
             if old is None:  # at the start it is an error for the user
                 raise
@@ -746,7 +775,7 @@ class ModelLibrary:
         old = self._scan.models.get(name)
         return old if isinstance(old, ModelEntry) and old == entry else entry
 
-    def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
+    def _entry(self, model: ModelConfig, files: ModelFiles, replica_of: str = "") -> ModelEntry:
         options = options_for(self._config, model, files.backend)
         if (node := self._nodes.get(options.host)) is not None:
             files = self._nodes.fitted(node, files, options)
@@ -769,6 +798,7 @@ class ModelLibrary:
             template_variables=model.template_kwargs,
             adapters=None if model.lora is None else _adapters(model.lora),
             created=0 if files.node else _stamp(files.path)[0] // 1_000_000_000,
+            replica_of=replica_of,
         )
 
 

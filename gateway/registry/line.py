@@ -106,6 +106,11 @@ class Place:
             self._news = self._last = waiting
             self._changed.set()
 
+    def nudge(self) -> None:
+        """Report again where it stands: something else has changed that its owner looks at."""
+        self._news = self._last
+        self._changed.set()
+
     def answer(self, error: GatewayError | None = None) -> None:
         """Granted, or refused with `error`. Exactly once."""
         assert not self.answered, f"ticket {self.ticket.number} was answered twice"

@@ -52,7 +52,7 @@ class Overview:
         usable = (
             self.status(entry)
             for name, entry in known.items()
-            if only is None or name in only or entry.base.name in only
+            if only is None or any(one in only for one in _names_of(entry))
         )
         broken = (status for status in broken if only is None or status.id in only)
         return in_order((*usable, *broken), library.default_name())
@@ -62,6 +62,10 @@ class Overview:
         if entry.of is not None:
             status = self.status(entry.of)
             return replace(status, id=entry.name, aliases=entry.aliases, entry=entry)
+        if entry.replicas:
+            known = self._names.entries()
+            each = [self.status(known[name]) for name in entry.replicas if name in known]
+            return together(entry, each) if each else ModelStatus(id=entry.name, state="unloaded")
         plan, room = self._planner.known(entry), self._scheduler.room
         need = room.fitting(plan.needs) if plan else {}
         free = sum(room.free(device) for device in need)
@@ -84,6 +88,35 @@ class Overview:
         if obstacle is None or status.state != "unloaded":
             return status
         return replace(status, state="failed", why_failed=obstacle)
+
+
+def _names_of(entry: ModelEntry) -> tuple[str, ...]:
+    """Whose state is its own, too."""
+    return entry.name, entry.base.name, *entry.base.replicas
+
+
+NEAREST: tuple[State, ...] = ("loaded", "loading", "draining", "unloaded", "failed")
+
+
+def together(model: ModelEntry, replicas: Sequence[ModelStatus]) -> ModelStatus:
+    """A model as its replicas are: in the state of the one that is nearest to an answer."""
+    best = min(replicas, key=lambda one: NEAREST.index(one.state))
+    idle = [one.idle_seconds for one in replicas if one.idle_seconds is not None]
+    in_use = sum(one.in_use for one in replicas)
+    return replace(
+        best,
+        id=model.name,
+        aliases=model.aliases,
+        entry=model,
+        in_use=in_use,
+        waiting=sum(one.waiting for one in replicas),
+        idle_seconds=min(idle, default=None) if not in_use else None,
+        devices={device: size for one in replicas for device, size in _lies(one).items()},
+    )
+
+
+def _lies(status: ModelStatus) -> Bytes:
+    return status.devices if status.state in ("loading", "loaded", "draining") else {}
 
 
 def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[ModelStatus, ...]:
@@ -282,7 +315,9 @@ class Survey:
         gauge: Gauge,
         clock: Clock,
         kept: Callable[[], int],
+        names: ModelNames,
     ) -> None:
+        self._names = names
         self._scheduler = scheduler
         self._planner = planner
         self._moves = moves
@@ -322,7 +357,7 @@ class Survey:
 
     def cost(self, entry: ModelEntry) -> ModelCost | None:
         """What a model takes; None where that can't be estimated, or others have its memory."""
-        entry = entry.base
+        entry = self._first(entry)
         plan = self._planner.known(entry)
         if plan is None or entry.files.elsewhere is not None:
             return None
@@ -343,6 +378,11 @@ class Survey:
             ttl=model.ttl,
         )
 
+    def _first(self, entry: ModelEntry) -> ModelEntry:
+        """Of those that are loaded when it is asked for."""
+        names, base = self._names.entries(), entry.base
+        return next((names[name] for name in base.replicas if name in names), base)
+
     def _devices(self, name: str, plan: LoadPlan) -> Bytes:
         """Where it lies, or would."""
         record = self._scheduler.residency(name)
@@ -350,7 +390,7 @@ class Survey:
 
     def fit(self, entry: ModelEntry) -> Fit:
         """The effect of a load of `entry` now."""
-        entry = entry.base
+        entry = self._first(entry)
         if entry.files.elsewhere is not None:
             return Fit(verdict="remote")
         if self._scheduler.phase(entry.name) in ("loading", "loaded"):

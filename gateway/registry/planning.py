@@ -185,6 +185,7 @@ class LoadPlanner:
             pinned=self._pinned.get(entry.name, entry.pinned),
             parks=self._parks(entry, plan),
             ttl=entry.ttl,
+            apart=entry.replica_of,
         )
 
     def _needed(self, plan: LoadPlan) -> tuple[Bytes, ...]:

@@ -35,7 +35,7 @@ from backends.catalog import CPU, ModelFiles
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
 from config.values import user_folder
-from gateway.registry.nodes import Seconds, name_at, node_of
+from gateway.registry.nodes import SEPARATOR, Seconds, name_at, node_of
 
 # ------------------------------------------------------------------------------------------- orders
 # The scheduler's vocabulary: what it is given about a model and a request, and what it orders.
@@ -68,6 +68,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     parks: Bytes | None = None  # what it holds while it is parked; None: it can't be
     ttl: float = -1.0  # idle seconds until it is unloaded; -1: never
+    apart: str = ""  # no two models that have the same lie on one device: replicas of one
     # Seconds of rest after a failed load, however many failed. None: as the rules say, doubled.
     backoff: float | None = None
 
@@ -642,6 +643,12 @@ def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
 # The memory ledger: budgets less what is promised to models. It changes no record.
 
 
+def main_devices(need: Bytes) -> set[str]:
+    """What a model computes on: its cards; without any, main memory."""
+    cards = {device for device in need if device.rpartition(SEPARATOR)[2] != CPU}
+    return cards or set(need)
+
+
 class MemoryLedger:
     """Reads the scheduler's `records`. `budgets`: bytes per device; one not named has none."""
 
@@ -726,7 +733,32 @@ class MemoryLedger:
                 if size > free + own.get(device, 0):
                     break
             else:
-                yield need
+                if self.beside(need, claim.model) is None:
+                    yield need
+
+    def beside(self, need: Bytes, model: Model) -> ModelRecord | None:
+        """The one that has a device of `need` and that `model` must not lie beside."""
+        if not model.apart:
+            return None
+        devices = main_devices(need)
+        others = (record for device in devices for record in self._records.holders(device))
+        alike = (one for one in others if one.model.apart == model.apart)
+        return next(
+            (
+                one
+                for one in alike
+                if one.model.name != model.name and not devices.isdisjoint(main_devices(one.held))
+            ),
+            None,
+        )
+
+    def has_room(self, model: Model) -> bool:
+        """Whether it could be loaded at once, and nothing else had to go."""
+        return any(
+            self.beside(need, model) is None
+            and all(size <= self.free(device) for device, size in need.items())
+            for need in (model.need, *model.others)
+        )
 
     def missing(self, need: Bytes, claim: ModelRecord) -> Bytes:
         """What must be evicted for it, besides what leaves anyway. A parked one has some itself."""
@@ -756,6 +788,11 @@ class MemoryLedger:
         return last
 
     def _obstacle(self, name: str, need: Bytes) -> str | None:
+        record = self._records.get(name)
+        other = None if record is None else self.beside(need, record.model)
+        if other is not None and other.phase in ("loading", "loaded", "parked"):
+            where = " and ".join(sorted(main_devices(need)))
+            return f"{name} has no device of its own: {other.model.name} lies on {where}"
         for device, size in need.items():
             budget, pinned = self._budgets.get(device, 0), self._pinned(device, besides=name)
             if size > budget - pinned:

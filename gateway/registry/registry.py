@@ -13,7 +13,8 @@ other options of one of them, files that were overwritten.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,10 +56,12 @@ from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.record import Bytes, History, Order, default_path
+from gateway.registry.replicas import Replicas
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     Lease,
     ModelEvent,
+    ModelLoaded,
     ModelStatus,
     ModelUnloaded,
     UnloadReport,
@@ -246,13 +249,21 @@ class Registry:
         self._exits.push_async_callback(self.kept.close)  # behind the last unload
         self._tasks = await self._exits.enter_async_context(companions())
         self._names.begin(self._tasks)
+        self._replicas = Replicas(
+            names=self._names,
+            planner=self._planner,
+            scheduler=self._scheduler,
+            places=self._places,
+            clock=self._clock,
+            load=self._load_soon,
+        )
         self._orders = Orders(
             scheduler=self._scheduler,
             planner=self._planner,
             places=self._places,
             present=self._names.present,
             clock=self._clock,
-            changed=self.watchers.note,
+            changed=self._changed,
             watch=self._happened,
         )
         self._moves = Moves(
@@ -280,6 +291,7 @@ class Registry:
             self._gauge,
             self._clock,
             lambda: self.kept.store.memory,
+            self._names,
         )
         self._reconfiguration = Reconfiguration(
             scheduler=self._scheduler,
@@ -299,7 +311,7 @@ class Registry:
         )
         for entry in self._library.entries():
             if entry.preload:
-                self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
+                self._load_soon(entry.name)
         return self
 
     def _budgets(self) -> Bytes:
@@ -337,6 +349,12 @@ class Registry:
             if record.node in draining and (record.model.pinned or record.phase == "loading"):
                 name = record.model.name
                 self._orders.carry_out(self._scheduler.replaced(self._now, name), name)
+        for record in self._scheduler.records():  # replicas that wait may lie elsewhere now
+            entry = self._names.entries().get(record.model.name)
+            if record.model.apart and record.is_claim and entry is not None:
+                model = self._planner.model(entry)
+                self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
+        self._replicas.fill()
 
     async def __aexit__(
         self,
@@ -380,7 +398,7 @@ class Registry:
         self._reconfiguration.apply(models, known)
         for entry in models.library.entries():
             if entry.preload and entry.name in models.changes.added:
-                self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
+                self._load_soon(entry.name)
         self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), config.swap))
         self.kept.apply(config.kept)
 
@@ -394,8 +412,10 @@ class Registry:
         keep_alive: float | None = None,
         on_wait: Callable[[Waiting], None] | None = None,
         access: Access = ADMIN,
+        conversation: int | None = None,
     ) -> AsyncIterator[Lease]:
-        """The model, for as long as the context lasts; it is loaded first where it must be.
+        """The model, for as long as the context lasts; it is loaded first where it must be. Of
+        several replicas one, `conversation`'s if that has been there.
 
         `on_wait` is called in this task with each change of place or progress. `keep_alive`: idle
         seconds the model stays after this lease, -1 for good. Raises ModelNotFound (also where
@@ -404,20 +424,57 @@ class Registry:
         ShuttingDown) raised, if the model is unloaded by force.
         """
         requested = await self.find(name, access)
-        entry = await self._as_on_disk(requested.base)
+        entry = requested.base
+        if not entry.replicas:
+            entry = await self._as_on_disk(entry)
         if not access.autoload and self._overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
-        with self._in_line(entry, keep_alive=keep_alive, owner=access.owner) as place:
-            if not place.is_lease:
-                async for waiting in place:
-                    if on_wait is not None:
-                        on_wait(waiting)
+        with ExitStack() as held:
+            if entry.replicas:
+                asked = keep_alive, access.owner, conversation
+                place = await self._placed(held, entry, *asked, on_wait)
+            else:
+                line = self._in_line(entry, keep_alive=keep_alive, owner=access.owner)
+                place = held.enter_context(line)
+                if not place.is_lease:
+                    await _waited(place, on_wait)
             with place.scope:
                 lease = self._moves.lease(place)
-                yield lease if requested.of is None else lease.called(requested)
+                yield lease.called(requested) if requested.of or entry.replicas else lease
             if place.scope.cancelled_caught:
                 raise self._aborted(entry.name)
+
+    async def _placed(
+        self,
+        held: ExitStack,
+        model: ModelEntry,
+        keep_alive: float | None,
+        owner: str,
+        conversation: int | None,
+        on_wait: Callable[[Waiting], None] | None,
+    ) -> Place:
+        """A lease of one of a model's replicas, held by `held`. Where one is no use, or leaves
+        while others are there, the next is asked. Raises as the last of them.
+        """
+        tried: set[str] = set()
+        while True:
+            name = self._replicas.choose(model, conversation, tried)
+            with ExitStack() as line:
+                try:
+                    entry = await self._as_on_disk(self._names.resolve(name))
+                    line.enter_context(self._replicas.asked(model, name, conversation))
+                    place = line.enter_context(
+                        self._in_line(entry, keep_alive=keep_alive, owner=owner)
+                    )
+                    moves = partial(self._replicas.is_better_off, model, name)
+                    if place.is_lease or await _waited(place, on_wait, moves):
+                        held.push(line.pop_all())
+                        return place
+                except (ModelUnavailable, ModelNotFound):
+                    tried.add(name)
+                    if tried.issuperset(model.replicas):
+                        raise
 
     @asynccontextmanager
     async def loading(
@@ -430,7 +487,13 @@ class Registry:
         loaded again. Raises as `lease`, and InvalidRequest for options its backend doesn't know; a
         failed load raises ModelUnavailable from the iteration.
         """
-        entry = await self._as_on_disk((await self.find(name)).base)
+        entry, *others = self._replicas.loaded(await self.find(name))
+        if options is not None:
+            for other in others:
+                self._reconfiguration.change_options(other, options)
+        for other in others:
+            self._load_soon(other.name)
+        entry = await self._as_on_disk(entry)
         if options is not None:
             self._reconfiguration.change_options(entry, options)
         elif self._is_unloaded_there(entry):
@@ -446,7 +509,7 @@ class Registry:
         async with self.loading(name, options=options) as news:
             async for _ in news:
                 pass
-            return self.status(news.model)
+        return self.status(name)
 
     async def unload(self, name: str, *, force: bool = False) -> UnloadReport:
         """Unload a model and wait until its memory is free.
@@ -455,11 +518,15 @@ class Registry:
         that leaves meanwhile doesn't call it back. Raises ModelNotFound.
         """
         entry = (await self.find(name)).base
-        started, was_loaded = self._now, entry.name in self._moves.residents
-        self._planner.forget_options(entry.name)
-        self._orders.carry_out(self._scheduler.unload_asked(self._now, entry.name), entry.name)
-        aborted = self._places.abort(entry.name) if force else 0
-        await self._orders.departed(entry.name)
+        going = [one.name for one in self._replicas.loaded(entry)]
+        started, was_loaded = self._now, not self._moves.residents.keys().isdisjoint(going)
+        aborted = 0
+        for one in going:
+            self._planner.forget_options(one)
+            self._orders.carry_out(self._scheduler.unload_asked(self._now, one), one)
+            aborted += self._places.abort(one) if force else 0
+        for one in going:
+            await self._orders.departed(one)
         if (remote := entry.files.elsewhere) is not None:
             with translated():
                 was_loaded |= await self.fleet.unload(remote, force=force)
@@ -476,10 +543,10 @@ class Registry:
         """Never evicted and never idle, or as any other, whatever the configuration says; until the
         server is started again. Raises ModelNotFound.
         """
-        entry = (await self.find(name)).base
-        self._planner.pin(entry.name, pinned=pinned)
-        model = self._planner.model(entry)
-        self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
+        for entry in self._replicas.loaded(await self.find(name)):
+            self._planner.pin(entry.name, pinned=pinned)
+            model = self._planner.model(entry)
+            self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
 
     # ---------------------------------------------------------------------------- asked
 
@@ -522,8 +589,10 @@ class Registry:
         names = (
             status.id for status in usable if status.id in self._names.present
         )  # a preset is not
-        name = next(filter(access.allows, names), None)
-        return None if name is None else self._names.present[name]
+        known = self._names.entries()
+        present = (self._names.present[name] for name in names)
+        models = (known.get(one.replica_of, one) for one in present)
+        return next((one for one in models if access.allows(one.name)), None)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but the folders are scanned first for what is not known, or could not be
@@ -555,7 +624,9 @@ class Registry:
 
         Raises ModelNotFound.
         """
-        entries = self._library.entries() if name is None else ((await self.find(name)).base,)
+        entries = self._library.entries()
+        if name is not None:
+            entries = self._replicas.loaded(await self.find(name))
         known = self._planner.forget_measurements(entries)
         await to_thread.run_sync(self._history.save)
         return known
@@ -642,9 +713,20 @@ class Registry:
             self._scheduler.requested(self._now, place.ticket, model), entry.name
         )
 
+    def _changed(self, name: str) -> None:
+        """A model is in another state, or its line has moved."""
+        self.watchers.note(name)
+        record = self._scheduler.residency(name)
+        if record is not None and record.model.apart:
+            self.watchers.note(record.model.apart)
+            self._replicas.changed(name)
+
     def _happened(self, event: ModelEvent) -> None:
         if isinstance(event, ModelUnloaded):
             self.kept.settle()
+            self._replicas.left(event.model, event.why)
+        if isinstance(event, ModelLoaded):
+            self._replicas.fill()
         self._watch(event)
 
     def _give_back(self, name: str, number: int) -> None:
@@ -664,11 +746,33 @@ class Registry:
         fits = (self.survey.fit(entry) for entry in self._library.entries() if entry.preload)
         return next((fit.why for fit in fits if fit.verdict == "too_large"), None)
 
+    def _load_soon(self, name: str) -> None:
+        if not self._closing:
+            self._tasks.start_soon(self._preload, name, name=f"preload {name}")
+
     async def _preload(self, name: str) -> None:
         try:
             await self.load(name)
         except GatewayError as error:
             log.warning("preload failed", model=name, reason=error.message)
+
+
+async def _waited(
+    place: Place,
+    on_wait: Callable[[Waiting], None] | None,
+    moves: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Report the wait until it ends; whether it was granted, and not given up where `moves` says
+    that another place is better.
+    """
+    told: Waiting | None = None
+    async for waiting in place:
+        if moves():
+            return False
+        if on_wait is not None and waiting != told:
+            on_wait(waiting)
+        told = waiting
+    return True
 
 
 def _cluster(address: str) -> ClusterNodes:

@@ -411,6 +411,8 @@ class Turns:
         most: Counter[str] = Counter()  # bytes that could become free, by device
         looked = 0
         for need in needs:
+            if self._room.beside(need, claim.model) is not None:
+                continue
             node = node_of(need)
             if node not in there:
                 if best is not None and looked >= ENOUGH:

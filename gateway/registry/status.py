@@ -174,6 +174,11 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     options: EngineOptions | None = None  # it is loaded with, or would be
 
     @property
+    def is_replica(self) -> bool:
+        """It is one of several that a model is loaded as, and named by administrators alone."""
+        return self.entry is not None and bool(self.entry.replica_of)
+
+    @property
     def task(self) -> Task:
         """What it is for, as far as is known here."""
         return self.files.task if self.files is not None else "generate"

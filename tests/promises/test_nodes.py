@@ -4,9 +4,12 @@ happens when the node is gone and comes back.
 
 import json
 import os
+import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import httpx
 import pytest
 
 import bundled
-from tests.served import COMMAND, ROOT, Serve, assert_sound, events, scripted
+from tests.hang import HANG
+from tests.served import COMMAND, ROOT, Serve, Served, assert_sound, events, scripted
 
 CHAT = "/v1/chat/completions"
 TOKEN = "of-no-use-anywhere-else"
@@ -108,3 +112,60 @@ def test_a_node_that_is_not_there_is_said_and_asked_for_again(serve: Serve, tmp_
     assert reply.status_code == 503
     assert "node box" in reply.json()["error"]["message"]
     assert answer(server.client, "near").startswith("one two three")
+
+
+@pytest.mark.slow
+def test_of_two_replicas_on_two_nodes_one_s_end_ends_no_answer_of_the_other(
+    serve: Serve, tmp_path: Path
+) -> None:
+    at = ("--listen", "127.0.0.1:0")
+    with worker(*at) as (one, first), worker(*at) as (other, _):
+        config = there(tmp_path, one["address"])
+        config["nodes"].append({**config["nodes"][0], "name": "cab", "address": other["address"]})
+        far = scripted(tmp_path, "far", "word " * 5_000, tokens_per_second=50, max_concurrent=8)
+        config["models"][0] = {**far, "replicas": ["box", "cab"]}
+        expected = ("the model broke", "load failed", "preload failed")
+        server = serve(config, expected=expected)
+        assert server.client.post(CHAT, json=body("far", max_tokens=3)).status_code == 200
+        for name in ("far@1", "far@2"):
+            server.log.wait_for("model loaded", lambda line, name=name: line["model"] == name)
+        listed = [one["id"] for one in server.client.get("/v1/models").json()["data"]]
+        assert sorted(listed) == ["far", "near"]
+
+        killed, barrier = threading.Event(), threading.Barrier(9)
+        with ThreadPoolExecutor(8) as readers:
+            said = [readers.submit(read, server.client, n, barrier, killed) for n in range(8)]
+            try:
+                barrier.wait(HANG)
+                assert in_use(server) == {"far": 8, "far@1": 4, "far@2": 4, "near": 0}
+                first.kill()
+            finally:
+                killed.set()
+            ended = [one.result() for one in said]
+        assert sum("is lost: node box" in one for one in ended) == 4, ended
+        assert ended.count("went on") == 4, ended
+        for _ in range(4):
+            assert server.client.post(CHAT, json=body("far", max_tokens=3)).status_code == 200
+
+
+def read(
+    client: httpx.Client, number: int, barrier: threading.Barrier, killed: threading.Event
+) -> str:
+    """How an answer ended, of which much comes after the kill."""
+    said = [{"role": "user", "content": f"Conversation {number}"}]
+    asked = {"model": "far", "messages": said, "stream": True}
+    with client.stream("POST", CHAT, json=asked) as reply:
+        lines = reply.iter_lines()
+        assert any(re.search(r'"content":"[^"]', line) for line in lines), "it has begun"
+        barrier.wait(HANG)
+        assert killed.wait(HANG)
+        more = [line for line, _ in zip(lines, range(400), strict=False)]
+    told = [line for line in more if "error" in line]
+    return told[0] if told else "went on"
+
+
+def in_use(server: Served) -> dict[str, int]:
+    """Answers in progress, by model."""
+    text = server.client.get("/metrics").text
+    found = re.findall(r'roundhouse_in_use\{model="([^"]*)"\} ([0-9.]+)', text)
+    return {model: int(float(count)) for model, count in found}
