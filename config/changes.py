@@ -61,6 +61,7 @@ EFFECTS: Mapping[str, Effect] = {
     "swap.min_stay": "live",
     "swap.ttl": "models",
     "swap.backoff": "live",
+    "swap.share": "live",
     "join": "restart",
     "hub.endpoint": "live",
     "hub.folder": "live",

@@ -152,6 +152,7 @@ class SwapConfig(Section, frozen=True):
     min_stay: Seconds = 5.0  # a model just loaded stays at least so long while others wait
     ttl: IdleSeconds = -1.0  # idle seconds until a model is unloaded; -1: never
     backoff: Seconds = 10.0  # after a failed load, doubled each time up to five minutes
+    share: Literal["never", "auto"] = "auto"  # models that take turns give way to be kept together
 
 
 class JoinConfig(Section, frozen=True):

@@ -106,7 +106,7 @@ class Orders:
         match order:
             case Load(model=name):
                 self.obstacles.pop(name, None)
-                plan = self._planner.planned(name).at(order.need)
+                plan = self._planner.planned(name, order.need)
                 self._moves.load(order, plan, self._planner.ordered(plan))
                 return name
             case CancelLoad(model=name):

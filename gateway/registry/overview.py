@@ -350,7 +350,7 @@ class Survey:
 
     def _held(self, record: ModelRecord) -> Iterator[HeldMemory]:
         name = record.model.name
-        plan = self._planner.planned(name) if record.held else None
+        plan = self._planner.planned(name, record.held) if record.held else None
         for device, size in record.held.items():
             parts = scaled(_parts(plan), size) if plan else scaled(NO_PARTS, size)
             yield HeldMemory(model=name, device=device, size=size, parts=parts)

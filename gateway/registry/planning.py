@@ -63,6 +63,10 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         """`need` per device, in each of these ways."""
         return tuple(shares(self.need, placement) for placement in self.placements)
 
+    def has(self, devices: Bytes) -> bool:
+        """Whether this is one of the ways in which it can lie."""
+        return devices in self.needs or any(plan.has(devices) for plan in self.smaller)
+
     def at(self, devices: Bytes) -> "LoadPlan":
         """As it lies on `devices`, and in no other way."""
         for plan in self.smaller:
@@ -102,6 +106,7 @@ class LoadPlanner:
         self._bandwidths = bandwidths
         self._present: set[str] = set()  # in memory, as they were planned
         self._told: dict[str, LoadPlan] = {}  # as the scheduler has them
+        self._whole: dict[str, LoadPlan] = {}  # as it had them of absent models, with all ways
         self._options: dict[str, EngineOptions] = {}
         self._plan: dict[str, LoadPlan] = {}
         self._parked: dict[str, Bytes] = {}  # what models held when they were parked last
@@ -164,13 +169,20 @@ class LoadPlanner:
         except ModelUnavailable:
             return None
 
-    def planned(self, name: str) -> LoadPlan:
-        """The plan that was last made known to the scheduler under this name."""
-        return self._told.get(name) or self._plan[name]
+    def planned(self, name: str, need: Bytes) -> LoadPlan:
+        """The plan of the load that the scheduler ordered under this name: of those last made known
+        to it, the one that has this way.
+        """
+        known = [self._told.get(name), self._whole.get(name), self._plan.get(name)]
+        plans = [plan for plan in known if plan is not None]
+        having = (plan for plan in plans if plan.has(need))
+        return next(having, plans[0]).at(need)
 
     def model(self, entry: ModelEntry) -> Model:
         """`entry` as the scheduler needs it. Raises as `plan`."""
         plan = self._told[entry.name] = self.plan(entry)
+        if entry.name not in self._present:
+            self._whole[entry.name] = plan
         need, *_ = needs = self._needed(plan)
         return Model(
             name=entry.name,

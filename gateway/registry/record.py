@@ -72,6 +72,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     # Seconds of rest after a failed load, however many failed. None: as the rules say, doubled.
     backoff: float | None = None
 
+    @property
+    def all_ways(self) -> tuple[Smaller, ...]:
+        """Where it may lie, with how fast it is there."""
+        best = (Smaller(need, self.speed) for need in (self.need, *self.others))
+        return (*best, *self.smaller)
+
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """One request's place in line. One that `holds` wants a lease; else it only awaits the load."""
@@ -83,7 +89,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""  # of the key that it came with, among which turns are shared
 
 
-WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken", "budget", "config"]
+WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken", "budget", "config", "share"]
 WhyRefuse: TypeAlias = Literal[
     "queue_full", "failed", "too_large", "unloaded", "removed", "closing"
 ]
@@ -169,6 +175,9 @@ class ModelRecord:
         self._ttl = -1.0
         self._model = model
         self._ways: Mapping[str, Sequence[Bytes]] | None = None
+        self._shared: Bytes | None = None
+        self.whole = model  # as it was when its load was ordered, with all ways to lie
+        self.speed = 1.0  # of the way in which it lies, as a part of its best
         self.is_parked = False  # its process is there, whatever becomes of it now
         self.parking: Bytes | None = None  # what it will hold when it has left
         self.line: dict[int, Ticket] = {}  # in order of arrival; see `in_turn`
@@ -203,7 +212,20 @@ class ModelRecord:
             return {node_of(self.retrying): (self.retrying,)}
         if self._ways is None:
             self._ways = self._records.ways(self._model)
+        if self._shared is not None:
+            node = node_of(self._shared)
+            return {**self._ways, node: (self._shared, *self._ways.get(node, ()))}
         return self._ways
+
+    @property
+    def shared(self) -> Bytes | None:
+        """The way in which it lies beside others it would take turns with, if it is to."""
+        return self._shared
+
+    @shared.setter
+    def shared(self, way: Bytes | None) -> None:
+        if way != self._shared:
+            self._shared, self.looked_at = way, None
 
     @property
     def phase(self) -> Phase:
@@ -256,7 +278,8 @@ class ModelRecord:
         """The rooms that a load takes now: one of them."""
         if self.retrying is not None:
             return (self.retrying,)
-        return (self.model.need, *self.model.others)
+        shared = () if self._shared is None else (self._shared,)
+        return (*shared, self.model.need, *self.model.others)
 
     @property
     def need(self) -> Bytes:
@@ -769,6 +792,11 @@ class MemoryLedger:
             - claim.held.get(device, 0)
             for device, size in need.items()
         }
+
+    def within_reach(self, device: str, group: Iterable[ModelRecord]) -> int:
+        """Bytes that the models of `group` could have together, if no other leaves for them."""
+        own = sum(record.held.get(device, 0) for record in group)
+        return self.free(device) + self.coming(device, surely=True) + own
 
     def attainable(self, name: str, devices: Iterable[str]) -> Bytes:
         """What `name` could have of each of `devices`, if all models went that may."""

@@ -46,6 +46,10 @@ The rules that balance waiting requests against served ones:
 - *Turn*: those in line for an absent model have waited, all together, for `WORTH` times its load
   time; or the first of them has waited for `max_wait`. From then on models in use may drain for it.
 
+Models that take turns too often are kept together where that is better (`sharing.py`, unless
+`share` is `never`): each is loaded in a way that takes less of the cards, when it would have been
+loaded anyway.
+
 It knows no tickets beyond the time they came.
 """
 
@@ -70,11 +74,13 @@ from gateway.registry.record import (
     Phase,
     Records,
     Refuse,
+    Smaller,
     Ticket,
     Unload,
     WhyRefuse,
     WhyUnload,
 )
+from gateway.registry.sharing import Agreement, Rival, Sharing, agreed, is_outdone, on_cards
 
 
 class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,10 +213,13 @@ class Swap(msgspec.Struct, frozen=True, eq=False):
 class Turns:
     """Reads and moves the scheduler's `records`: to loading, to draining, and back from there."""
 
-    def __init__(self, records: Records, room: MemoryLedger, rules: SwapConfig) -> None:
+    def __init__(
+        self, records: Records, room: MemoryLedger, rules: SwapConfig, sharing: Sharing
+    ) -> None:
         self._records = records
         self._room = room
         self._rules = rules
+        self._sharing = sharing
         self._swaps: dict[str, Swap] = {}  # by node
         self._moments: dict[str, float] = {}  # by node, when more may leave it
 
@@ -291,9 +300,10 @@ class Turns:
             ways = [way for way in needs if node_of(way) == own]
         else:
             ways = [way for way in needs if node_of(way) not in begun]
-        if ways:
-            self._make_room(claim, ways, now, below=copying)
-        return self._load(claim, need) if need is not None and not self._own(claim) else None
+        made = self._make_room(claim, ways, now, below=copying) if ways else None
+        if made is None and need is not None and not self._own(claim):
+            return self._load(claim, need)
+        return made
 
     def _is_coming(self, claim: ModelRecord) -> bool:
         """The room that is being made for it will be there in a moment: nobody uses it any more."""
@@ -375,26 +385,153 @@ class Turns:
     def _load(self, claim: ModelRecord, need: Bytes) -> Load:
         free = {device: self._room.free(device) for device in need}
         self._end(claim)
+        claim.whole, claim.speed = claim.model, _speed(claim.model, need)
         claim.phase, claim.held, claim.chosen = "loading", need, need
         return Load(claim.model.name, need, free, claim.evicted)
 
     def _make_room(
         self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, below: float | None
-    ) -> None:
+    ) -> Load | None:
         """Begin the turn of `claim`, if room can be made for one of its `needs`: idle models go at
-        any time, used in turn. `below`: only idle ones, and at less than that cost.
+        any time, used in turn. `below`: only idle ones, and at less than that cost. Where it is
+        kept together with others it may fit at once.
 
         For a swap that has begun, idle models may step in for used ones that still drain.
         """
         swap = self._cheapest(claim, needs, now, used=False)
         if below is not None:
             if swap is not None and swap[0][1] >= below:
-                return
+                return None
         elif swap is None and self._may_drain(claim, now):
             swap = self._cheapest(claim, needs, now, used=True)
-        if swap is not None:
-            _, claim.chosen, victims = swap
-            self._begin(claim, victims)
+        if swap is None:
+            return None
+        _, need, victims = swap
+        if below is None and (joint := self._together(claim, victims)) is not None:
+            need, victims = joint
+            if not victims and self._room.fits(need, claim, None):
+                return self._load(claim, need)
+        claim.chosen = need
+        self._begin(claim, victims)
+        return None
+
+    def _together(
+        self, claim: ModelRecord, victims: Sequence[str]
+    ) -> tuple[Bytes, tuple[str, ...]] | None:
+        """Where `claim` and those that would leave for it are better kept together: its way, and
+        who has to leave all the same, to come back in a smaller one. None: they take turns.
+        """
+        residents = [self._records[name] for name in victims]
+        loaded = all(record.phase == "loaded" for record in residents)
+        if self._rules.share == "never" or not loaded or claim.retrying is not None:
+            return None
+        group = (claim, *residents)
+        rivals = [self._rival(one.model.name, one.model, one) for one in group]
+        rivals += self._absent({one.model.name for one in group}, rivals)
+        devices = {device for rival in rivals for way in rival.ways for device in way.need}
+        room = {device: self._room.within_reach(device, group) for device in devices}
+        agreement = agreed(rivals, room, stay=self._rules.min_stay, worth=WORTH)
+        if agreement is None:
+            return None
+        way = agreement.way(claim.model.name, claim.model.all_ways)
+        assert way is not None, "it was chosen of these"
+        leavers = [one for one in residents if not agreement.keeps(one.model.name, one.held)]
+        return self._agree(claim, agreement, way.need), tuple(one.model.name for one in leavers)
+
+    def _agree(self, claim: ModelRecord, agreement: Agreement, need: Bytes) -> Bytes:
+        """From now on."""
+        for name in agreement.parts:
+            self.disagree(name)
+        self._sharing.agree(agreement)
+        claim.shared = need
+        return need
+
+    def disagree(self, name: str) -> None:
+        """The agreement of that model is over."""
+        for member in self._sharing.end(name):
+            if (record := self._records.get(member)) is not None:
+                record.shared = None
+
+    def _absent(self, names: Collection[str], rivals: Sequence[Rival]) -> list[Rival]:
+        """Models that were asked for lately and are gone: they will want the same cards again."""
+        cards = {card for one in rivals for way in one.ways for card in on_cards(way.need)}
+        gone = (
+            (name, model)
+            for name, model in self._sharing.others(names)
+            if cards & on_cards(model.need).keys()
+            if (record := self._records.get(name)) is None or not record.held
+        )
+        return [self._rival(name, model, None) for name, model in gone]
+
+    def _rival(self, name: str, model: Model, record: ModelRecord | None) -> Rival:
+        lies = None
+        if record is not None and record.phase == "loaded":
+            model, lies = record.whole, Smaller(record.held, record.speed)
+        usage = self._sharing.usage(name)
+        ways = (way for way in model.all_ways if node_of(way.need) == HERE)
+        return Rival(
+            name=name,
+            load_seconds=model.load_seconds,
+            seconds=usage.seconds,
+            slots=model.slots,
+            arrivals=tuple(usage.arrivals),
+            ways=tuple(Smaller(way.need, _speed(model, way.need)) for way in ways),
+            lies=lies,
+        )
+
+    def place(self, record: ModelRecord) -> None:
+        """A model that is asked for and absent is to lie as was agreed, if one of the others is
+        here, or asked for.
+        """
+        name = record.model.name
+        agreement = self._sharing.agreement(name)
+        record.shared = None
+        self._sharing.usage(name).model = record.model
+        if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
+            return
+        way = agreement.way(name, record.model.all_ways)
+        if way is not None and way.need != record.model.need:
+            record.shared = way.need
+
+    def _is_around(self, name: str) -> bool:
+        record = self._records.get(name)
+        return record is not None and (bool(record.held) or record.is_claim)
+
+    def _is_regretted(
+        self, agreement: Agreement, group: Sequence[ModelRecord], loads: float
+    ) -> bool:
+        """Whether the first of `group` had better have its full room."""
+        if agreement.lost[group[0].model.name] > loads:
+            return True
+        if agreement.spent <= loads or len(group) < len(agreement.parts):
+            return False
+        agreement.spent = 0.0
+        rivals = [self._rival(one.model.name, one.model, one) for one in group]
+        return is_outdone(rivals, stay=self._rules.min_stay, worth=WORTH)
+
+    def regret(self, record: ModelRecord) -> None:
+        """A model falls idle that is kept together with others: it gets its full room back where
+        giving way has cost more than it saved.
+        """
+        name = record.model.name
+        agreement = self._sharing.agreement(name)
+        if agreement is None or record.phase != "loaded" or record.model.pinned:
+            return
+        others = [self._records.get(other) for other in agreement.parts.keys() - {name}]
+        group = [record, *(one for one in others if one is not None and one.phase == "loaded")]
+        loads = sum(one.model.load_seconds for one in group)
+        if not all(one.is_idle for one in group) or not self._is_regretted(agreement, group, loads):
+            return
+        self.disagree(name)
+        whole = record.whole
+        record.model = msgspec.structs.replace(
+            record.model,
+            need=whole.need,
+            others=whole.others,
+            smaller=whole.smaller,
+            speed=whole.speed,
+        )
+        record.wanted, record.phase, record.leaving = True, "draining", "share"
 
     def _may_drain(self, claim: ModelRecord, now: float) -> bool:
         """Whether models in use may leave for it: its turn has come, and none do yet."""
@@ -471,6 +608,12 @@ class Turns:
                     victim.stay()
 
 
+def _speed(model: Model, need: Bytes) -> float:
+    """Of this way, as a part of the best."""
+    way = next((way for way in model.all_ways if way.need == need), None)
+    return 1.0 if way is None else min(1.0, way.speed / max(model.speed, 1e-6))
+
+
 def candidate(record: ModelRecord, now: float) -> EvictionCandidate:
     """The cost of this model's eviction."""
     return EvictionCandidate(
@@ -493,7 +636,8 @@ class Scheduler:
         self._records = Records()
         self._homes: dict[int, ModelRecord] = {}  # of each ticket, while it waits or holds
         self.room = MemoryLedger(budgets, self._records)
-        self._turns = Turns(self._records, self.room, rules)
+        self._sharing = Sharing()
+        self._turns = Turns(self._records, self.room, rules, self._sharing)
         self._recent_wait = 0.0  # seconds, of those granted lately
         self._closing = False
 
@@ -510,6 +654,7 @@ class Scheduler:
             return False
         self._homes[ticket.number] = record
         record.users[ticket.number] = ticket
+        self._sharing.asked(name, now)
         self._recent_wait -= self._recent_wait / SMOOTHING
         return True
 
@@ -522,13 +667,18 @@ class Scheduler:
             return None
         ticket = record.users[number]
         ttl = record.model.ttl if ticket.keep_alive is None else ticket.keep_alive
-        if ttl == 0:
+        if ttl == 0 or self._sharing.agreement(record.model.name) is not None:
             return None
         del self._homes[number], record.users[number]
+        self._note_answer(now, record, ticket)
         record.ttl = ttl
         if not record.users:
             record.idle_since = now
         return record.expires_at()
+
+    def _note_answer(self, now: float, record: ModelRecord, ticket: Ticket) -> None:
+        began = max(ticket.arrived, record.loaded_at)
+        self._sharing.answered(record.model.name, max(0.0, now - began), record.speed)
 
     def _rests(self, record: ModelRecord) -> bool:
         """The model is loaded, and no other comes, goes or is waited for."""
@@ -543,6 +693,10 @@ class Scheduler:
         """A ticket for a lease; or for `model` to be loaded, with one that doesn't hold."""
         orders = list(self._settle(now))
         record = self._records.open(model)
+        if ticket.holds:
+            self._sharing.asked(model.name, now)
+        if record.phase in ("absent", "parked"):
+            self._turns.place(record)
         if (refusal := self._refusal(now, ticket, record)) is not None:
             loser = self._greedier(ticket.owner) if refusal.why == "queue_full" else None
             if loser is None:
@@ -566,8 +720,10 @@ class Scheduler:
         ticket = record.users.pop(number)
         requested = ticket.keep_alive
         record.ttl = record.model.ttl if requested is None else requested
+        self._note_answer(now, record, ticket)
         if not record.users:
             record.idle_since = now
+            self._turns.regret(record)
         return list(self._settle(now))
 
     def loaded(self, now: float, name: str, held: Bytes, seconds: float) -> list[Order]:
@@ -599,6 +755,7 @@ class Scheduler:
         assert record.phase == "loading", f"{name} failed to load while {record.phase}"
         failed = record.need
         record.leave()
+        self._turns.disagree(name)
         if moved and self.room.obstacle(name, record.needs) is None:
             return list(self._settle(now))
         if memory and record.retrying is None:
@@ -669,6 +826,7 @@ class Scheduler:
         if record is None:
             return []
         record.wanted, record.failure, record.retrying = again, None, None
+        self._turns.disagree(name)
         orders: list[Order] = []
         if not again:
             orders += self._refuse_line(record, "unloaded", f"{name} was unloaded on request")
@@ -689,6 +847,8 @@ class Scheduler:
         if model.ttl != record.model.ttl:
             record.ttl = model.ttl
         record.model, record.failure = model, None
+        if record.phase in ("absent", "parked"):
+            self._turns.place(record)
         return list(self._settle(now))
 
     def replaced(self, now: float, name: str) -> list[Order]:
@@ -702,6 +862,8 @@ class Scheduler:
 
     def removed(self, now: float, name: str) -> list[Order]:
         """There is no such model any more: running answers end, those in line are refused."""
+        self._turns.disagree(name)
+        self._sharing.forget(name)
         record = self._records.get(name)
         if record is None:
             return []
@@ -715,6 +877,8 @@ class Scheduler:
         """
         self._rules = rules
         self._turns.apply(rules)
+        for name in self._sharing.together:
+            self._turns.disagree(name)
         self.room.apply(budgets)
         self._turns.shrink(now)
         return list(self._settle(now))

@@ -4,18 +4,27 @@ memory runs out all the same.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
+import msgspec
 import pytest
 
 from backends.catalog import Cards, Fitted, ModelFiles, Room
 from backends.errors import OutOfMemory
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
-from config.settings import Config
+from config.settings import Config, SwapConfig
 from gateway.errors import ModelUnavailable
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.record import Bytes
-from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
+from tests.gateway.registry.fake_engine import (
+    AT_ONCE,
+    FakeContainer,
+    FakeEngine,
+    FakeGauge,
+    HandClock,
+    model,
+)
 from tests.gateway.registry.test_registry_cards import CardEngine, held
 
 pytestmark = pytest.mark.anyio
@@ -65,10 +74,15 @@ class OneCard(FakeGauge):
 
 @asynccontextmanager
 async def registry_of(
-    *names: str, engine: FakeEngine, taken: int = 0, pinned: tuple[str, ...] = ()
+    *names: str,
+    engine: FakeEngine,
+    taken: int = 0,
+    pinned: tuple[str, ...] = (),
+    clock: HandClock | None = None,
+    swap: SwapConfig = AT_ONCE,
 ) -> AsyncIterator[Registry]:
     models = tuple(model(name, pinned=name in pinned) for name in names)
-    config = Config(models=models, swap=AT_ONCE)
+    config = Config(models=models, swap=swap)
     gauge = OneCard(engine)
     gauge.taken = taken
     async with Registry(
@@ -77,7 +91,7 @@ async def registry_of(
         loader=engine,
         gauge=gauge,
         history=History(None),
-        clock=HandClock(),
+        clock=clock or HandClock(),
     ) as registry:
         yield registry
 
@@ -127,3 +141,45 @@ async def test_where_memory_runs_out_again_that_is_the_error() -> None:
         with pytest.raises(ModelUnavailable, match="again no memory"):
             await registry.load("b40")
         assert engine.history.count("load b40") == 2
+
+
+class SlowClock(HandClock):
+    """Loads take time."""
+
+    def skip(self, seconds: float) -> None:
+        self._now += seconds
+
+
+class SlowEngine(FittingEngine):
+    """A model takes half a minute to load."""
+
+    def __init__(self, clock: SlowClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    async def _bring(self, name: str, options: EngineOptions) -> FakeContainer:
+        self._clock.skip(30.0)
+        return await super()._bring(name, options)
+
+
+@pytest.mark.parametrize("share", ["auto", "never"])
+async def test_models_that_take_turns_are_kept_together(share: Literal["auto", "never"]) -> None:
+    clock = SlowClock()
+    engine = SlowEngine(clock)
+    names, swap = ("a60", "b70"), msgspec.structs.replace(AT_ONCE, share=share)
+    async with registry_of(*names, engine=engine, clock=clock, swap=swap) as registry:
+        for _ in range(15):
+            for name in names:
+                async with registry.lease(name):
+                    clock.skip(2.0)
+                await clock.advance(60.0)
+        loads = sum(line.startswith("loaded") for line in engine.history)
+        if share == "never":
+            assert loads == 30
+            assert held(registry) == {"b70": {"cuda:0": 70}}
+            return
+        assert loads < 30
+        there = held(registry)
+        assert there.keys() == set(names)
+        assert sum(one["cuda:0"] for one in there.values()) <= 100
+        assert any("bytes in RAM" in registry.status(name).arithmetic for name in names)

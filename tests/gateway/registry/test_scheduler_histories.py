@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from config.settings import SwapConfig
-from gateway.registry.record import Model, Refuse
+from gateway.registry.record import Model, Refuse, Smaller
 from tests.gateway.registry.machine import SimulatedMachine
 
 DEVICES = ("cpu", "cuda:0")
@@ -29,13 +29,25 @@ needs = st.one_of(
 )
 
 
+def smaller(need: dict[str, int]) -> tuple[Smaller, ...]:
+    """Ways in which ever more of the card's part lies in main memory."""
+    card, rest = need.get("cuda:0", 0), need.get("cpu", 0)
+    parts = (card * step // 4 for step in (3, 2, 1, 0)) if card else ()
+    return tuple(
+        Smaller({"cuda:0": part, "cpu": rest + card - part}, 0.9 * part / card + 0.1)
+        for part in parts
+    )
+
+
 @st.composite
 def models(draw: st.DrawFn) -> list[Model]:
+    wanted = {name: draw(needs) for name in NAMES}
     return [
         Model(
             name=name,
-            need=draw(needs),
+            need=wanted[name],
             others=tuple(draw(st.lists(needs, max_size=2))),
+            smaller=smaller(wanted[name]) if draw(st.booleans()) else (),
             load_seconds=draw(st.sampled_from([0.0, 0.3, 2.0, 30.0])),
             slots=draw(st.integers(1, 3)),
             pinned=draw(st.integers(0, 5)) == 0,
@@ -52,6 +64,7 @@ rules = st.builds(
     max_wait=st.sampled_from([0.0, 10.0, 120.0]),
     min_stay=st.sampled_from([0.0, 1.0, 20.0]),
     backoff=st.sampled_from([0.0, 10.0]),
+    share=st.sampled_from(["auto", "never"]),
 )
 
 
@@ -82,7 +95,8 @@ class Histories(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), need=needs)
     def a_model_has_other_files(self, name: str, need: dict[str, int]) -> None:
         self.machine.replace(name)
-        self.machine.describe(msgspec.structs.replace(self.machine.models[name], need=need))
+        model = self.machine.models[name]
+        self.machine.describe(msgspec.structs.replace(model, need=need, smaller=smaller(need)))
 
     @rule(name=st.sampled_from(NAMES))
     def a_model_is_removed(self, name: str) -> None:
