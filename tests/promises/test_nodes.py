@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,10 @@ def test_a_node_that_is_not_there_is_said_and_asked_for_again(serve: Serve, tmp_
 
 
 @pytest.mark.slow
+def is_of(model: str, line: Mapping[str, Any]) -> bool:
+    return bool(line["model"] == model)
+
+
 def test_of_two_replicas_on_two_nodes_one_s_end_ends_no_answer_of_the_other(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -128,7 +133,7 @@ def test_of_two_replicas_on_two_nodes_one_s_end_ends_no_answer_of_the_other(
         server = serve(config, expected=expected)
         assert server.client.post(CHAT, json=body("far", max_tokens=3)).status_code == 200
         for name in ("far@1", "far@2"):
-            server.log.wait_for("model loaded", lambda line, name=name: line["model"] == name)
+            server.log.wait_for("model loaded", partial(is_of, name))
         listed = [one["id"] for one in server.client.get("/v1/models").json()["data"]]
         assert sorted(listed) == ["far", "near"]
 
