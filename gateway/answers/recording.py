@@ -9,6 +9,7 @@ it took.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -106,18 +107,28 @@ class _OpenPart:
         self.kind = kind
         self.known_at = known_at
         self.opened = opened
-        self.texts: list[str] = []
+        self.texts: list[str] = []  # that wait to be joined
+        self.size = self.first = 0  # characters of the others, and of the first of all
         self.is_whole = opened is None
+        self._joined: list[str] = []
+
+    def join(self) -> None:
+        if not self.texts:
+            return
+        self.first = self.first or len(self.texts[0])
+        self._joined.append("".join(self.texts))
+        self.size += len(self._joined[-1])
+        self.texts.clear()
 
     def seen(self) -> Part:
         return Part(
             kind=self.kind,
-            text="".join(self.texts),
+            text="".join(self._joined),
             name=self.opened.name if self.opened else "",
             id=self.opened.id if self.opened else "",
             is_whole=self.is_whole,
             known_at=self.known_at,
-            first=len(self.texts[0]) if self.texts else 0,
+            first=self.first,
         )
 
 
@@ -183,20 +194,39 @@ class RecordedChoice:
         )
 
     def _fold(self) -> None:
+        """The text that goes on, nearly all of it, is passed from list to list."""
         pieces, self._pieces = self._pieces, []
         noted, self._events = self._events, []
-        written = self._written
-        for piece, events in zip(pieces, noted, strict=True):
-            written += len(piece.text)
+        written = [piece.text for piece in pieces]
+        lengths = list(map(len, written))
+        kind, texts = self._open_text()
+        for number, events in enumerate(noted):
             for event in events:
-                self._take(event, written)
-        self._written = written
+                if type(event) is kind:
+                    texts.append(event.text)  # type: ignore[union-attr] # of that kind
+                    continue
+                self._take(event, self._written + sum(lengths[: number + 1]))
+                kind, texts = self._open_text()
+        self._keep(written, lengths, [piece.tokens for piece in pieces])
+
+    def _open_text(self) -> tuple[type[Event] | None, list[str]]:
+        """Events of which kind go on with which texts."""
+        if not self._parts or self._parts[-1].kind == "call":
+            return None, []
+        kind = Reasoning if self._parts[-1].kind == "reasoning" else Content
+        return kind, self._parts[-1].texts
+
+    def _keep(self, written: list[str], lengths: list[int], tokens: list[tuple[int, ...]]) -> None:
+        self._written += sum(lengths)
+        self._folded += len(written)
+        for part in self._parts:
+            part.join()
+        self._said = sum(part.size for part in self._parts)
         if self._has_raw:
-            self._raw.append("".join([piece.text for piece in pieces]))
-            self._lengths.extend([len(piece.text) for piece in pieces])
-            self._counts.extend([len(piece.tokens) for piece in pieces])
-            self._tokens.extend([token for piece in pieces for token in piece.tokens])
-        self._folded += len(pieces)
+            self._raw.append("".join(written))
+            self._lengths.extend(lengths)
+            self._counts.extend(map(len, tokens))
+            self._tokens.extend(chain.from_iterable(tokens))
         self.is_cut = self._said > MOST_TEXT or self._folded >= MOST_PIECES
 
     def _take(self, event: Event, written: int) -> None:
@@ -211,7 +241,6 @@ class RecordedChoice:
             case ArgumentsGrown(index, fragment):
                 if index in self._calls:
                     self._calls[index].texts.append(fragment)
-                    self._said += len(fragment)
             case ToolClosed(index):
                 if index in self._calls:
                     self._calls[index].is_whole = True
@@ -222,7 +251,6 @@ class RecordedChoice:
         if not self._parts or self._parts[-1].kind != kind:
             self._parts.append(_OpenPart(kind, written))
         self._parts[-1].texts.append(text)
-        self._said += len(text)
 
 
 def spans(written: Written) -> list[Span]:

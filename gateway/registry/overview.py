@@ -4,8 +4,8 @@ Read-only views of the registry's memory ledger: memory per model and device, th
 load now, and what was measured.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from anyio import to_thread
@@ -268,6 +268,36 @@ class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
     ttl: float
 
 
+class DeviceShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load would take of one device, in bytes. `own`: what the model holds of it now;
+    `others`: what other models do.
+    """
+
+    device: str
+    needs: int
+    budget: int
+    own: int
+    others: int
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load with other options would be. `fit`: if it were loaded now; `note` and `reasons`:
+    what would give way to make it fit, and why; `speed`: as a part of what it has where nothing
+    does.
+    """
+
+    devices: tuple[DeviceShare, ...]
+    parts: Parts
+    measured: bool
+    fit: Fit
+    context_length: int | None
+    trained_context: int | None
+    note: str
+    reasons: tuple[str, ...]
+    speed: float
+    load_seconds: float
+
+
 class HeldMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What one model holds on one device, in bytes; the parts add up to it."""
 
@@ -398,16 +428,51 @@ class Survey:
         plan = self._planner.known(entry)
         return Fit(verdict="unknown") if plan is None else self.room_for(entry.name, plan.needs)
 
+    def proposal(self, entry: ModelEntry, changes: Mapping[str, Any]) -> Proposal:
+        """The effect of a load with `changes` over the model's options; nothing is changed. Raises
+        InvalidRequest, naming the option at fault, and ModelUnavailable where it can't be
+        estimated.
+        """
+        entry = entry.base
+        plan = self._planner.proposed(entry, changes)
+        room, record = self._scheduler.room, self._scheduler.residency(entry.name)
+        held = record.held if record else {}
+        needs = room.fitting(plan.needs)
+        fitted = plan.fitted
+        wished = getattr(plan.loads, "context_length", None)
+        return Proposal(
+            devices=tuple(
+                DeviceShare(
+                    device=device,
+                    needs=needs.get(device, 0),
+                    budget=budget,
+                    own=held.get(device, 0),
+                    others=budget - room.free(device) - held.get(device, 0),
+                )
+                for device, budget in room.budgets.items()
+            ),
+            parts=_parts(plan),
+            measured=plan.measured,
+            fit=self.room_for(entry.name, plan.needs),
+            context_length=wished or entry.files.context_length or None,
+            trained_context=entry.files.context_length or None,
+            note=plan.note,
+            reasons=fitted.reasons if fitted else (),
+            speed=plan.speed,
+            load_seconds=plan.load_seconds,
+        )
+
     def room_for(self, name: str, needs: Sequence[Bytes]) -> Fit:
         """Whether one of `needs` would be found for a model called `name`, and which models would
         be evicted. Models in use count among those that go: they would, as their answers end.
         """
-        room = self._scheduler.room
+        room, record = self._scheduler.room, self._scheduler.residency(name)
+        own = record.held if record else {}
         if (obstacle := room.obstacle(name, needs)) is not None:
             return Fit(verdict="too_large", why=obstacle)
         missing = [
             {
-                device: size - room.free(device) - room.coming(device)
+                device: size - room.free(device) - room.coming(device) - own.get(device, 0)
                 for device, size in need.items()
             }
             for need in needs

@@ -7,7 +7,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
-from tests.browser.test_pages import ANSWERS
+from tests.browser.test_pages import ANSWERS, ESTIMATE, Shoot, check
+from tests.browser.test_real import unloaded
 
 pytestmark = pytest.mark.browser
 
@@ -121,3 +122,44 @@ def test_what_people_paste_names_a_repository(stand: Stand, open_page: OpenPage)
         list(REPOSITORIES),
     )
     assert dict(zip(REPOSITORIES, found, strict=True)) == REPOSITORIES
+
+
+def test_the_estimate_follows_what_is_set(stand: Stand, open_page: OpenPage, shoot: Shoot) -> None:
+    large = {
+        **ESTIMATE,
+        "context_length": 131_072,
+        "devices": [{**ESTIMATE["devices"][0], "needs": 21_000_000_000}],
+        "fit": {"verdict": "fits_after", "unload": ["glm-4-9b"], "why": None},
+    }
+    server = stand(answers=ANSWERS)
+    page = open_page(f"{server.url}#/models")
+    page.get_by_label("Actions for mistral-small-24b").click()
+    page.get_by_role("menuitem", name="Load with options…").click()
+    estimate = page.get_by_role("region", name="Estimate")
+    expect(estimate.get_by_text("fits", exact=True)).to_be_visible()
+    expect(page.get_by_text("mmap", exact=True)).not_to_be_visible()  # folded
+    server.answers["POST", "/v1/admin/models/estimate"] = large
+    page.get_by_role("slider", name="Context").fill("99")
+    expect(estimate.get_by_text("fits after unloading glm-4-9b")).to_be_visible()
+    asked = server.sent("POST", "/v1/admin/models/estimate")
+    assert asked[0] == {"model": "mistral-small-24b", "options": {}}
+    assert asked[-1]["options"] == {"context_length": 131_072}
+    shoot(page, "load-dialog-estimate")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+def test_the_load_dialog_is_whole(
+    width: int, theme: str, real: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{real}#/models", width=width, theme=theme)
+    unloaded(page, "roundhouse-tiny")
+    page.get_by_label("Actions for roundhouse-tiny").click()
+    page.get_by_role("menuitem", name="Load with options…").click()
+    estimate = page.get_by_role("region", name="Estimate")
+    expect(estimate).to_have_attribute("aria-busy", "false")
+    before = estimate.inner_text()
+    page.get_by_role("slider", name="Context").fill("0")
+    expect(estimate).to_contain_text("512 tokens of context")
+    assert estimate.inner_text() != before
+    check(page)
+    shoot(page, f"load-dialog-{width}-{theme}")

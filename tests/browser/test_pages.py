@@ -24,6 +24,19 @@ OPTION = {
     "value": None,
     "description": "Tokens of one request.",
 }
+ESTIMATE: dict[str, Any] = {
+    "model": "mistral-small-24b",
+    "devices": [
+        {"device": "cuda:0", "needs": 15_000_000_000, "budget": 24_000_000_000, "own": 0,
+         "others": 5_000_000_000},
+        {"device": "cpu", "needs": 300_000_000, "budget": 64_000_000_000, "own": 0, "others": 0},
+    ],
+    "parts": {"weights": 13_500_000_000, "cache": 1_400_000_000, "projector": 0,
+              "engine": 400_000_000},
+    "measured": False, "fit": {"verdict": "fits", "unload": [], "why": None},
+    "context_length": 32768, "trained_context": 131072, "note": "", "reasons": [], "speed": 1.0,
+    "load_seconds": 9.0,
+}  # fmt: skip
 QUANTIZATION = {"files": [], "here": False}
 ANSWERS: dict[tuple[str, str], Any] = {
     ("GET", "/v1/admin/logs"): {"lines": reports.log_lines(), "first": 1, "last": 36},
@@ -62,6 +75,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
         "applied": False, "changed": ["swap.ttl"], "restart": ["server.port"],
         "models": {"added": ["phi-4"], "removed": [], "reloaded": [], "updated": []},
     },
+    ("POST", "/v1/admin/models/estimate"): ESTIMATE,
     ("GET", "/v1/admin/models/options"): {
         "model": "mistral-small-24b", "backend": "llamacpp",
         "options": [{**OPTION, "name": "context_length", "type": "integer", "value": 32768},

@@ -1,14 +1,18 @@
 // Options of a load, as the model's engine has them; and a copy of a model with other ones.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { call, learn } from "../core/server.js";
-import { Bones, Code, Dialog, Field, Notice, say } from "../ui/parts.js";
-import { fitWords } from "./sorting.js";
+import { Bones, Code, Dialog, Field, Notice, say, tokens } from "../ui/parts.js";
+import { Estimate, useEstimate } from "./estimate.js";
 
 /** @typedef {{name: string, type: string, choices: string[] | null, minimum: number | null, nullable: boolean, default: unknown, value: unknown, description: string}} Option */
+
+/** What people change, in this order; the first that the engine has of each. */
+const BASIC = [["context_length"], ["cache_type_k", "cache_type", "quantization"], ["cache_type_v"], ["max_concurrent"], ["gpu_layers", "device", "gpu_split"]];
 
 export function LoadDialog({ model, onClose }) {
   const [options, setOptions] = useState({});
   const [fault, setFault] = useState(null);
+  const estimate = useEstimate(model.id, readable(options));
   const submit = async (event) => {
     event.preventDefault();
     try {
@@ -16,10 +20,10 @@ export function LoadDialog({ model, onClose }) {
       onClose();
     } catch (error) { setFault(error.message); }
   };
-  const [fit, kind] = fitWords(model.fit);
   return html`<${Dialog} title=${`Load ${model.id}`} wide onClose=${onClose} foot=${html`<button class="button" onClick=${onClose}>Cancel</button><button class="button primary" form="load-form">Load</button>`}>
-    <p class="soft">With its own options it <span class=${kind}>${fit}</span>. What is set here counts until it is unloaded.</p>
-    <form id="load-form" onSubmit=${submit}><${OptionFields} model=${model.id} values=${options} onChange=${setOptions} /></form>
+    <${Estimate} model=${model.id} state=${estimate} />
+    <form id="load-form" onSubmit=${submit}><${OptionFields} model=${model.id} values=${options} onChange=${setOptions} most=${estimate.found?.trained_context} /></form>
+    <p class="hint">What is set here counts until it is unloaded.</p>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
   </${Dialog}>`;
 }
@@ -56,7 +60,7 @@ export function DuplicateDialog({ model, onClose }) {
 }
 
 /** Fields for every option that may be changed here. `values`: texts that were written, by name. */
-function OptionFields({ model, values, onChange }) {
+function OptionFields({ model, values, onChange, most = null }) {
   const [list, setList] = useState(null);
   const [fault, setFault] = useState(null);
   useEffect(() => {
@@ -69,8 +73,29 @@ function OptionFields({ model, values, onChange }) {
     const { [option.name]: _, ...rest } = values;
     onChange(value === null ? rest : { ...rest, [option.name]: { type: option.type, value } });
   };
-  return html`<div class="options-grid">${list.map((option) => html`<${Field} key=${option.name} label=${option.name.replaceAll("_", " ")} hint=${html`<span title=${option.description}>${firstSentence(option.description)}</span>`}>
-    <${OptionInput} option=${option} value=${values[option.name]?.value ?? null} onChange=${(value) => set(option, value)} /></${Field}>`)}</div>`;
+  const basic = BASIC.map((names) => names.map((name) => list.find((option) => option.name === name)).find(Boolean)).filter(Boolean);
+  const rest = list.filter((option) => !basic.includes(option));
+  const field = (option) => html`<${Field} key=${option.name} label=${option.name.replaceAll("_", " ")} hint=${html`<span title=${option.description}>${firstSentence(option.description)}</span>`}>
+    <${option.name === "context_length" && most ? ContextInput : OptionInput} option=${option} most=${most} value=${values[option.name]?.value ?? null} onChange=${(value) => set(option, value)} /></${Field}>`;
+  return html`<div class="options-grid">${basic.map(field)}</div>
+    ${rest.length > 0 && html`<details class="more-options"><summary>${rest.length} more ${rest.length === 1 ? "option" : "options"}</summary><div class="options-grid">${rest.map(field)}</div></details>`}`;
+}
+
+/** A length from 512 tokens to what the model was trained with: along the powers of two and what is between them. */
+function ContextInput({ option, most, value, onChange }) {
+  const steps = lengthsUpTo(most);
+  const now = Number(value ?? option.value ?? most);
+  const place = steps.findIndex((step) => step >= now);
+  return html`<div class="option-range"><input type="range" aria-label="Context" class=${value === null ? "" : "set"} min="0" max=${steps.length - 1} value=${place < 0 ? steps.length - 1 : place}
+      aria-valuetext=${`${tokens(now)} tokens`} onInput=${(event) => onChange(String(steps[event.target.value]))} />
+    <${OptionInput} option=${{ ...option, value: option.value ?? most }} value=${value} onChange=${onChange} /></div>`;
+}
+
+/** Pure. */
+export function lengthsUpTo(most) {
+  const found = [];
+  for (let step = 512; step < most; step *= 2) found.push(step, step * 1.5);
+  return [...found.filter((step) => step < most), most];
 }
 
 /** The reasons behind it are shown when one points at it. */
@@ -79,11 +104,11 @@ const firstSentence = (words) => /^.*?[.](?=\s|$)/s.exec(words ?? "")?.[0] ?? wo
 /** Empty: as it is. */
 function OptionInput({ option, value, onChange }) {
   const choices = option.choices ?? (option.type === "boolean" ? ["true", "false"] : null);
-  if (choices) {
+  if (choices && option.type !== "any") {
     return html`<select class="input" value=${value ?? ""} onChange=${(event) => onChange(event.target.value || null)}><option value="">${text(option.value)}</option>
       ${choices.filter((one) => String(one) !== text(option.value)).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select>`;
   }
-  const isNumber = option.type === "integer" || option.type === "number";
+  const isNumber = option.type === "integer" || option.type === "number"; // `any` may be a number, or a word
   return html`<input class="input" type=${isNumber ? "number" : "text"} step=${option.type === "integer" ? 1 : "any"} min=${option.minimum} value=${value ?? ""} placeholder=${text(option.value)}
     onInput=${(event) => onChange(event.target.value === "" ? null : event.target.value)} />`;
 }
@@ -95,7 +120,13 @@ function read(values) {
   return Object.fromEntries(Object.entries(values).map(([name, { type, value }]) => {
     if (type === "integer" || type === "number") return [name, Number(value)];
     if (type === "boolean") return [name, value === "true"];
+    if (type === "any") return [name, /^-?\d+(\.\d+)?$/.test(value) ? Number(value) : value];
     if (type !== "array" && type !== "object") return [name, value];
     try { return [name, JSON.parse(value)]; } catch { throw new Error(`${name}: expected JSON, as [3, 1]`); }
   }));
 }
+
+/** The same of what can be read now: a list may be half written. */
+const readable = (values) => Object.assign({}, ...Object.entries(values).map(([name, value]) => {
+  try { return read({ [name]: value }); } catch { return {}; }
+}));

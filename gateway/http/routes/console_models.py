@@ -38,7 +38,7 @@ from gateway.http.sse import Plain, WholeErrand
 from gateway.hub import DownloadState, OfferedModel, choices, hub_model, needed
 from gateway.hub.downloads import Report
 from gateway.registry import ModelEntry, ModelStatus
-from gateway.registry.overview import Verdict
+from gateway.registry.overview import Proposal, Verdict
 from gateway.reloading import ModelCopy
 
 MOST_CHARACTERS = 200  # of a copy's name
@@ -107,6 +107,19 @@ class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     backend: str
     options: Sequence[OptionWire]
+
+
+class EstimateOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The model, and the options that would override its own."""
+
+    model: str
+    options: dict[str, Any] = {}
+
+
+class EstimateWire(Proposal, frozen=True, kw_only=True):
+    """The effect of a load with these options."""
+
+    model: str
 
 
 async def _model_wire(services: Services, name: str) -> ModelWire:
@@ -183,6 +196,15 @@ async def options(request: AnyRequest, services: Services, model: str = "") -> A
         if name not in hidden
     ]
     return Plain(body(OptionsWire(model=entry.name, backend=entry.files.backend, options=found)))
+
+
+@post("/v1/admin/models/estimate", status_code=200, access="admin")
+async def estimate(request: AnyRequest, services: Services) -> ASGIApp:
+    """Estimate what a load with other options would take of each device. Nothing is loaded."""
+    order = Fields(order_object(await request.body()), {}).read(EstimateOrder)
+    entry = await _local(services, order.model, request.auth)
+    proposal = services.registry.survey.proposal(entry, _free_options(services, order.options))
+    return Plain(body(EstimateWire(model=entry.name, **msgspec.structs.asdict(proposal))))
 
 
 @post("/v1/admin/models/duplicate", status_code=201, access="admin")
@@ -505,6 +527,7 @@ ROUTES: Routes = {
     unload: Described(takes=UnloadOrder, gives=(ModelWire,), examples=NAMED),
     pin: Described(takes=PinOrder, gives=(ModelWire,), examples=NAMED),
     options: Described(gives=(OptionsWire,)),
+    estimate: Described(takes=EstimateOrder, gives=(EstimateWire,), examples=NAMED),
     duplicate: Described(
         takes=CopyOrder,
         gives=(CopiedWire,),

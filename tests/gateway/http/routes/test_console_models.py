@@ -152,3 +152,58 @@ async def test_a_copy_of_what_lies_in_a_folder_is_not_the_default(tmp_path: Path
         assert (await listed(running)).keys() == {name, "triplet"}
         await post(running, "remove", model="triplet")
         assert (await listed(running)).keys() == {name}
+
+
+async def estimated(running: Running, model: str, **options: object) -> httpx.Response:
+    return await post(running, "estimate", model=model, options=options)
+
+
+async def test_an_estimate_follows_the_options_and_loads_nothing(running: Running) -> None:
+    found = [
+        (await estimated(running, "roundhouse-tiny", **options)).json()
+        for options in (
+            {"context_length": 256, "max_concurrent": 1},
+            {"context_length": 1024, "max_concurrent": 1},
+            {"context_length": 1024, "max_concurrent": 4},
+            {"context_length": 1024, "max_concurrent": 4, "cache_type_k": "q8_0"},
+        )
+    ]
+    assert [one["context_length"] for one in found] == [256, 1024, 1024, 1024]
+    assert {one["trained_context"] for one in found} == {2048}
+    cache = [one["parts"]["cache"] for one in found]
+    assert cache[0] < cache[1] <= cache[2]
+    assert cache[3] < cache[2]
+    for one in found:
+        assert one["fit"]["verdict"] == "fits"
+        (main,) = [device for device in one["devices"] if device["needs"]]
+        assert main["needs"] == sum(one["parts"].values())
+        assert (main["own"], main["others"]) == (0, 0)
+        assert main["needs"] < main["budget"]
+    assert (await listed(running))["roundhouse-tiny"]["state"] == "unloaded"
+
+
+async def test_what_a_loaded_model_holds_counts_as_free_for_itself(running: Running) -> None:
+    await post(running, "load", model="roundhouse-tiny")
+    await state(running, "roundhouse-tiny", "loaded")
+    one = (await estimated(running, "roundhouse-tiny", context_length=512)).json()
+    assert one["fit"]["verdict"] == "fits"
+    (main,) = [device for device in one["devices"] if device["needs"]]
+    assert main["own"] > 0
+    other = (await estimated(running, "scripted")).json()
+    assert sum(device["others"] for device in other["devices"]) == main["own"]
+
+
+async def test_an_estimate_that_cant_be_made_names_the_option(running: Running) -> None:
+    assert fault(await estimated(running, "scripted", context_length="many")) == (
+        400,
+        "context_length",
+    )
+    assert fault(await estimated(running, "scripted", nothing=1))[0] == 400
+    assert fault(await estimated(running, "roundhouse-tiny", mmproj="/etc/passwd")) == (
+        400,
+        "options.mmproj",
+    )
+    assert (await estimated(running, "nobody")).status_code == 404
+    body = {"model": "scripted"}
+    answer = await running.client.post("/v1/admin/models/estimate", json=body, headers=USER)
+    assert answer.status_code == 403
