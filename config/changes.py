@@ -62,6 +62,7 @@ EFFECTS: Mapping[str, Effect] = {
     "swap.ttl": "models",
     "swap.backoff": "live",
     "swap.share": "live",
+    "swap.park": "live",
     "join": "restart",
     "hub.endpoint": "live",
     "hub.folder": "live",

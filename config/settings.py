@@ -141,6 +141,9 @@ class ModelConfig(Section, frozen=True):
         )
 
 
+Parking: TypeAlias = Literal["auto", "always", "never"]
+
+
 class SwapConfig(Section, frozen=True):
     """How models share memory and requests share models."""
 
@@ -153,6 +156,7 @@ class SwapConfig(Section, frozen=True):
     ttl: IdleSeconds = -1.0  # idle seconds until a model is unloaded; -1: never
     backoff: Seconds = 10.0  # after a failed load, doubled each time up to five minutes
     share: Literal["never", "auto"] = "auto"  # models that take turns give way to be kept together
+    park: Parking = "auto"  # whose weights wait in main memory when they leave for others
 
 
 class JoinConfig(Section, frozen=True):

@@ -39,6 +39,7 @@ class Conversations:
         if config.folder is not None:
             folder = Folder(Path(config.folder), None if config.encrypt is None else _seal(config))
         self.store = KeptStore(memory=self._limit(), folder=folder, disk=config.size)
+        room.kept = lambda: self.store.memory
 
     async def open(self) -> None:
         """Find what is on disk."""

@@ -21,6 +21,7 @@ from backends.container import PortContainer
 from backends.errors import LoadFailed, OutOfMemory
 from backends.protocol import ModelInfo, Parkable, Progress, Report
 from backends.remote import Container
+from backends.warm import WarmFiles
 from backends.worker.node import NodePort
 from config.engines import EngineOptions
 from gateway.registry.gauges import Gauge
@@ -144,6 +145,7 @@ class Moves:
         self.loading: dict[str, Loading] = {}
         self.residents: dict[str, Resident] = {}
         self._parked: dict[str, Resident] = {}
+        self._warm: dict[str, WarmFiles] = {}  # of parked models that have no process
         self._closing: set[str] = set()
         self._running = 0
         self._begun = 0
@@ -216,7 +218,10 @@ class Moves:
             if loading.scope.cancel_called:
                 outcome = await self._turned_back(order.model, loading)
             del self.loading[order.model]
+            self._cool(order.model)  # its weights lie where they are used
             self._notify(outcome)
+        if self._warm:
+            self._tasks.start_soon(self._warm_up, name="warm up")
         if isinstance(outcome, Arrived):
             self._watch(order.model)
             await to_thread.run_sync(self._history.save)
@@ -304,8 +309,10 @@ class Moves:
         return await self._cluster.load(at, BACKENDS[files.backend], files, options, report)
 
     async def _woken(self, name: str) -> Container | None:
-        """The container of a parked model; None where there is none, or it can't be woken."""
-        if (parked := self._parked.pop(name, None)) is None:
+        """The container of a parked model; None where there is none, or it can't be woken, or its
+        files alone are in memory.
+        """
+        if (parked := self._parked.pop(name, None)) is None or name in self._warm:
             return None
         container = parked.container
         assert isinstance(container, Parkable), "it was parked"
@@ -368,6 +375,7 @@ class Moves:
             log.info("model parked", model=order.model, seconds=round(seconds, 3), held=held)
             self._notify(Parked(name=order.model, seconds=seconds, why=order.why, held=held))
             return
+        self._cool(order.model)
         with self._alone():
             await self._close(order.model, resident.container)
         held = resident.container.info.held
@@ -385,10 +393,37 @@ class Moves:
             try:
                 if isinstance(resident.container, Parkable):
                     held = await resident.container.park()
-            except LoadFailed as error:
+                else:
+                    held = await self._warmed(name, resident)
+            except (LoadFailed, OSError) as error:
                 text = "a model can't be parked: it is unloaded"
                 log.warning(text, model=name, reason=str(error))
         return held
+
+    async def _warmed(self, name: str, resident: Resident) -> Bytes:
+        """Closed, but for its files in memory. Raises OSError."""
+        warm = await to_thread.run_sync(WarmFiles, resident.plan.entry.files.parts)
+        with self._alone():
+            await self._close(name, resident.container)
+        self._warm[name] = warm
+        self._tasks.start_soon(self._warm_up, name="warm up")
+        return {CPU: warm.size}
+
+    async def _warm_up(self) -> None:
+        """Read what of parked models' files isn't in memory, while no load reads the same disk."""
+        for name, warm in tuple(self._warm.items()):
+            if self.loading:
+                return
+            try:
+                await to_thread.run_sync(
+                    warm.read_on, lambda: not self.loading, abandon_on_cancel=True
+                )
+            except OSError as error:
+                log.warning("a parked model's files can't be read", model=name, reason=str(error))
+
+    def _cool(self, name: str) -> None:
+        if (warm := self._warm.pop(name, None)) is not None:
+            warm.close()
 
     def _learn(self, resident: Resident, held: Bytes) -> None:
         """What processes of a model's own held in the end: the next load is planned with it."""

@@ -14,6 +14,7 @@ from config.check import convert
 from config.engines import EngineOptions, Host
 from config.errors import ConfigError, Source
 from config.models import over
+from config.settings import Parking
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.library import ModelEntry
 from gateway.registry.loaders import Loader
@@ -97,6 +98,7 @@ class LoadPlanner:
         cluster: ClusterNodes | None = None,
     ) -> None:
         self._loader = loader
+        self.parking: Parking = "auto"
         self._cluster = cluster
         self._needs: dict[str, tuple[LoadPlan, tuple[Bytes, ...]]] = {}  # by model: many, so once
         self._history = history
@@ -231,9 +233,21 @@ class LoadPlanner:
     def _parks(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
         """What it will hold while it is parked; as much as it does now, where nobody says."""
         if entry.files.parked_bytes is None:
-            return None
+            return self._warms(entry, plan)
         size = entry.files.parked_bytes or sum(plan.needs[0].values())
         return self._parked.get(entry.name, {CPU: size})
+
+    def _warms(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
+        """Of a model without a process: its files. Where it gives back a card's memory, if nothing
+        else is configured: what lies in main memory alone would give back little.
+        """
+        files = entry.files
+        if not files.parts or files.remote is not None or files.node is not None:
+            return None
+        cards = any(device != CPU for device in plan.needs[0])
+        wanted = self.parking == "always" or (self.parking == "auto" and cards)
+        here = all(node_of(need) == THIS_MACHINE for need in plan.needs)
+        return {CPU: files.size_bytes} if wanted and here else None
 
     def was_parked(self, name: str, held: Bytes) -> None:
         """It will be planned with that the next time."""

@@ -24,7 +24,7 @@ import hashlib
 import heapq
 import tempfile
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -678,6 +678,8 @@ class MemoryLedger:
     def __init__(self, budgets: Bytes, records: Records) -> None:
         self._budgets = dict(budgets)
         self._records = records
+        # Bytes of main memory that conversations have: given up for loads, and not for parking.
+        self.kept: Callable[[], int] = lambda: 0
 
     @property
     def budgets(self) -> Bytes:
@@ -723,7 +725,7 @@ class MemoryLedger:
         """
         for device, size in (record.model.parks or {}).items():
             need = claim.need.get(device, 0) if claim is not None else 0
-            free = self.free(device)
+            free = self.free(device) - (self.kept() if device == CPU else 0)
             more = size - record.held.get(device, 0)
             if more > free or free + self.coming(device) - size < need:
                 return False

@@ -243,6 +243,7 @@ class Registry:
             await to_thread.run_sync(bandwidths, cards),
             self.cluster,
         )
+        self._planner.parking = self._config.swap.park
         await self._exits.enter_async_context(self._library.fleet)
         self.kept = Conversations(self._config.kept, self._scheduler.room)
         await self.kept.open()
@@ -399,6 +400,7 @@ class Registry:
         for entry in models.library.entries():
             if entry.preload and entry.name in models.changes.added:
                 self._load_soon(entry.name)
+        self._planner.parking = config.swap.park
         self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), config.swap))
         self.kept.apply(config.kept)
 

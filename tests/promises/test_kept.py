@@ -319,3 +319,15 @@ def test_a_deleted_model_leaves_nothing(tmp_path: Path) -> None:
         assert server.client.delete("/models?model=gone").status_code == 200
         listed = server.client.get("/v1/kept").json()["data"]
         assert [one["model"] for one in listed if one["model"] != "right"] == []
+
+
+def test_a_parked_model_comes_back_with_its_conversation(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    config["swap"] |= {"park": "always"}
+    with served(tmp_path, config) as server:
+        first = asked(server.client, "left")
+        asked(server.client, "right")
+        assert server.log.wait_for("model parked")["held"] == {"cpu": bundled.GGUF.stat().st_size}
+        again = asked(server.client, "left")
+        assert said(again) == said(first)
+        assert computed(again) == 1

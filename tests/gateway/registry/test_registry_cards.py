@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from backends.catalog import Cards, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
-from config.settings import Config, ModelConfig
+from config.settings import Config, ModelConfig, SwapConfig
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.record import Bytes
 from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
@@ -51,9 +53,11 @@ class CardGauge(FakeGauge):
 
 
 @asynccontextmanager
-async def registry_of(*names: ModelConfig | str, engine: FakeEngine) -> AsyncIterator[Registry]:
+async def registry_of(
+    *names: ModelConfig | str, engine: FakeEngine, rules: SwapConfig = AT_ONCE
+) -> AsyncIterator[Registry]:
     models = tuple(model(one) if isinstance(one, str) else one for one in names)
-    config = Config(models=models, swap=AT_ONCE)
+    config = Config(models=models, swap=rules)
     async with Registry(
         ModelLibrary(config, recognise=engine.recognise),
         config,
@@ -140,3 +144,34 @@ async def test_what_is_shown_of_a_model_is_where_it_lies_or_would_now() -> None:
         assert devices("a60") == {"cuda:0": 60}
         assert devices("b60") == {"cuda:1": 60}
         assert registry.status("b60").missing == 0
+
+
+class FiledEngine(CardEngine):
+    """Its models have a file, which is all that a parked one holds."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def recognise(self, path: Path, backend: str | None = None) -> ModelFiles:
+        files = super().recognise(path, backend)
+        return msgspec.structs.replace(files, parts=(self._file,))
+
+
+@pytest.mark.parametrize(("park", "holds"), [("auto", {"cpu": 7}), ("never", None)])
+async def test_a_model_that_leaves_its_card_is_parked_in_main_memory(
+    tmp_path: Path, park: str, holds: dict[str, int] | None
+) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"weights")
+    engine = FiledEngine(file)
+    rules = msgspec.structs.replace(AT_ONCE, park=park)
+    async with registry_of("a120", "b120", engine=engine, rules=rules) as registry:
+        await registry.load("a120")
+        await registry.load("b120")
+        assert held(registry).get("a120") == holds
+        await registry.load("a120")
+        assert held(registry)["a120"] == {"cuda:0": 60, "cuda:1": 60}
+        assert held(registry).get("b120") == holds
+        await registry.unload("b120")
+        assert "b120" not in held(registry)
