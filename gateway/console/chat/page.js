@@ -1,13 +1,13 @@
 // The page of the chat: the choice of a model, where one writes, the list of conversations.
-import { computed, html, signal, useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { computed, effect, html, signal, useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { stored, to } from "../core/browser.js";
 import { byId, isAdmin, models, saveAs } from "../core/server.js";
 import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
 import { chosen, exported, groups, holding, imported, newId } from "./conversation.js";
 import { Panel } from "./panel.js";
 import {
-  add, answering, ask, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, show, sorted, stop, streams,
-  talking, usable,
+  add, answering, ask, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, setSettings, show, sorted, stop, streams,
+  talking, titled, usable,
 } from "./room.js";
 
 // ------------------------------------------------------------------------------------------------------------
@@ -286,8 +286,31 @@ const hasList = stored("chat.list", true);
 const drawer = signal(null); // "list" or "panel", on narrow screens
 const Thread = later(() => import("./thread.js"));
 
+const Shortcuts = later(() => import("./shortcuts.js"));
+const areKeysShown = signal(false);
+
+effect(() => { if (titled.value) import("./titles.js").catch(() => {}); }); // offline: with the next load
+
+/** Keys that work wherever one is on the page; a sign only where one isn't writing. */
+function useKeys() {
+  useEffect(() => {
+    const listen = (event) => {
+      const isWriting = event.target.closest?.("input, textarea, select, dialog");
+      const isCommand = event.ctrlKey || event.metaKey;
+      if (isCommand && event.shiftKey && event.key.toLowerCase() === "o") begin();
+      else if (event.key === "?" && !isWriting) areKeysShown.value = true;
+      else if (event.key === "/" && !isWriting && !isCommand) document.querySelector(".composer textarea")?.focus();
+      else return;
+      event.preventDefault();
+    };
+    document.addEventListener("keydown", listen);
+    return () => document.removeEventListener("keydown", listen);
+  }, []);
+}
+
 export default function ChatPage() {
   const isNarrow = useNarrow();
+  useKeys();
   const [isOver, setOver] = useState(false);
   useEffect(() => { readConversations(); }, []);
   const toggle = (name, kept) => () => { if (isNarrow) drawer.value = drawer.value === name ? null : name; else kept.value = !kept.value; };
@@ -304,6 +327,7 @@ export default function ChatPage() {
       <div class="composer-frame"><${Composer} /></div>
     </section>
     ${isShown("panel", hasPanel) && html`<${Aside} name="panel" title="Settings" isDrawer=${isNarrow}><${Panel} /></${Aside}>`}
+    ${areKeysShown.value && html`<${Shortcuts} onClose=${() => { areKeysShown.value = false; }} />`}
   </div>`;
 }
 
@@ -355,7 +379,41 @@ function Welcome() {
     return html`<div class="welcome"><${Mark} size="36" /><h2>No model yet</h2>
       <p class="soft">${isAdmin.value ? html`Add one on the page <a href=${to("models")}>Models</a>: drag a GGUF file in, or enter the name of a repository on the hub.` : "No available model can be used with this key."}</p></div>`;
   }
-  return html`<div class="welcome">${talking.value.map((name) => html`<${Introduction} key=${name} model=${byId.value.get(name)} />`)}</div>`;
+  return html`<div class="welcome">${talking.value.map((name) => html`<${Introduction} key=${name} model=${byId.value.get(name)} />`)}
+    <${Samples} model=${byId.value.get(talking.value[0])} /></div>`;
+}
+
+const WEATHER = '[{"name": "weather", "description": "The weather in a city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}]';
+const LEAST_FOR_FILES = 8000; // tokens of context
+
+/** What one could say, by what a model can. `sees`, `capability` or `context`: who is asked that; `files`: it needs some. */
+const SAMPLES = [
+  { sees: true, files: true, icon: "image", text: "What is in this picture?" },
+  { capability: "tools", icon: "tool", text: "What is the weather in Bern?", tools: WEATHER, title: "With a sample tool, whose result you give" },
+  { capability: "reasoning", icon: "thought", text: "A bat and a ball cost 1.10 together. The bat costs 1 more than the ball. What does the ball cost?" },
+  { context: LEAST_FOR_FILES, files: true, icon: "file", text: "Sum up this file in five points." },
+  { icon: "code", text: "Write a Python function that finds the longest word of a text, with a test." },
+  { icon: "edit", text: "Write a short e-mail that moves a meeting to Friday." },
+  { icon: "chat", text: "Explain in five sentences how a heat pump works." },
+];
+const OFFERED = 4;
+
+const fits = (model) => ({ sees: mustSee, capability, context = 0 }) => (!mustSee || model.modalities.includes("image"))
+  && (!capability || model.capabilities?.includes(capability)) && (model.context_length ?? 0) >= context;
+
+/** Sentences to begin with. They are put where one writes, and not sent. */
+function Samples({ model }) {
+  const chooser = useRef(null);
+  if (!model || model.state === "failed") return null;
+  const take = (sample) => {
+    setDraft(sample.text);
+    if (sample.tools && !open.value.settings.tools.trim()) setSettings({ tools: sample.tools });
+    if (sample.files) chooser.current.click();
+    document.querySelector(".composer textarea")?.focus();
+  };
+  return html`<input ref=${chooser} type="file" multiple hidden aria-label="Files for the sample" onChange=${(event) => { addFiles(event.target.files); event.target.value = ""; }} />
+    <ul class="samples" aria-label="To begin with">${SAMPLES.filter(fits(model)).slice(0, OFFERED).map((sample) => html`<li key=${sample.text}>
+      <button class="sample" title=${sample.title ?? ""} onClick=${() => take(sample)}><${Icon} name=${sample.icon} size="14" /><span>${sample.text}</span></button></li>`)}</ul>`;
 }
 
 /** Who will answer, and what that will take. */
@@ -399,6 +457,9 @@ function List() {
   const all = [
     { icon: "up", text: "Export all", act: () => saveAs("conversations.json", exported(sorted.value)), disabled: !sorted.value.length },
     { icon: "download", text: "Import…", act: () => chooser.current.click() },
+    null,
+    { icon: titled.value ? "check" : "edit", text: "Titles by the model", why: "A short request when the model is idle, after the first answer", act: () => { titled.value = !titled.value; } },
+    { icon: "info", text: "Keys…", act: () => { areKeysShown.value = true; } },
   ];
   return html`<div class="list-head" ref=${frame}><${Search} label="Search conversations" title="Titles and texts (Ctrl+K)" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>
     <input ref=${chooser} type="file" accept=".json,application/json" hidden aria-label="File of conversations" onChange=${(event) => { if (event.target.files[0]) bring(event.target.files[0]); event.target.value = ""; }} />

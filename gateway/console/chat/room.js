@@ -184,6 +184,8 @@ class AnswerReader {
 
 const lastSettings = stored("chat.settings", PLAIN);
 const lastModels = stored("chat.models", []);
+/** Whether the model writes the titles of conversations: `titles.js` does it. */
+export const titled = stored("chat.titled", false);
 /** Answers as they were when the page was left: the shelf writes nothing that late. */
 const left = stored("chat.left", []);
 
