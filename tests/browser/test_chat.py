@@ -128,8 +128,8 @@ def test_what_was_asked_is_edited_and_sent_again(stand: Stand, open_page: OpenPa
     page.get_by_label("Edit the text").fill("Goodbye")
     page.get_by_text("Send again").click()
     expect(page.locator(".said-text")).to_have_text(["Goodbye"])
-    assert bodies(server)[-1]["messages"] == [{"role": "user", "content": "Goodbye"}]
     page.get_by_label("What was sent").wait_for()
+    assert bodies(server)[-1]["messages"] == [{"role": "user", "content": "Goodbye"}]
     page.get_by_label("Version before").click()  # what followed it is there again
     expect(page.locator(".said-text")).to_have_text(["Hello", "Once more"])
     page.reload()

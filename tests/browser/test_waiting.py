@@ -97,6 +97,7 @@ def test_a_queued_answer_says_whom_it_waits_for_and_goes_elsewhere(
     expect(answer.get_by_label("Versions of the answer")).to_have_count(0)
     expect(page.get_by_label("Model: small")).to_be_visible()
     assert bodies(line.server)[-1]["messages"] == [{"role": "user", "content": "Hello"}]
+    assert line.server.sent("DELETE", "/v1/stream")  # waits for it
     assert ("DELETE", f"/v1/stream?conv_id={line.id}") in [
         (how, where) for how, where, _ in line.server.calls
     ]
