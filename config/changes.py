@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from config.engines import CommandOptions
+from config.mcp import McpConfig
 from config.secrets import PLACES
 from config.settings import Config
 from config.shape import Option, leaves, value_of, with_option
@@ -38,6 +39,7 @@ EFFECTS: Mapping[str, Effect] = {
     "server.socket_idle": "live",
     "server.shutdown_grace": "restart",
     "server.max_choices": "live",
+    "server.max_tool_rounds": "live",
     "server.strict_sampling": "live",
     "server.allow_control_tokens": "live",
     "server.comment_after": "live",
@@ -49,6 +51,7 @@ EFFECTS: Mapping[str, Effect] = {
     "model_dirs": "models",
     "upstreams": "models",
     "nodes": "models",
+    "mcp": "live",
     "default_model": "live",
     "unknown_models": "live",
     "template_dir": "live",
@@ -131,6 +134,7 @@ MASK = "••••"
 _GIVEN = ("env", "set")  # a command's options whose values may be secrets
 _SECRET = re.compile(
     r"\$\.keys\[\]\.key|\$\.nodes\[\]\.token|\$\.kept\.encrypt|\$\.join\.key|\$\.tracing\.headers\..*"
+    r"|\$\.mcp\[\]\.(?:headers|env)\..*"
     r"|\$\.upstreams\[\]\.(?:key|keys\[\]|headers\..*|set\..*)"
     r"|\$\.(?:models\[\]\.options|engines\.command)\.(?:env|set)\..*"
 )
@@ -152,6 +156,7 @@ def masked(config: Config) -> Config:
         keys=keys,
         upstreams=upstreams,
         nodes=tuple(msgspec.structs.replace(node, token=MASK) for node in config.nodes),
+        mcp=tuple(map(_mcp, config.mcp)),
         hub=hub,
         tracing=msgspec.structs.replace(
             config.tracing, headers=dict.fromkeys(config.tracing.headers, MASK)
@@ -186,6 +191,14 @@ def _upstream(upstream: UpstreamConfig) -> UpstreamConfig:
         set=dict.fromkeys(upstream.set, MASK),
         urls=tuple(map(_without_user, upstream.urls)),
         proxy=None if upstream.proxy is None else _without_user(upstream.proxy),
+    )
+
+
+def _mcp(server: McpConfig) -> McpConfig:
+    return msgspec.structs.replace(
+        server,
+        headers=dict.fromkeys(server.headers, MASK),
+        env=dict.fromkeys(server.env, MASK),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from config import nodes
+from config import mcp, nodes
 from config.check import convert
 from config.document import parse
 from config.errors import Source, suggestion
@@ -184,6 +184,9 @@ def load_text(
         config = with_option(config, ("join", "key"), key)
     keys = _keys(config.keys, environment, root, sources["keys"])
     config = with_option(config, ("keys",), keys)
+    labels = [key.label or f"key {number}" for number, key in enumerate(keys, 1)]
+    tools = mcp.completed(config.mcp, labels, environment, root, sources["mcp"])
+    config = with_option(config, ("mcp",), tools)
     if (written := config.kept.encrypt) is None:
         return config
     found = secret(written, environment, root, sources["kept"], "$.kept.encrypt")
@@ -272,6 +275,8 @@ def _secret_variables(config: Config) -> Iterator[str]:
     written = [*(one.key for one in config.keys), *(one.token for one in config.nodes)]
     for upstream in config.upstreams:
         written += [upstream.key or "", *upstream.keys]
+    for server in config.mcp:
+        written += [*server.headers.values(), *server.env.values()]
     return filter(None, map(variable_of, (*written, config.join.key, config.kept.encrypt)))
 
 

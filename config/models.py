@@ -106,6 +106,7 @@ PRESET_OPTIONS = (
     "sampling",
     "system",
     "template_kwargs",
+    "mcp",
     "lora",
     "keep_reasoning",
 )
@@ -124,6 +125,9 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
         _check_replicas(model, source, path)
         for one in model.each:
             _check_host(config, one, source, path)
+        for k, name in enumerate(model.mcp):
+            known_tools = [server.name for server in config.mcp if not server.is_open]
+            _one_of(name, known_tools, source, f"{path}.mcp[{k}]", "MCP server")
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
 

@@ -19,6 +19,7 @@ from config.engines import (
     ScriptedOptions,
     TransformersOptions,
 )
+from config.mcp import McpConfig
 from config.nodes import NodeConfig
 from config.upstreams import UpstreamConfig
 from config.values import (
@@ -77,6 +78,7 @@ class ServerConfig(Section, frozen=True):
     max_held_bytes: Bytes = 256 * 1024 * 1024  # of all requests' long bodies and histories
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     max_choices: AtLeastOne = 256  # of one request: prompts times n
+    max_tool_rounds: AtLeastOne = 16  # of a model and the tools that this server runs, in one answer
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     allow_control_tokens: bool = False  # in a client's texts, in chat
     comment_after: Seconds = 10.0  # silence in a stream before a comment is sent
@@ -110,6 +112,7 @@ class ModelConfig(Section, frozen=True):
     of: Name | None = None
     system: str | None = None  # the system message of conversations that have none
     template_kwargs: dict[str, Any] = {}  # chat_template_kwargs that requests don't set
+    mcp: tuple[Name, ...] = ()  # MCP servers whose tools it always has, by their names
     # LoRA adapters that count for requests that don't choose, by name, and their scales; no others
     lora: dict[str, Scaling] | None = None
     format: str | None = None  # output format (gateway/splitter/formats.py); None: recognised
@@ -298,6 +301,7 @@ class Config(Section, frozen=True):
     model_dirs: tuple[PathText, ...] = ()
     upstreams: tuple[UpstreamConfig, ...] = ()  # servers elsewhere whose models are offered here
     nodes: tuple[NodeConfig, ...] = ()  # machines whose workers run models of this server
+    mcp: tuple[McpConfig, ...] = ()  # MCP servers whose tools are run here, for models
     cluster: Name | None = None  # Ray's, whose nodes run models: its address, or auto; None: none
     default_model: str | None = None  # None: the only model there is, else the first in `models`
     unknown_models: Literal["refuse", "default"] = "refuse"  # requests for a model that isn't there

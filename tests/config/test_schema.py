@@ -9,6 +9,7 @@ import msgspec
 from config.check import convert
 from config.document import parse
 from config.errors import Source
+from config.mcp import McpConfig
 from config.nodes import NodeConfig
 from config.schema import descriptions, documentation, schema, uncommented
 from config.settings import Config, KeyConfig, ModelConfig
@@ -56,7 +57,8 @@ def test_the_examples_are_valid_and_show_the_defaults() -> None:
     assert cluster == UpstreamConfig(name="cluster", urls=("http://127.0.0.1:8001/v1",))
     box = NodeConfig(name="box2", address="box2.lan:7000", token="env:BOX2_TOKEN")
     assert config.nodes == (box,)
-    assert msgspec.structs.replace(config, keys=(), models=(), upstreams=(), nodes=()) == Config()
+    assert config.mcp == (McpConfig(name="search", url="https://mcp.example.com/mcp"),)
+    assert msgspec.structs.replace(config, keys=(), models=(), upstreams=(), nodes=(), mcp=()) == Config()
 
 
 @for_every(("path", "description"), sorted(descriptions(PLAIN).items()))

@@ -1,0 +1,147 @@
+"""MCP servers whose tools this server runs for its models: where they are, who may use which tool,
+and the limits of a call.
+
+Times are seconds, sizes are bytes.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from config.errors import Source
+from config.secrets import secret
+from config.values import RUNS_CODE, AtLeastOne, Bytes, Name, PathText, PositiveSeconds
+
+ANY = "*"  # at the end of a URL: whatever begins as it does
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HEADER = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One MCP server. `headers` and `env`: see config/secrets.py."""
+
+    name: Name  # what requests and models call it; it stands before its tools' names
+    url: Name | None = None  # of a server that listens; with * at its end: of any that clients name
+    transport: Literal["auto", "http", "sse"] = "auto"  # sse: servers of before 2025
+    headers: dict[Name, Name] = {}  # of each request to it
+    command: Annotated[str, RUNS_CODE] | None = None  # of one that is started here, and asked
+    env: dict[Name, Name] = {}  # what the command gets besides PATH, HOME and the like
+    folder: PathText | None = None  # where the command is started; None: where this server was
+    tools: tuple[Name, ...] = ()  # those that may be called; empty: all
+    keys: tuple[Name, ...] = ()  # labels of the keys that may use it; empty: all
+    # the tools that run only after their user has allowed the call
+    require_approval: Literal["always", "never"] | tuple[Name, ...] = "never"
+    allow_private_addresses: bool = False  # it may be on this machine and its network
+    connect_timeout: PositiveSeconds = 10.0
+    timeout: PositiveSeconds = 60.0  # of one call
+    idle: PositiveSeconds = 600.0  # after which its session, or its process, is ended
+    refresh: PositiveSeconds = 300.0  # between two requests for its tools, at most
+    parallel: AtLeastOne = 8  # calls at a time; more wait
+    max_message: Bytes = 4 * 1024 * 1024  # of one message of the server; longer ones end it
+    max_output: AtLeastOne = 32_768  # characters of a result that the model is shown
+    max_tools: AtLeastOne = 128  # that are shown; more are left out
+
+    def __repr__(self) -> str:
+        """All but the secrets, since representations end in logs."""
+        return f"McpConfig(name={self.name!r})"
+
+    @property
+    def is_open(self) -> bool:
+        """Clients name the server themselves."""
+        return self.url is not None and self.url.endswith(ANY)
+
+    def serves(self, url: str) -> bool:
+        """Whether a client that names `url` means this one."""
+        if self.url is None:
+            return False
+        if self.is_open:
+            return url.startswith(self.url.removesuffix(ANY))
+        return url.rstrip("/") == self.url.rstrip("/")
+
+    def needs_approval(self, tool: str) -> bool:
+        """Whether `tool` runs only after its user has allowed the call."""
+        if isinstance(self.require_approval, str):
+            return self.require_approval == "always"
+        return tool in self.require_approval
+
+
+def completed(
+    servers: tuple[McpConfig, ...],
+    labels: Sequence[str],
+    environment: Mapping[str, str],
+    root: Path,
+    source: Source,
+) -> tuple[McpConfig, ...]:
+    """The servers checked, with their secrets in place. `labels`: of the API keys. Relative files
+    of secrets start at `root`. Raises ConfigError, which never quotes a secret.
+    """
+    seen: set[str] = set()
+    found = []
+    for index, server in enumerate(servers):
+        path = f"$.mcp[{index}]"
+        if server.name in seen:
+            raise source.error(f"{path}.name", f"{server.name!r} is taken already")
+        seen.add(server.name)
+        for option, problem in _problems(server, labels):
+            raise source.error(f"{path}.{option}", problem)
+        headers = {
+            name: secret(value, environment, root, source, f"{path}.headers.{name}")
+            for name, value in server.headers.items()
+        }
+        for name, value in headers.items():
+            if not (_HEADER.fullmatch(name) and value.isascii() and value.isprintable()):
+                problem = "not a header: a name of letters, a value in one line of ASCII"
+                raise source.error(f"{path}.headers.{name}", problem)
+        env = {
+            name: secret(value, environment, root, source, f"{path}.env.{name}")
+            for name, value in server.env.items()
+        }
+        found.append(msgspec.structs.replace(server, headers=headers, env=env))
+    return tuple(found)
+
+
+def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is inconsistent, and where."""
+    if not _NAME.fullmatch(server.name):
+        yield "name", "expected letters, digits, - and _, 64 at most: tools are called by it"
+    if (server.url is None) == (server.command is None):
+        yield "url", "expected either the `url` of a server that listens, or a `command`"
+    if server.url is not None:
+        yield from _problems_of_url(server.url)
+    if server.command is not None:
+        yield from _problems_of_command(server.command)
+    for k, label in enumerate(server.keys):
+        if label not in labels:
+            yield f"keys[{k}]", f"no key has the label {label!r}"
+
+
+def _problems_of_url(url: str) -> Iterator[tuple[str, str]]:
+    try:
+        parts = urlsplit(url.removesuffix(ANY))
+        _ = parts.port
+    except ValueError as error:
+        yield "url", f"not a URL: {error}"
+        return
+    if parts.scheme not in ("http", "https") or not (parts.hostname or url.endswith(ANY)):
+        yield "url", "expected a URL like https://host/mcp, or https://* for any"
+    if parts.username is not None or parts.password is not None:
+        yield "url", "a URL holds no secrets here; write `headers` instead"
+
+
+def _problems_of_command(command: str) -> Iterator[tuple[str, str]]:
+    try:
+        if not shlex.split(command):
+            yield "command", "a command is needed"
+    except ValueError as error:
+        yield "command", f"not a command line: {error}"
+
+
+def words(server: McpConfig) -> tuple[str, ...]:
+    """The command line, as it is executed. No shell reads it."""
+    return tuple(shlex.split(server.command or ""))
