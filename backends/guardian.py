@@ -1,10 +1,14 @@
-"""Runs a command, and leaves nothing of it behind: `python -I -S guardian.py SECONDS WORD...`.
+"""Runs a command, and leaves nothing of it behind:
+
+    python -I -S guardian.py SECONDS INPUT WORD...
 
 A program of its own between the server and the command, since a server that is killed can't clean
 up. Its standard input is a socket to the server: `started PID`, `refused REASON` and `ended STATUS`
 are written to it (a status as `Popen.returncode` has it), and when the server closes its end,
 because it wants the command to stop or because it is gone, the command gets SIGTERM, and whatever
 is left of it after SECONDS gets SIGKILL.
+
+INPUT is the descriptor that the command gets as its standard input; -1: it gets an empty one.
 
 The command is the leader of a process group. Whatever it starts has this program for its last
 ancestor (Linux: a "child subreaper", prctl(2)), also what leaves the group or loses its parent.
@@ -31,7 +35,7 @@ PROC = Path("/proc")
 NOT_STARTED = 127  # exit status, as shells have it
 
 
-def main(seconds: float, words: Sequence[str]) -> None:
+def main(seconds: float, given: int, words: Sequence[str]) -> None:
     """Returns when no process of the command is left."""
     control = socket.socket(fileno=os.dup(0))  # which the command doesn't inherit (PEP 446)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -41,8 +45,10 @@ def main(seconds: float, words: Sequence[str]) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    command = Command(control, words)
+    command = Command(control, given, words)
     command.start()
+    if given >= 0:
+        os.close(given)  # the server's end closes when the command's alone is left, and is closed
     command.watch(wake)
     command.stop(wake, seconds)
     command.tell(f"ended {command.status}")
@@ -51,8 +57,9 @@ def main(seconds: float, words: Sequence[str]) -> None:
 class Command:
     """The command, and what descends from it."""
 
-    def __init__(self, control: socket.socket, words: Sequence[str]) -> None:
+    def __init__(self, control: socket.socket, given: int, words: Sequence[str]) -> None:
         self._control = control
+        self._given = given  # its standard input
         self._words = words
         self._pid = 0
         self.status: int | None = None  # None: it runs
@@ -78,8 +85,8 @@ class Command:
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # it died before the signal was asked for
                 os._exit(NOT_STARTED)
-            nowhere = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nowhere, 0)
+            given = self._given if self._given >= 0 else os.open(os.devnull, os.O_RDONLY)
+            os.dup2(given, 0)
             os.execvp(self._words[0], [*self._words])  # noqa: S606 - words: nothing is expanded
         except OSError as error:
             self.tell(f"refused {error.strerror}")
@@ -186,4 +193,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2:])
+    main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

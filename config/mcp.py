@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta
 
 from config.errors import Source
 from config.secrets import secret
@@ -116,6 +115,8 @@ def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, s
         yield from _problems_of_url(server.url)
     if server.command is not None:
         yield from _problems_of_command(server.command)
+    if server.headers and server.is_open and not urlsplit(server.url or "").netloc.strip(ANY):
+        yield "headers", "any server that a client names would get them"
     for k, label in enumerate(server.keys):
         if label not in labels:
             yield f"keys[{k}]", f"no key has the label {label!r}"
@@ -130,6 +131,8 @@ def _problems_of_url(url: str) -> Iterator[tuple[str, str]]:
         return
     if parts.scheme not in ("http", "https") or not (parts.hostname or url.endswith(ANY)):
         yield "url", "expected a URL like https://host/mcp, or https://* for any"
+    elif parts.hostname and url.endswith(ANY) and not parts.path:
+        yield "url", "write a / before the *, else other hosts begin so, too"
     if parts.username is not None or parts.password is not None:
         yield "url", "a URL holds no secrets here; write `headers` instead"
 

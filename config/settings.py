@@ -78,7 +78,9 @@ class ServerConfig(Section, frozen=True):
     max_held_bytes: Bytes = 256 * 1024 * 1024  # of all requests' long bodies and histories
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     max_choices: AtLeastOne = 256  # of one request: prompts times n
-    max_tool_rounds: AtLeastOne = 16  # of a model and the tools that this server runs, in one answer
+    max_tool_rounds: AtLeastOne = (
+        16  # of a model and the tools that this server runs, in one answer
+    )
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     allow_control_tokens: bool = False  # in a client's texts, in chat
     comment_after: Seconds = 10.0  # silence in a stream before a comment is sent

@@ -54,6 +54,8 @@ from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.joining import Announcements
 from gateway.limits import Limiter
 from gateway.logs import LogLines
+from gateway.mcp.rounds import ToolRounds
+from gateway.mcp.servers import McpServers
 from gateway.registry import Registry
 from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
@@ -187,8 +189,10 @@ def _services(
         Constraints(threads),
         PipelineRules.of(config),
     )
+    servers = McpServers(config)
     parts = (
         access_part(authenticator, guard),
+        mcp_part(servers),
         answers_part(pipeline, tokens, pictures),
         files_part(templates, presets, hub_room),
         inspector_part(inspector),
@@ -200,6 +204,8 @@ def _services(
         announcements=Announcements(reloader),
         registry=registry,
         pipeline=pipeline,
+        mcp=servers,
+        rounds=ToolRounds(pipeline.chat, servers, registry),
         encoders=Encoders(registry, threads),
         authenticator=authenticator,
         limiter=Limiter(),
@@ -267,6 +273,15 @@ def answers_part(pipeline: Pipeline, tokens: Tokens, pictures: ImageLoader) -> P
     return part
 
 
+def mcp_part(servers: McpServers) -> Part:
+    """MCP servers."""
+
+    def part(config: Config) -> Apply:
+        return lambda: servers.apply(config)
+
+    return part
+
+
 def files_part(templates: Templates, presets: SamplingOverrides, hub_room: Hub) -> Part:
     """Folders to choose from."""
 
@@ -312,6 +327,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
             services.usage.running(),
             _exported(services.tracing),
             services.registry as registry,
+            services.mcp.running(),
             services.background.running(),
             services.downloads.running(),
             services.streams.running(),

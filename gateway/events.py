@@ -86,6 +86,34 @@ def joined(events: Sequence[Event]) -> list[Event]:
 # -- what the pipeline hands to a dialect's reply ------------------------------------------------
 
 
+class ServedTool(msgspec.Struct, frozen=True):
+    """A tool that this server runs, as clients know it: by its server's label and its own name.
+    `waits`: its calls run once their user has allowed them.
+    """
+
+    label: str
+    name: str
+    waits: bool = False
+
+
+class ListedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of an MCP server that the model is shown; each as its server describes it."""
+
+    label: str
+    tools: tuple[Mapping[str, Any], ...]
+
+
+class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that this server ran has answered call `index`."""
+
+    index: int
+    id: str
+    tool: ServedTool
+    arguments: str
+    text: str
+    is_error: bool = False
+
+
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """Some more of one choice: its events, and the log probabilities of their tokens.
 
@@ -100,6 +128,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     tokens: tuple[int, ...] = ()  # what was generated since the last delta, where that is returned
     progress: PromptProgress | None = None  # of prompt processing, where that is reported
+    answered: tuple[ToolAnswered, ...] = ()  # behind `events`
     further: RemoteFurther | None = None
 
 

@@ -26,6 +26,8 @@ from backends.protocol import (
 from backends.samplers import Sampling
 
 __all__ = [
+    "Approval",
+    "ApprovedCall",
     "ChatRequest",
     "EmbeddingRequest",
     "Fill",
@@ -40,6 +42,8 @@ __all__ = [
     "RerankRequest",
     "Role",
     "ScoreRequest",
+    "ServedChoice",
+    "ServedTools",
     "TextPart",
     "TextRequest",
     "Thinking",
@@ -155,6 +159,55 @@ class ScoreRequest(EncodingParams, frozen=True, kw_only=True):
     pairs: tuple[tuple[str, str], ...]
 
 
+# ---------------------------------------------------------------------------------- served tools
+# Tools that this server runs itself, which MCP servers offer.
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """Which calls their user has to allow: all, or none, but those of the tools in `other`."""
+
+    needed: bool = False
+    other: frozenset[str] = frozenset()
+
+    def needs(self, tool: str) -> bool:
+        """Whether a call of `tool` has to be allowed."""
+        return self.needed != (tool in self.other)
+
+
+class ServedTools(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of an MCP server that a client asks for: by the server's name in the configuration,
+    or by its URL. `label`: what the client calls it; `headers`: of requests to a URL that the
+    configuration leaves to clients; `field`: where the client wrote it.
+    """
+
+    label: str
+    name: str = ""
+    url: str = ""
+    headers: Mapping[str, str] = {}
+    allowed: frozenset[str] | None = None  # None: all
+    only_reading: bool = False  # of them those that change nothing, by their server's word
+    approval: Approval = Approval()
+    field: str = "tools"
+
+
+class ServedChoice(msgspec.Struct, frozen=True):
+    """A tool of an MCP server must be called; `tool` "": any of its."""
+
+    label: str
+    tool: str
+    field: str = "tool_choice"
+
+
+class ApprovedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model asked for before, and its user allowed now. `id`: of the call."""
+
+    id: str
+    label: str
+    tool: str
+    arguments: str
+    field: str = "input"
+
+
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation to be continued."""
 
@@ -163,6 +216,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     answering: GenerationParams = GenerationParams()
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
+    served: tuple[ServedTools, ...] = ()
+    served_choice: ServedChoice | None = None  # in place of `tool_choice`
+    approved: tuple[ApprovedCall, ...] = ()  # they are run before the model goes on
     parallel_tool_calls: bool = True
     thinking: Thinking = Thinking()
     template_variables: Mapping[str, Any] = {}  # chat_template_kwargs

@@ -152,7 +152,7 @@ async def _guarded(command: Command, control: socket.socket) -> asyncio.subproce
     try:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(Path(guardian.__file__))),
-            *(str(command.stop_timeout), *command.words),
+            *(str(command.stop_timeout), "-1", *command.words),
             stdin=control.fileno(),
             stdout=PIPE,
             stderr=STDOUT,

@@ -464,6 +464,11 @@ class Answer:
         self._check: ContentCheck | None = None
         self._checked: dict[int, Checked] = {}  # by choice
 
+    @property
+    def lease(self) -> Lease:
+        """By which its model is held."""
+        return self._lease
+
     def check_with(self, check: ContentCheck) -> None:
         """Each choice's content is checked, see `Checked`. To be said before the first delta."""
         self._check = check

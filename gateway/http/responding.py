@@ -29,6 +29,7 @@ from gateway.http.remembering import Memory
 from gateway.http.request_record import RequestLine
 from gateway.http.services import LONG_BODY, Services
 from gateway.http.sse import SSE, Framing
+from gateway.mcp.rounds import AnswerInRounds
 from gateway.request import ChatRequest
 from gateway.store import KeptItem, KeptResponse, KeptTurn, Room, fresh_id
 
@@ -211,18 +212,23 @@ class Making:
 
     @asynccontextmanager
     async def _opened(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
-        chat = self.services.pipeline.chat
+        chat = self._chat
         first: Usage | None = None
         if not self.exchange.generates:
             call = call.of(_unanswered(call.request))
         elif await self._is_long(call):
-            summary, first = await _summary(chat, call)
+            summary, first = await _summary(self.services.pipeline.chat, call)
             self.reply.compacted(summary)
             call = call.of(self.exchange.compacted(summary))
         opened = _truncating(chat, call) if self.exchange.truncates else chat(call)
         async with opened as answer:
             answer.first = first
+            if isinstance(answer, AnswerInRounds):
+                self.reply.serves(answer.served, answer.listed)
             yield answer
+
+    def _chat(self, call: Call[ChatRequest]) -> AbstractAsyncContextManager[Answer]:
+        return self.services.rounds.chat(call, "calls", can_approve=True)
 
     async def _is_long(self, call: Call[ChatRequest]) -> bool:
         """The conversation is to be made shorter first."""

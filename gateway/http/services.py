@@ -52,6 +52,8 @@ from gateway.hub import Downloads, Hub, Uploads
 from gateway.joining import Announcements
 from gateway.limits import Limiter
 from gateway.logs import LogLines
+from gateway.mcp.rounds import ToolRounds
+from gateway.mcp.servers import McpServers
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.reloading import Reloader
 from gateway.store import Store
@@ -78,6 +80,8 @@ class Services(msgspec.Struct, frozen=True):
     announcements: Announcements
     registry: Registry
     pipeline: Pipeline
+    mcp: McpServers
+    rounds: ToolRounds
     encoders: Encoders
     authenticator: Authenticator
     limiter: Limiter

@@ -1,5 +1,6 @@
 """MCP servers in the configuration."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from config.loader import load_text
 from config.mcp import words
 from config.settings import Config
 
+NOTHING: Mapping[str, str] = {}
 
-def loaded(server: dict[str, Any], environment: dict[str, str] = {}, **more: Any) -> Config:
+
+def loaded(server: dict[str, Any], environment: Mapping[str, str] = NOTHING, **more: Any) -> Config:
     text = yaml.safe_dump({"mcp": [{"name": "tools", **server}], **more})
     return load_text(text, Path("/nowhere/roundhouse.yaml"), environment)
 
@@ -42,6 +45,8 @@ def test_a_command_is_words_and_no_shell_reads_them() -> None:
         ({"url": "ftp://a.example"}, "$.mcp[0].url"),
         ({"url": "https://me:pw@a.example"}, "$.mcp[0].url"),
         ({"url": "https://[::"}, "$.mcp[0].url"),
+        ({"url": "https://a.example*"}, "$.mcp[0].url"),
+        ({"url": "https://*", "headers": {"A": "b"}}, "$.mcp[0].headers"),
         ({"command": "a 'b"}, "$.mcp[0].command"),
         ({"command": " "}, "$.mcp[0].command"),
         ({"command": "x", "keys": ["nobody"]}, "$.mcp[0].keys[0]"),

@@ -58,7 +58,10 @@ def test_the_examples_are_valid_and_show_the_defaults() -> None:
     box = NodeConfig(name="box2", address="box2.lan:7000", token="env:BOX2_TOKEN")
     assert config.nodes == (box,)
     assert config.mcp == (McpConfig(name="search", url="https://mcp.example.com/mcp"),)
-    assert msgspec.structs.replace(config, keys=(), models=(), upstreams=(), nodes=(), mcp=()) == Config()
+    assert (
+        msgspec.structs.replace(config, keys=(), models=(), upstreams=(), nodes=(), mcp=())
+        == Config()
+    )
 
 
 @for_every(("path", "description"), sorted(descriptions(PLAIN).items()))

@@ -15,6 +15,7 @@ from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, named_frame
 from gateway.dialects.responses.items import packed
+from gateway.dialects.responses.mcp_items import McpApprovalItem, McpCallItem, McpListItem
 from gateway.dialects.responses.tools import (
     Offered,
     arguments_of,
@@ -169,6 +170,9 @@ OutputItem: TypeAlias = (
     | LocalShellItem
     | PatchItem
     | SearchItem
+    | McpCallItem
+    | McpApprovalItem
+    | McpListItem
 )
 
 

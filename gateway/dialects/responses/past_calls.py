@@ -25,6 +25,11 @@ def past_messages(item: Item, summary: str | None) -> tuple[Message, ...]:
     match kind:
         case "additional_tools" | "compaction_trigger" | "configuration_update":
             return ()  # they say something of the request, and nothing in the conversation
+        case "mcp_list_tools" | "mcp_approval_request" | "mcp_approval_response":
+            return ()  # likewise, or it was settled: see `mcp_items`
+        case "mcp_call":
+            call = _call(item, _served_name(item), item.get("arguments") or {})
+            return call, _result(_id(item), _served(item))
         case "compaction":
             told = summary if summary is not None else "(it was packed by another server)"
             return (Message(role="user", parts=(TextPart(f"{SUMMARY}\n{told}"),)),)
@@ -130,9 +135,22 @@ def _sources(item: Item) -> str:
     return "\n".join(urls) or "(the results are not known here)"
 
 
+def _served_name(item: Item) -> str:
+    """As the model was shown it."""
+    names = (item.get("server_label"), item.get("name"))
+    return "__".join(str(name) for name in names if name)[:128]
+
+
 def _served(item: Item) -> str:
     error = item.get("error")
-    return f"Error: {error if isinstance(error, str) else _json(error)}" if error else _text(item)
+    if not error:
+        return _text(item)
+    said = (
+        [str(part.get("text")) for part in _list(error, "content")]
+        if isinstance(error, dict)
+        else []
+    )
+    return "\n".join(said) or f"Error: {error if isinstance(error, str) else _json(error)}"
 
 
 def _action(item: Item) -> dict[str, Any]:
@@ -163,5 +181,4 @@ _BOTH: Mapping[str, tuple[Callable[[Item], Any], Callable[[Item], str]]] = {
     "file_search_call": (_some("queries"), _searched),
     "code_interpreter_call": (_some("code"), _interpreted),
     "image_generation_call": (_some("revised_prompt"), lambda _: PICTURE),
-    "mcp_call": (lambda item: item.get("arguments") or {}, _served),
 }

@@ -22,6 +22,8 @@ from gateway.dialects.responses.answer_items import (
     kind_of,
 )
 from gateway.dialects.responses.items import packed
+from gateway.dialects.responses.mcp_calls import McpCall, list_events, list_item
+from gateway.dialects.responses.mcp_items import McpListItem, listed_before
 from gateway.dialects.responses.request import ResponsesExchange
 from gateway.errors import GatewayError
 from gateway.events import (
@@ -30,7 +32,10 @@ from gateway.events import (
     Delta,
     Event,
     Finished,
+    ListedServer,
     Reasoning,
+    ServedTool,
+    ToolAnswered,
     ToolClosed,
     ToolOpened,
     Usage,
@@ -145,6 +150,11 @@ class ResponsesReply:
         self._numbers = Numbers()
         self._is_open = False
         self._current: GrowingItem | None = None
+        self._listed_before = listed_before(exchange.whole)
+        self._approved = frozenset(call.id for call in exchange.request.approved)
+        self._served: Mapping[str, ServedTool] = {}
+        self._writing: McpCall | None = None  # in place of a current item
+        self._running: dict[int, McpCall] = {}  # by the call's index
         self._done: list[OutputItem] = []
         self._reason: Incomplete | None = None
         self._wire = _begun(exchange, id, created)
@@ -172,19 +182,35 @@ class ResponsesReply:
         created = b"" if self._is_open else self._life("created")
         self._is_open = True
         self._wire = msgspec.structs.replace(self._wire, status="in_progress")
-        return created + self._life("in_progress") + b"".join(map(self._compacting, self._done))
+        return (
+            created
+            + self._life("in_progress")
+            + b"".join(self._beginning(place, item) for place, item in enumerate(self._done))
+        )
 
     def compacted(self, summary: str) -> None:
         """It begins with a summary of what came before, which its model was given instead."""
         item = CompactionItem(id=f"cmp_{self._new_id()}", encrypted_content=packed(summary))
         self._done.insert(0, item)
 
-    def _compacting(self, item: OutputItem) -> bytes:
+    def serves(self, tools: Mapping[str, ServedTool], listed: Sequence[ListedServer]) -> None:
+        """It has `tools` that run here, of servers that were `listed`. Before it is opened."""
+        self._served = tools
+        self._done += [
+            list_item(self._new_id(), server)
+            for server in listed
+            if server.label not in self._listed_before
+        ]
+
+    def _beginning(self, place: int, item: OutputItem) -> bytes:
+        """An item that is there from the beginning."""
+        if isinstance(item, McpListItem):
+            return b"".join(list_events(item, place, self._numbers))
         return b"".join(
             event(
                 ItemEvent(
                     type=f"response.output_item.{what}",
-                    output_index=0,
+                    output_index=place,
                     item=item,
                     sequence_number=self._numbers.take(),
                 )
@@ -203,6 +229,7 @@ class ResponsesReply:
         for one in delta.events:
             frames.append(self._frames(one, waiting))
             waiting = () if isinstance(one, Content) else waiting
+        frames += map(self._answered, delta.answered)
         return b"".join(frames)
 
     @property
@@ -215,6 +242,12 @@ class ResponsesReply:
                 return self._grow_text("message", text, logprobs)
             case Reasoning(text) if text and not self._hides_reasoning:
                 return self._grow_text(self._reasoning, text, ())
+            case ToolOpened(name=name) if name in self._served:
+                return self._call(one)
+            case ArgumentsGrown(fragment=fragment) if self._writing is not None:
+                return self._writing.fragment(fragment) if fragment else b""
+            case ToolClosed(index=index) if self._writing is not None:
+                return self._written(index, self._writing)
             case ToolOpened(name=name):
                 return self._begin(kind_of(self._offered.get(name)), one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
@@ -224,6 +257,38 @@ class ResponsesReply:
             case Finished():
                 return self._finish(one, logprobs)
         return b""
+
+    def _call(self, opened: ToolOpened) -> bytes:
+        """A call of a tool that runs here."""
+        ended = self._end("completed")
+        approved = opened.id if opened.id in self._approved else None
+        tool, place = self._served[opened.name], len(self._done)
+        self._writing = McpCall(self._new_id(), place, self._numbers, tool, approved)
+        return ended + b"".join(self._writing.opening())
+
+    def _written(self, index: int, call: McpCall) -> bytes:
+        self._writing = None
+        self._done.append(call.item)
+        if call.is_run:
+            self._running[index] = call
+        return b"".join(call.written())
+
+    def _answered(self, answer: ToolAnswered) -> bytes:
+        if (call := self._running.pop(answer.index, None)) is None:
+            return b""
+        self._done[call.place], events = call.answered(answer)
+        return events
+
+    def _cut_calls(self) -> bytes:
+        """Of tools that have not answered, and will not."""
+        events = b""
+        if self._writing is not None:
+            events += self._written(-1, self._writing)
+        for call in self._running.values():
+            self._done[call.place], cut = call.cut()
+            events += cut
+        self._running = {}
+        return events
 
     def _grow_text(self, kind: Kind, text: str, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         begun = b"" if self._kind == kind else self._begin(kind)
@@ -253,7 +318,8 @@ class ResponsesReply:
         if self._generates and last.reason in ("length", "content_filter"):
             is_length = last.reason == "length"
             self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")
-        return self._end("incomplete" if self._reason else "completed")
+        ended = self._end("incomplete" if self._reason else "completed")
+        return ended + self._cut_calls()
 
     def closing(self, usage: Usage) -> bytes:
         """The whole response; how it ended is the event's name."""
@@ -263,7 +329,7 @@ class ResponsesReply:
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
         opened = b"" if self._is_open else self.opening()
-        ended = self._end("incomplete")
+        ended = self._end("incomplete") + self._cut_calls()
         self.fail(error)
         return opened + ended + self._life("failed")
 
@@ -300,6 +366,7 @@ class ResponsesReply:
     def cancel(self) -> None:
         """It ends because its client said so."""
         self._end("incomplete")
+        self._cut_calls()
         self._wire = msgspec.structs.replace(
             self._wire, status="cancelled", output=tuple(self._done)
         )

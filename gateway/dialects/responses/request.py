@@ -27,7 +27,9 @@ from gateway.dialects.responses.items import (
     since_compaction,
     unpacked,
 )
+from gateway.dialects.responses.mcp_items import approved_calls, settled
 from gateway.dialects.responses.tools import Toolbox, Tools
+from gateway.dialects.served import without_secrets
 from gateway.request import (
     ChatRequest,
     GenerationParams,
@@ -102,8 +104,9 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     def _asking(self, items: Sequence[Item]) -> ChatRequest:
         return msgspec.structs.replace(
             self.request,
-            messages=(*_system(self.instructions), *read_items(since_compaction(items))),
+            messages=(*_system(self.instructions), *read_items(settled(since_compaction(items)))),
             continue_final=_breaks_off(items),
+            approved=approved_calls(items, whole=True),
         )
 
 
@@ -111,7 +114,12 @@ def with_tools(request: ChatRequest, tools: Tools, unapplied: tuple[Unapplied, .
     """`request` with these tools, and what is not applied of it, theirs included."""
     answering = msgspec.structs.replace(request.answering, unapplied=(*unapplied, *tools.unapplied))
     return msgspec.structs.replace(
-        request, tools=tools.tools, tool_choice=tools.choice, answering=answering
+        request,
+        tools=tools.tools,
+        tool_choice=tools.choice,
+        answering=answering,
+        served=tools.served,
+        served_choice=tools.served_choice,
     )
 
 
@@ -131,8 +139,9 @@ def read_response(body: bytes) -> ResponsesExchange:
         model=wire.model,
         messages=(
             *_system(wire.instructions),
-            *read_items(since_compaction(items), passing=is_reference),
+            *read_items(settled(since_compaction(items)), passing=is_reference),
         ),
+        approved=approved_calls(items, whole=not _goes_on(wire, items)),
         answering=_answering(fields, wire),
         parallel_tool_calls=wire.parallel_tool_calls,
         thinking=_thinking(wire),
@@ -146,7 +155,9 @@ def read_response(body: bytes) -> ResponsesExchange:
         toolbox=toolbox,
         tools=tools,
         unapplied=unapplied,
-        echoed={name: fields.values[name] for name in ECHOED if name in fields.values},
+        echoed={
+            name: without_secrets(fields.values[name]) for name in ECHOED if name in fields.values
+        },
         instructions=wire.instructions,
         stream=wire.stream,
         store=wire.store,
@@ -162,6 +173,11 @@ def read_response(body: bytes) -> ResponsesExchange:
             None,
         ),
     )
+
+
+def _goes_on(wire: CreateWire, items: Sequence[Item]) -> bool:
+    """Something of the conversation is not here."""
+    return bool(wire.previous_response_id or wire.conversation or any(map(is_reference, items)))
 
 
 def _breaks_off(items: Sequence[Item]) -> bool:

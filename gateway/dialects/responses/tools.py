@@ -18,7 +18,15 @@ import msgspec
 from gateway.dialects.custom import CustomWire, FormatWire, custom_tool
 from gateway.dialects.fields import Fields
 from gateway.dialects.parameters import read_choice_mode
-from gateway.request import NamedTool, Tool, ToolChoice, Unapplied
+from gateway.dialects.served import McpToolWire, read_served
+from gateway.request import (
+    NamedTool,
+    ServedChoice,
+    ServedTools,
+    Tool,
+    ToolChoice,
+    Unapplied,
+)
 
 Kind: TypeAlias = Literal[
     "function", "custom", "shell", "local_shell", "apply_patch", "tool_search"
@@ -36,7 +44,7 @@ class FunctionWire(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
-class InnerToolWire(msgspec.Struct, frozen=True, kw_only=True):
+class InnerToolWire(McpToolWire, frozen=True, kw_only=True):
     """A tool of any type; `type` determines which fields apply."""
 
     type: str = "function"
@@ -54,7 +62,7 @@ class InnerToolWire(msgspec.Struct, frozen=True, kw_only=True):
 class ToolWire(InnerToolWire, frozen=True, kw_only=True):
     """A tool, or a namespace with several."""
 
-    tools: list[InnerToolWire] = []
+    tools: tuple[InnerToolWire, ...] = ()
 
 
 class NamedToolWire(msgspec.Struct, frozen=True):
@@ -73,6 +81,7 @@ class ToolChoiceWire(msgspec.Struct, frozen=True):
     namespace: str = ""
     mode: str = "auto"
     tools: list[NamedToolWire] = []
+    server_label: str = ""
 
 
 class Offered(msgspec.Struct, frozen=True):
@@ -86,6 +95,7 @@ class Offered(msgspec.Struct, frozen=True):
 class Tools(msgspec.Struct, frozen=True):
     """What may be called, and whether something must be. `offered`: what each stands for, by the
     function's name; `unapplied`: what can't be called, with the types of it in `left_out`.
+    `served`: what MCP servers have, which is asked for later.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -93,6 +103,8 @@ class Tools(msgspec.Struct, frozen=True):
     offered: Mapping[str, Offered] = {}
     unapplied: tuple[Unapplied, ...] = ()
     left_out: tuple[str, ...] = ()
+    served: tuple[ServedTools, ...] = ()
+    served_choice: ServedChoice | None = None
 
 
 NOT_OURS = "a tool of this type runs on OpenAI's servers; the model is not shown it"
@@ -184,6 +196,7 @@ class Toolbox:
         self._choice = choice
         self._unapplied: list[Unapplied] = []
         self._left_out: dict[str, None] = {}
+        self._served: list[ServedTools] = []
         self._entries = [
             entry for k, wire in enumerate(wires) for entry in self._read(wire, f"tools[{k}]")
         ]
@@ -208,6 +221,8 @@ class Toolbox:
                 yield _Entry(path, _STANDING[kind], Offered(kind, kind))
             case "tool_search" if wire.execution == "client" and not namespace:
                 yield _Entry(path, _search(wire), Offered("tool_search", "tool_search"))
+            case "mcp" if not namespace:
+                self._served.append(read_served(self._fields, path, wire, asks=True))
             case "tool_search":
                 self._unapplied.append(Unapplied(path, SHOWN_AT_ONCE, partly=True))
             case other:
@@ -281,15 +296,31 @@ class Toolbox:
             offered=offered,
             unapplied=(*self._unapplied, *unapplied),
             left_out=tuple(self._left_out),
+            served=tuple(self._served),
+            served_choice=self._served_choice(),
         )
+
+    def _served_choice(self) -> ServedChoice | None:
+        """A tool of an MCP server that must be called. Raises InvalidRequest."""
+        wire = self._choice
+        if not isinstance(wire, ToolChoiceWire) or wire.type != "mcp":
+            return None
+        if all(each.label != wire.server_label for each in self._served):
+            message = f"The MCP server {wire.server_label!r:.64} is not in tools."
+            raise self._fields.wrong("tool_choice.server_label", message)
+        return ServedChoice(wire.server_label, wire.name)
 
     def _choose(
         self, tools: tuple[Tool, ...], offered: Mapping[str, Offered]
     ) -> tuple[ToolChoice, tuple[Tool, ...], tuple[Unapplied, ...]]:
-        free: ToolChoice = "auto" if tools else "none"
+        free: ToolChoice = "auto" if tools or self._served else "none"
         match self._choice:
             case None:
                 return free, tools, ()
+            case ToolChoiceWire(type="mcp"):
+                return free, tools, ()  # see `served_choice`
+            case "required" if self._served:
+                return "required", tools, ()
             case str(mode):
                 if mode == "required" and not tools and self._left_out:
                     return free, tools, (Unapplied("tool_choice", NOT_OURS),)

@@ -235,8 +235,7 @@ def test_allowed_tools_of_every_type() -> None:
         ({"type": "computer_call_output", "call_id": "c", "output": {}}, "(a picture)"),
         ({"type": "mcp_call", "name": "n", "arguments": "{}", "output": "cats"}, "cats"),
         ({"type": "mcp_call", "name": "n", "arguments": "{}", "error": "cats"}, "cats"),
-        ({"type": "mcp_list_tools", "tools": [{"name": "cats"}]}, "cats"),
-        ({"type": "mcp_approval_request", "name": "cats"}, "cats"),
+        ({"type": "mcp_approval_request", "id": "mcpr_1", "arguments": "cats"}, "cats"),
         ({"type": "shell_call_output", "call_id": "c", "output": [
             {"stdout": "cats\n", "outcome": {"type": "exit", "exit_code": 3}}]}, "exit code 3"),
         ({"type": "local_shell_call_output", "id": "c", "output": "cats"}, "cats"),

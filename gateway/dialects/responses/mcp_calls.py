@@ -1,0 +1,183 @@
+"""Calls of MCP servers' tools in an answer, while they are written and run, and their events.
+
+Such a call is written like others, then waits for its tool while further items begin; one whose
+user has to allow it is asked for, whole at once. Knows no response that they stand in.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gateway.dialects.responses.answer_items import (
+    GrownEvent,
+    ItemEvent,
+    Numbers,
+    OutputItem,
+    WholeEvent,
+    event,
+)
+from gateway.dialects.responses.mcp_items import (
+    CallStatus,
+    ErrorText,
+    ExecutionError,
+    McpApprovalItem,
+    McpCallItem,
+    McpListItem,
+)
+from gateway.events import ListedServer, ServedTool, ToolAnswered
+
+
+class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a call of an MCP server's tool, or of the list of its tools."""
+
+    type: str
+    item_id: str
+    output_index: int
+    sequence_number: int
+
+
+class McpCall:
+    """One call. `approved`: the id of the request by which its user allowed it."""
+
+    kind = "mcp"
+
+    def __init__(
+        self,
+        id: str,
+        place: int,
+        numbers: Numbers,
+        tool: ServedTool,
+        approved: str | None = None,
+    ) -> None:
+        """`id` is unique among all responses; `place`: its index among the items of the answer."""
+        self.place = place
+        self._asks = tool.waits and approved is None
+        self._id = f"{'mcpr_' if self._asks else 'mcp_'}{id}"
+        self._numbers = numbers
+        self._tool = tool
+        self._approved = approved
+        self._texts: list[str] = []
+
+    @property
+    def is_run(self) -> bool:
+        """It waits for its tool, not for its user."""
+        return not self._asks
+
+    def opening(self) -> Iterator[bytes]:
+        """It begins, without arguments."""
+        if self.is_run:
+            yield self._item_event("added", self._item("in_progress"))
+            yield self._step("in_progress")
+
+    def fragment(self, arguments: str) -> bytes:
+        """Some more of its arguments."""
+        self._texts.append(arguments)
+        if self._asks:
+            return b""
+        return event(
+            GrownEvent(
+                type="response.mcp_call_arguments.delta",
+                item_id=self._id,
+                output_index=self.place,
+                delta=arguments,
+                sequence_number=self._numbers.take(),
+            )
+        )
+
+    def written(self) -> Iterator[bytes]:
+        """Its arguments are whole: it runs, or is asked for."""
+        if self._asks:
+            yield self._item_event("added", self.item)
+            yield self._item_event("done", self.item)
+            return
+        yield event(
+            WholeEvent(
+                type="response.mcp_call_arguments.done",
+                item_id=self._id,
+                output_index=self.place,
+                arguments=self._arguments,
+                sequence_number=self._numbers.take(),
+            )
+        )
+
+    @property
+    def item(self) -> OutputItem:
+        """As it stands in the answer until its tool has answered."""
+        return self._item("incomplete")
+
+    def answered(self, answer: ToolAnswered) -> tuple[OutputItem, bytes]:
+        """It is over: the item, and the events that say so."""
+        status: CallStatus = "failed" if answer.is_error else "completed"
+        item = self._item(status, answer)
+        return item, self._step(status) + self._item_event("done", item)
+
+    def cut(self) -> tuple[OutputItem, bytes]:
+        """The answer ended before the tool had answered."""
+        return self.item, self._item_event("done", self.item)
+
+    @property
+    def _arguments(self) -> str:
+        return "".join(self._texts) or "{}"
+
+    def _item(self, status: CallStatus, answer: ToolAnswered | None = None) -> OutputItem:
+        if self._asks:
+            return McpApprovalItem(
+                id=self._id,
+                server_label=self._tool.label,
+                name=self._tool.name,
+                arguments=self._arguments,
+            )
+        failed = answer is not None and answer.is_error
+        text = answer.text if answer is not None else None
+        return McpCallItem(
+            id=self._id,
+            server_label=self._tool.label,
+            name=self._tool.name,
+            arguments="" if status == "in_progress" else self._arguments,
+            approval_request_id=self._approved,
+            output=None if failed else text,
+            error=ExecutionError((ErrorText(text),)) if failed and text is not None else None,
+            status=status,
+        )
+
+    def _step(self, what: str) -> bytes:
+        return _step("mcp_call", what, self._id, self.place, self._numbers)
+
+    def _item_event(self, what: str, item: OutputItem) -> bytes:
+        return _item_event(what, item, self.place, self._numbers)
+
+
+def list_item(id: str, server: ListedServer) -> McpListItem:
+    """The item of a list. `id` is unique among all responses."""
+    return McpListItem(id=f"mcpl_{id}", server_label=server.label, tools=server.tools)
+
+
+def list_events(item: McpListItem, place: int, numbers: Numbers) -> Iterator[bytes]:
+    """A server was asked for its tools: its item, from beginning to end."""
+    begun = msgspec.structs.replace(item, tools=())
+    yield _item_event("added", begun, place, numbers)
+    yield _step("mcp_list_tools", "in_progress", item.id, place, numbers)
+    yield _step("mcp_list_tools", "completed", item.id, place, numbers)
+    yield _item_event("done", item, place, numbers)
+
+
+def _step(of: str, what: str, id: str, place: int, numbers: Numbers) -> bytes:
+    return event(
+        StepEvent(
+            type=f"response.{of}.{what}",
+            item_id=id,
+            output_index=place,
+            sequence_number=numbers.take(),
+        )
+    )
+
+
+def _item_event(what: str, item: OutputItem, place: int, numbers: Numbers) -> bytes:
+    return event(
+        ItemEvent(
+            type=f"response.output_item.{what}",
+            output_index=place,
+            item=item,
+            sequence_number=numbers.take(),
+        )
+    )

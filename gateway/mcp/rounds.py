@@ -1,0 +1,503 @@
+"""Chats in rounds: the model calls tools that this server runs, is told what they answered, and is
+asked again, within one answer.
+
+    async with rounds.chat(call, "calls") as answer:
+        async for delta in answer.deltas():
+            ...
+
+Each round holds its model only while that writes: none is held while tools run. Where a chat has no
+such tools, the answer is the pipeline's own.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from msgspec.structs import replace
+
+from gateway.answers.answer import Answer, DeltaWriter
+from gateway.answers.call import Call
+from gateway.errors import InvalidRequest
+from gateway.events import (
+    ArgumentsGrown,
+    ChoiceReport,
+    Content,
+    Delta,
+    Event,
+    Finished,
+    ListedServer,
+    Reasoning,
+    ServedTool,
+    ToolAnswered,
+    ToolClosed,
+    ToolOpened,
+    Usage,
+)
+from gateway.mcp.servers import McpServers, Runnable, Toolset
+from gateway.registry import Registry
+from gateway.request import ChatRequest, Message, NamedTool, TextPart, ToolCall
+from gateway.tasks import companions
+
+# What a client sees of the tools that run here: their calls as they are written and what they
+# answered, only the latter, or nothing.
+Shown: TypeAlias = Literal["calls", "answers", "nothing"]
+OpenChat: TypeAlias = Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]]
+
+TOO_MANY = "Error: not run, because there were too many rounds of calls. Answer now."
+
+
+class _Call(msgspec.Struct):
+    """A call while it is written."""
+
+    id: str
+    name: str
+    shown: int  # its index in the answer; -1: it is not shown
+    arguments: str = ""
+    closed: bool = False
+
+
+class ToolRounds:
+    """One per server."""
+
+    def __init__(self, chat: OpenChat, servers: McpServers, registry: Registry) -> None:
+        self._chat = chat
+        self._servers = servers
+        self._registry = registry
+
+    @asynccontextmanager
+    async def chat(
+        self, call: Call[ChatRequest], shown: Shown = "nothing", *, can_approve: bool = False
+    ) -> AsyncIterator[Answer]:
+        """`can_approve`: its user can be asked to allow a call. Raises GatewayError, before
+        anything is generated if the request is at fault.
+        """
+        request, access = call.request, call.access
+        model = self._registry.resolve(self._registry.named(request.model, access), access).name
+        always = self._servers.of_model(model, access)
+        if not (request.served or request.approved or always):
+            async with self._chat(call) as answer:
+                yield answer
+            return
+        if request.answering.n > 1:
+            message = "n: Expected 1 with tools of MCP servers, which are run here."
+            raise InvalidRequest(message, param="n")
+        async with companions() as tasks:
+            tools = await self._servers.opened(
+                request.served,
+                always,
+                access,
+                tasks,
+                can_approve=can_approve,
+                taken=frozenset(tool.name for tool in request.tools),
+            )
+            async with _Round(self._chat, call) as model_round:
+                run = _Running(tools, tasks)
+                limit = self._servers.most_rounds
+                yield await _begun(model_round, run, _with_tools(request, tools), shown, limit)
+
+
+def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
+    """The request as the model gets it. Raises InvalidRequest."""
+    choice = request.tool_choice
+    if (wanted := request.served_choice) is not None:
+        choice = "required"
+        if wanted.tool:
+            name = tools.function(wanted.label, wanted.tool)
+            if name is None:
+                message = f"{wanted.field}: No tool {wanted.tool!r:.64} of {wanted.label!r:.64}."
+                raise InvalidRequest(message, param=wanted.field)
+            choice = NamedTool(name)
+    elif choice == "none" and not (request.tools or request.served):
+        choice = "auto"  # what dialects say of a request without tools
+    unapplied = (*request.answering.unapplied, *tools.unapplied)
+    return replace(
+        request,
+        tools=(*request.tools, *tools.tools),
+        tool_choice=choice if (request.tools or tools.tools) else "none",
+        answering=replace(request.answering, unapplied=unapplied),
+        served=(),
+        served_choice=None,
+        approved=(),
+    )
+
+
+class _Round:
+    """The chat that is open now; at most one is."""
+
+    def __init__(self, chat: OpenChat, call: Call[ChatRequest]) -> None:
+        self._chat = chat
+        self.call = call
+        self._held = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._held.__aexit__(kind, error, traceback)
+
+    async def open(self, request: ChatRequest) -> Answer:
+        """Raises GatewayError."""
+        self._held = AsyncExitStack()
+        return await self._held.enter_async_context(self._chat(self.call.of(request)))
+
+    async def close(self) -> None:
+        """Its model is given back."""
+        await self._held.aclose()
+        self._held = AsyncExitStack()
+
+
+class _Running:
+    """Tools that run, in tasks of the request."""
+
+    def __init__(self, tools: Toolset, tasks: TaskGroup) -> None:
+        self.tools = tools
+        self._tasks = tasks
+
+    def waits(self, call: _Call) -> bool:
+        """Its user has to allow it first."""
+        return self.tools.runnable[call.name].shown.waits
+
+    async def answers(self, calls: Sequence[_Call]) -> AsyncIterator[ToolAnswered]:
+        """As they come. Those that are left when it is closed end with the request."""
+        send, receive = anyio.create_memory_object_stream[ToolAnswered](len(calls))
+        for call in calls:
+            self._tasks.start_soon(self._run, call, send.clone())
+        send.close()
+        with receive:
+            async for answered in receive:
+                yield answered
+
+    async def _run(self, call: _Call, send: anyio.abc.ObjectSendStream[ToolAnswered]) -> None:
+        async with send:
+            tool = self.tools.runnable[call.name]
+            await send.send(await _outcome(call, tool))
+
+
+async def _outcome(call: _Call, tool: Runnable) -> ToolAnswered:
+    arguments = call.arguments or "{}"
+    text, is_error = "Error: the arguments are not a JSON object.", True
+    with suppress(msgspec.DecodeError, RecursionError):
+        given = msgspec.json.decode(arguments, type=dict[str, Any])
+        result = await tool.run(given)
+        text, is_error = result.text, result.is_error
+    return ToolAnswered(
+        index=call.shown,
+        id=call.id,
+        tool=tool.shown,
+        arguments=arguments,
+        text=text,
+        is_error=is_error,
+    )
+
+
+async def _begun(
+    model_round: _Round, running: _Running, request: ChatRequest, shown: Shown, limit: int
+) -> "AnswerInRounds":
+    """The answer, its first round open. What the user allowed is run before."""
+    approved = [
+        _Call(each.id, _function(running.tools, each), number, each.arguments, closed=True)
+        for number, each in enumerate(model_round.call.request.approved)
+    ]
+    answered = [each async for each in running.answers(approved)]
+    request = replace(
+        request, messages=(*request.messages, *_exchanged("", "", approved, answered))
+    )
+    first = await model_round.open(request)
+    script = _Script(approved, answered) if shown != "nothing" else _Script([], [])
+    return AnswerInRounds(first, model_round, running, request, shown, limit, script)
+
+
+def _function(tools: Toolset, approved: Any) -> str:
+    name = tools.function(approved.label, approved.tool)
+    if name is None:
+        message = f"{approved.field}: Its tool is none of this request's."
+        raise InvalidRequest(message, param=approved.field)
+    return name
+
+
+class _Script(msgspec.Struct, frozen=True):
+    """What was run before the first round."""
+
+    calls: Sequence[_Call]
+    answered: Sequence[ToolAnswered]
+
+    def deltas(self, shown: Shown) -> Sequence[Delta]:
+        """As they would have come."""
+        found: list[Delta] = []
+        for call in self.calls if shown == "calls" else ():
+            opened = ToolOpened(call.shown, call.id, call.name)
+            grown = ArgumentsGrown(call.shown, call.arguments)
+            found.append(Delta(0, (opened, grown, ToolClosed(call.shown))))
+        return [*found, *(Delta(0, (), answered=(each,)) for each in self.answered)]
+
+
+class AnswerInRounds(Answer):
+    """One answer, of several of the pipeline's."""
+
+    def __init__(
+        self,
+        first: Answer,
+        model_round: _Round,
+        running: _Running,
+        request: ChatRequest,
+        shown: Shown,
+        limit: int,
+        script: _Script,
+    ) -> None:
+        super().__init__(first.lease, first.unapplied, (), self._all())
+        self.parameters = first.parameters
+        self._now = first
+        self._round = model_round
+        self._running = running
+        self._request = request
+        self._shown = shown
+        self._left = limit  # rounds
+        self._script = script
+        self._calls = len(script.calls)  # shown so far
+        self._before: Usage | None = None  # of the rounds before this one
+
+    @property
+    def listed(self) -> Sequence[ListedServer]:
+        """The servers whose tools the model is shown."""
+        return self._running.tools.listed
+
+    @property
+    def served(self) -> Mapping[str, ServedTool]:
+        """The tools that run here, by their functions' names."""
+        return {name: each.shown for name, each in self._running.tools.runnable.items()}
+
+    def offer(self, writer: DeltaWriter) -> None:
+        """Every delta is looked at."""
+
+    def report(self, index: int) -> ChoiceReport | None:
+        """Of the last round."""
+        return self._now.report(index)
+
+    def prompt_ending(self, characters: int) -> str | None:
+        """Of the round that is open."""
+        return self._now.prompt_ending(characters)
+
+    def _usage_so_far(self) -> Usage:
+        now = self._now.usage()
+        return now if self._before is None else now.after(self._before)
+
+    async def _all(self) -> AsyncIterator[Delta]:
+        for delta in self._script.deltas(self._shown):
+            yield delta
+        while True:
+            turn = _Turn(self._running, self._calls, self._shown)
+            async for delta in self._said(turn):
+                yield delta
+            self._calls += turn.count
+            async for answered in self._answers(turn):
+                if self._shown != "nothing":
+                    yield Delta(0, (), answered=(answered,))
+            if not self._goes_on(turn):
+                yield turn.end()
+                return
+            self._now = await self._round.open(self._request)
+
+    async def _said(self, turn: "_Turn") -> AsyncIterator[Delta]:
+        """What the client gets of what the model says."""
+        async for deltas in self._now.batches():
+            for delta in deltas:
+                if (passed := turn.take(delta)) is not None:
+                    yield passed
+
+    async def _answers(self, turn: "_Turn") -> AsyncIterator[ToolAnswered]:
+        """What the tools say to the calls of a turn."""
+        calls = turn.to_run()
+        if calls and self._left:
+            await self._close()
+            async for each in self._running.answers(calls):
+                turn.answered.append(each)
+                yield each
+        for call in calls if not self._left else ():
+            yield self._refused(call)
+
+    async def _close(self) -> None:
+        """The round's usage is known, and its model is free while tools run."""
+        self._before, now = self._usage_so_far(), self._now
+        await self._round.close()
+        self._now = _Nothing(now)
+
+    def _refused(self, call: _Call) -> ToolAnswered:
+        return ToolAnswered(
+            index=call.shown,
+            id=call.id,
+            tool=self.served[call.name],
+            arguments=call.arguments,
+            text=TOO_MANY,
+            is_error=True,
+        )
+
+    def _goes_on(self, turn: "_Turn") -> bool:
+        """Whether there is another round, which is the request then."""
+        if not turn.answered or turn.goes_back:
+            return False
+        request = self._request
+        self._left -= 1
+        limit = request.answering.max_tokens
+        if limit is not None:
+            limit -= turn.generated(self._now)
+            if limit <= 0:
+                turn.cut()
+                return False
+        messages = request.messages
+        begun = ""
+        if request.continue_final:  # the answer went on from it
+            begun, messages = messages[-1].text, messages[:-1]
+        self._request = replace(
+            request,
+            messages=(*messages, *turn.exchanged(begun)),
+            tool_choice="auto" if self._left else "none",
+            continue_final=False,
+            answering=replace(request.answering, max_tokens=limit),
+        )
+        return True
+
+
+class _Nothing(Answer):
+    """Between two rounds: what the last one was, and nothing more of its usage."""
+
+    def __init__(self, last: Answer) -> None:
+        super().__init__(last.lease, last.unapplied, (), _none())
+        self.generated = last.usage().completion_tokens
+
+    def prompt_ending(self, characters: int) -> str | None:
+        return None
+
+
+async def _none() -> AsyncIterator[Delta]:
+    return
+    yield
+
+
+class _Turn:
+    """What the model says in one round, on its way to the client."""
+
+    def __init__(self, running: _Running, before: int, shown: Shown) -> None:
+        """`before`: how many calls the client has seen."""
+        self._running = running
+        self._before = before
+        self._all = shown == "calls"
+        self._calls: dict[int, _Call] = {}
+        self._finished = Finished("stop")
+        self._last = Delta(0, ())
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self.count = 0  # of calls that the client sees
+        self.answered: list[ToolAnswered] = []
+
+    def exchanged(self, begun: str) -> tuple[Message, ...]:
+        """The turn and its results as the next round reads them. `begun`: text that it went on
+        from.
+        """
+        text, thought = begun + "".join(self._texts), "".join(self._thoughts)
+        return _exchanged(text, thought, self.to_run(), self.answered)
+
+    def take(self, delta: Delta) -> Delta | None:
+        """What of `delta` the client gets now."""
+        events = tuple(passed for event in delta.events if (passed := self._of(event)) is not None)
+        if delta.events and isinstance(delta.events[-1], Finished):
+            self._last = replace(delta, events=())
+            return Delta(delta.choice, events) if events else None
+        if events or delta.logprobs or delta.tokens or delta.progress or delta.further:
+            return replace(delta, events=events)
+        return None
+
+    def _of(self, event: Event) -> Event | None:
+        match event:
+            case Content(text):
+                self._texts.append(text)
+                return event
+            case Reasoning(text):
+                self._thoughts.append(text)
+                return event
+            case ToolOpened(index, call_id, name):
+                return self._opened(event, index, call_id, name)
+            case ArgumentsGrown(index, fragment):
+                call = self._calls[index]
+                call.arguments += fragment
+                return ArgumentsGrown(call.shown, fragment) if call.shown >= 0 else None
+            case ToolClosed(index):
+                call = self._calls[index]
+                call.closed = True
+                return ToolClosed(call.shown) if call.shown >= 0 else None
+            case Finished():
+                self._finished = event
+                return None
+
+    def _opened(self, event: ToolOpened, index: int, call_id: str, name: str) -> Event | None:
+        is_shown = self._all or name not in self._running.tools.runnable
+        number = self._before + self.count if is_shown else -1
+        self.count += is_shown
+        self._calls[index] = _Call(call_id, name, number)
+        return ToolOpened(number, call_id, name, event.further) if is_shown else None
+
+    def _served(self) -> list[_Call]:
+        known = self._running.tools.runnable
+        return [call for call in self._calls.values() if call.name in known and call.closed]
+
+    def to_run(self) -> list[_Call]:
+        """The calls that run now."""
+        if self._finished.reason != "tool_calls":
+            return []
+        return [call for call in self._served() if not self._running.waits(call)]
+
+    @property
+    def goes_back(self) -> bool:
+        """The client has to do something: run its own tools, or allow a call."""
+        return len(self._calls) > len(self.to_run())
+
+    def generated(self, now: Answer) -> int:
+        """Tokens of this round."""
+        return now.generated if isinstance(now, _Nothing) else now.usage().completion_tokens
+
+    def cut(self) -> None:
+        """There are no tokens left for another round."""
+        self._finished = Finished("length")
+
+    def end(self) -> Delta:
+        """The last delta of the answer. A client that has nothing to run is not told to."""
+        finished, known = self._finished, self._running.tools.runnable
+        if finished.reason == "tool_calls":
+            own = [call for call in self._calls.values() if call.name not in known]
+            finished = finished if own else replace(finished, reason="stop")
+        return replace(self._last, events=(finished,))
+
+
+def _exchanged(
+    text: str, thought: str, calls: Sequence[_Call], answered: Sequence[ToolAnswered]
+) -> tuple[Message, ...]:
+    """What the assistant said and called, and what the tools answered, in the calls' order."""
+    if not calls:
+        return ()
+    said = Message(
+        role="assistant",
+        parts=(TextPart(text),) if text else (),
+        reasoning=thought or None,
+        tool_calls=tuple(ToolCall(call.id, call.name, call.arguments or "{}") for call in calls),
+    )
+    texts = {each.id: each.text for each in answered}
+    return (
+        said,
+        *(
+            Message(
+                role="tool",
+                parts=(TextPart(texts.get(call.id, TOO_MANY)),),
+                tool_call_id=call.id,
+                name=call.name,
+            )
+            for call in calls
+        ),
+    )

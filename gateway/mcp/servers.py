@@ -1,0 +1,290 @@
+"""The configured MCP servers: who may use which, and the tools that a chat has of them.
+
+It follows the configuration: a server whose entry has changed begins anew at its next call. Knows
+no HTTP and no API.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+from anyio.abc import TaskGroup
+
+from config.mcp import McpConfig
+from config.settings import Config
+from gateway.access import Access
+from gateway.errors import GatewayError, InvalidRequest, NotSupported
+from gateway.events import ListedServer, ServedTool
+from gateway.request import ServedTools, Tool, Unapplied
+from gateway.tasks import companions
+
+if TYPE_CHECKING:  # the library is imported when a server is first asked for
+    from gateway.mcp.session import ListedTool, McpServer, ToolResult
+
+MOST_SERVERS = 16  # of one request
+LONGEST_NAME = 64  # of a function, as clients and models know them
+NO_LIBRARY = 'MCP servers need the library: pip install "roundhouse[mcp]"'
+CANT_ASK = "its calls wait for their user's approval, which this API can't ask for"
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+log = structlog.get_logger(__name__)
+
+
+class ToolServerFailed(GatewayError):
+    """An MCP server that a request names can't be asked for its tools."""
+
+    status_hint = 424
+    type = "external_connector_error"
+    code = "mcp_server_failed"
+
+
+class Runnable(msgspec.Struct, frozen=True):
+    """A tool in a chat, and where it runs. `name`: as its server calls it."""
+
+    shown: ServedTool
+    server: "McpServer"
+    name: str
+
+    async def run(self, arguments: Mapping[str, object]) -> "ToolResult":
+        """See `McpServer.call`."""
+        return await self.server.call(self.name, arguments)
+
+
+class Toolset(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of a chat that this server runs: what the model is shown, and what runs, by the
+    function's name.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    runnable: Mapping[str, Runnable] = {}
+    listed: tuple[ListedServer, ...] = ()
+    unapplied: tuple[Unapplied, ...] = ()
+
+    def function(self, label: str, tool: str) -> str | None:
+        """The name of the function that stands for a tool."""
+        for name, each in self.runnable.items():
+            if (each.shown.label, each.shown.name) == (label, tool):
+                return name
+        return None
+
+
+class McpServers:
+    """One per server of ours."""
+
+    def __init__(self, config: Config) -> None:
+        self._configs: Mapping[str, McpConfig] = {}
+        self._of_models: Mapping[str, tuple[str, ...]] = {}
+        self._running: dict[str, McpServer] = {}
+        self._tasks: TaskGroup | None = None
+        self.most_rounds = 0
+        self.apply(config)
+
+    def apply(self, config: Config) -> None:
+        """From the next request on."""
+        configs = {server.name: server for server in config.mcp}
+        for name, server in list(self._running.items()):
+            if configs.get(name) != server.config:
+                self._running.pop(name).close()
+        self._configs = configs
+        self._of_models = {model.name: model.mcp for model in config.models if model.mcp}
+        self.most_rounds = config.server.max_tool_rounds
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sessions are open within; at the end all are closed."""
+        async with companions() as self._tasks:
+            yield
+
+    def of_model(self, model: str, access: Access) -> tuple[ServedTools, ...]:
+        """The servers that a model always has, as far as the key may use them."""
+        return tuple(
+            ServedTools(label=name, name=name, field=f"mcp.{name}")
+            for name in self._of_models.get(model, ())
+            if (config := self._configs.get(name)) is not None and _may_use(config, access)
+        )
+
+    # ---- what a request wants
+
+    async def opened(
+        self,
+        wanted: Sequence[ServedTools],
+        always: Sequence[ServedTools],
+        access: Access,
+        tasks: TaskGroup,
+        *,
+        can_approve: bool,
+        taken: frozenset[str],
+    ) -> Toolset:
+        """The tools of `wanted`, and those of a model that `always` has them. `tasks`: of the
+        request, for servers that it names by itself; `taken`: names of functions. Raises
+        InvalidRequest and ToolServerFailed.
+        """
+        if len(wanted) > MOST_SERVERS:
+            message = f"Expected at most {MOST_SERVERS} MCP servers."
+            raise InvalidRequest(f"tools: {message}", param="tools")
+        _refuse_one_label_twice(wanted)
+        found = [(each, self._server(each, access, tasks)) for each in wanted]
+        labels = {each.label for each in wanted}
+        collecting = _Collecting(taken, can_approve=can_approve)
+        for each, server in found:
+            collecting.add(each, server.config, server, await _listed(each, server))
+        for each in always:
+            if each.label not in labels:
+                await self._added(each, access, tasks, collecting)
+        return collecting.whole()
+
+    async def _added(
+        self, each: ServedTools, access: Access, tasks: TaskGroup, collecting: "_Collecting"
+    ) -> None:
+        """A chat that didn't ask for the server is answered without it where it fails."""
+        try:
+            server = self._server(each, access, tasks)
+            collecting.add(each, server.config, server, await _listed(each, server))
+        except ToolServerFailed as error:
+            log.warning("mcp server failed", server=each.name, reason=error.message)
+            collecting.unapplied.append(Unapplied(each.field, error.message))
+
+    def _server(self, wanted: ServedTools, access: Access, tasks: TaskGroup) -> "McpServer":
+        config = self._config(wanted, access)
+        if config.is_open:
+            return _new(_of_client(config, wanted), tasks)
+        server = self._running.get(config.name)
+        if server is None:
+            assert self._tasks is not None, "it runs"
+            server = self._running[config.name] = _new(config, self._tasks)
+        return server
+
+    def _config(self, wanted: ServedTools, access: Access) -> McpConfig:
+        """Raises InvalidRequest: what the key may not use is as if it were not there."""
+        usable = [config for config in self._configs.values() if _may_use(config, access)]
+        if wanted.url:
+            serving = [config for config in usable if config.serves(wanted.url)]
+            if serving:
+                return min(serving, key=lambda config: config.is_open)
+            field, what = f"{wanted.field}.{_URL_FIELD}", wanted.url
+            if wanted.field.startswith("mcp_servers"):
+                field = f"{wanted.field}.url"
+        else:
+            for config in usable:
+                if config.name == wanted.name and not config.is_open:
+                    return config
+            field, what = f"{wanted.field}.server_label", wanted.name
+            if wanted.field.startswith("mcp_servers"):
+                field = f"{wanted.field}.name"
+        message = f"No MCP server {what!r:.120} is configured here for this key (mcp)."
+        raise InvalidRequest(f"{field}: {message}", param=field)
+
+
+_URL_FIELD = "server_url"
+
+
+def _may_use(config: McpConfig, access: Access) -> bool:
+    return not config.keys or (access.label is not None and access.label in config.keys)
+
+
+def _refuse_one_label_twice(wanted: Sequence[ServedTools]) -> None:
+    seen: set[str] = set()
+    for each in wanted:
+        if each.label in seen:
+            message = f"{each.field}: The MCP server {each.label!r:.64} is there twice."
+            raise InvalidRequest(message, param=each.field)
+        seen.add(each.label)
+
+
+def _of_client(config: McpConfig, wanted: ServedTools) -> McpConfig:
+    """The entry of a server that the client names by its URL."""
+    headers = {**wanted.headers, **config.headers}
+    return msgspec.structs.replace(config, url=wanted.url, headers=headers)
+
+
+def _new(config: McpConfig, tasks: TaskGroup) -> "McpServer":
+    """Raises NotSupported where the library isn't there."""
+    try:
+        from gateway.mcp.session import McpServer  # noqa: PLC0415 - takes half a second
+    except ModuleNotFoundError as error:
+        raise NotSupported(NO_LIBRARY) from error
+    return McpServer(config, tasks)
+
+
+async def _listed(wanted: ServedTools, server: "McpServer") -> "Sequence[ListedTool]":
+    from gateway.mcp.session import ServerFailed  # noqa: PLC0415 - it is imported by now
+
+    try:
+        return await server.tools()
+    except ServerFailed as error:
+        message = f"{wanted.field}: The MCP server {wanted.label!r:.64} failed: {error}."
+        raise ToolServerFailed(message, param=wanted.field) from error
+
+
+class _Collecting:
+    """The tools of a chat while they are put together."""
+
+    def __init__(self, taken: frozenset[str], *, can_approve: bool) -> None:
+        self._taken = set(taken)
+        self._can_approve = can_approve
+        self._tools: list[Tool] = []
+        self._runnable: dict[str, Runnable] = {}
+        self._listed: list[ListedServer] = []
+        self.unapplied: list[Unapplied] = []
+
+    def add(
+        self,
+        wanted: ServedTools,
+        config: McpConfig,
+        server: "McpServer",
+        tools: "Sequence[ListedTool]",
+    ) -> None:
+        """Those of one server that its client wants."""
+        shown = []
+        for tool in tools:
+            if not _is_wanted(wanted, tool):
+                continue
+            waits = wanted.approval.needs(tool.name) or config.needs_approval(tool.name)
+            if waits and not self._can_approve:
+                self.unapplied.append(Unapplied(f"{wanted.field}.{tool.name}", CANT_ASK))
+                continue
+            shown.append(tool)
+            name = self._free_name(f"{wanted.label}__{tool.name}")
+            self._tools.append(
+                Tool(name=name, description=tool.description, parameters=tool.schema)
+            )
+            served = ServedTool(wanted.label, tool.name, waits)
+            self._runnable[name] = Runnable(served, server, tool.name)
+        self._listed.append(ListedServer(label=wanted.label, tools=tuple(map(_described, shown))))
+
+    def _free_name(self, wanted: str) -> str:
+        """The characters that functions' names have everywhere; names that collide are numbered."""
+        plain = _UNSAFE.sub("_", wanted)[:LONGEST_NAME]
+        name, number = plain, 2
+        while name in self._taken:
+            end = f"_{number}"
+            name, number = plain[: LONGEST_NAME - len(end)] + end, number + 1
+        self._taken.add(name)
+        return name
+
+    def whole(self) -> Toolset:
+        return Toolset(
+            tools=tuple(self._tools),
+            runnable=self._runnable,
+            listed=tuple(self._listed),
+            unapplied=tuple(self.unapplied),
+        )
+
+
+def _is_wanted(wanted: ServedTools, tool: "ListedTool") -> bool:
+    if wanted.only_reading and not tool.reads_only:
+        return False
+    return wanted.allowed is None or tool.name in wanted.allowed
+
+
+def _described(tool: "ListedTool") -> Mapping[str, object]:
+    """As OpenAI's list has it."""
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": tool.schema,
+        "annotations": tool.annotations,
+    }

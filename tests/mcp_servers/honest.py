@@ -1,0 +1,87 @@
+"""An MCP server with tools that answer, for tests: `python -m tests.mcp_servers.honest TRANSPORT`.
+
+TRANSPORT: stdio, streamable-http, or sse; the latter two print their URL.
+"""
+
+import os
+import sys
+
+import anyio
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("honest", instructions="Adds.")
+calls: list[str] = []
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@server.tool()
+def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"Rain in {city}."
+
+
+@server.tool()
+def fail() -> str:
+    """Fails."""
+    raise ValueError("the moon is down")
+
+
+@server.tool()
+async def wait(seconds: float) -> str:
+    """Takes so long."""
+    await anyio.sleep(seconds)
+    return "waited"
+
+
+@server.tool()
+def who() -> str:
+    """The process that serves."""
+    return str(os.getpid())
+
+
+@server.tool()
+def variable(name: str) -> str:
+    """What the environment says."""
+    return os.environ.get(name, "(unset)")
+
+
+@server.tool()
+def long(letters: int) -> str:
+    """A long text."""
+    return "x" * letters
+
+
+@server.tool()
+def die() -> str:
+    """Ends the process."""
+    os._exit(3)
+
+
+def main(transport: str) -> None:
+    """Serve until it is stopped."""
+    if transport == "stdio":
+        server.run("stdio")
+        return
+    if transport == "sse":
+        app, path = server.sse_app(), "/sse"
+    else:
+        app, path = server.streamable_http_app(), "/mcp"
+
+    class Listening(uvicorn.Server):
+        async def startup(self, sockets: object = None) -> None:
+            await super().startup(sockets)  # type: ignore[arg-type]
+            port = self.servers[0].sockets[0].getsockname()[1]
+            sys.stdout.write(f"http://127.0.0.1:{port}{path}\n")
+            sys.stdout.flush()
+
+    Listening(uvicorn.Config(app, port=0, log_level="warning")).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,272 @@
+"""Tools of MCP servers, run by `roundhouse serve` for a model: over each API, with the clients that
+people use, and a real MCP server over a real socket.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.served import ROOT, Served, served
+
+# The conversation as it is, so that a line of the script can wait for a result.
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
+    "{% endfor %}{% if tools %}TOOLS {{ tools | length }}{% endif %}"
+)
+
+
+def calling(name: str, **arguments: Any) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+LINES = [
+    {"when": "<tool_response>\nRain in Oslo.", "say": "Take an umbrella."},
+    {"when": "<tool_response>\n5", "say": "It is five."},
+    {"when": "<tool_response>\nError executing tool fail", "say": "It failed."},
+    {"when": "did not allow", "say": "Then not."},
+    {"when": "for ever", "say": "Again." + calling("honest__add", a=2, b=2)},
+    {"when": "Do both", "say": calling("honest__add", a=2, b=3) + calling("own", x=1)},
+    {"when": "Please add", "say": "Let me see. " + calling("honest__add", a=2, b=3)},
+    {"when": "Please fail", "say": calling("honest__fail")},
+    {"when": "The weather", "say": calling("honest__weather", city="Oslo")},
+    {"when": "", "say": "Hello."},
+]
+# A call is streamed while it is written, and its tool runs once for it.
+MCP: Any = {"type": "mcp", "server_label": "honest", "require_approval": "never"}
+
+
+@contextmanager
+def listening(transport: str) -> Iterator[str]:
+    """The honest server over HTTP: its URL."""
+    command = [sys.executable, "-m", "tests.mcp_servers.honest", transport]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def script(folder: Path, name: str, lines: list[dict[str, str]], **more: Any) -> dict[str, Any]:
+    path = folder / f"{name}.script.json"
+    path.write_text(json.dumps({"lines": lines, "chat_template": TEMPLATE, **more}))
+    return {"name": name, "path": str(path), "format": "hermes_json"}
+
+
+KEYS = [
+    {"key": "mine", "label": "mine"},
+    {"key": "yours", "label": "yours"},
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("mcp")
+    with listening("streamable-http") as url:
+        honest = {
+            "name": "honest",
+            "url": url,
+            "allow_private_addresses": True,
+            "keys": ["mine"],
+            "require_approval": ["weather"],
+            "tools": ["add", "fail", "weather"],
+        }
+        model = script(folder, "caller", LINES)
+        always = {"name": "always", "of": "caller", "mcp": ["honest"]}
+        config = {
+            "models": [model, always],
+            "mcp": [honest],
+            "keys": KEYS,
+            "server": {"max_tool_rounds": 3},
+        }
+        with served(folder, config) as running:
+            yield running
+
+
+def client(server: Served, key: str = "mine") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key)
+
+
+def test_a_response_runs_a_tool_and_goes_on(server: Served) -> None:
+    with client(server) as api:
+        answer = api.responses.create(model="caller", input="Please add.", tools=[MCP])
+    assert [item.type for item in answer.output] == [
+        "mcp_list_tools",
+        "message",
+        "mcp_call",
+        "message",
+    ]
+    listed, _, call, _ = answer.output
+    assert listed.type == "mcp_list_tools"
+    assert [tool.name for tool in listed.tools] == ["add", "weather", "fail"]
+    assert call.type == "mcp_call"
+    assert (call.name, json.loads(call.arguments), call.output) == ("add", {"a": 2, "b": 3}, "5")
+    assert (call.status, call.error, call.server_label) == ("completed", None, "honest")
+    assert answer.output_text == "Let me see.It is five."
+    assert answer.status == "completed"
+    assert answer.usage is not None
+    assert answer.usage.input_tokens > 2 * len("[user] Please add.")  # of both rounds
+
+
+def test_the_events_of_a_stream_are_the_official_ones(server: Served) -> None:
+    with (
+        client(server) as api,
+        api.responses.stream(model="caller", input="Please add.", tools=[MCP]) as stream,
+    ):
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    told = [kind.removeprefix("response.") for kind in kinds if "mcp" in kind]
+    assert list(dict.fromkeys(told)) == [
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+    ]
+    assert told.count("mcp_call.completed") == 1
+    assert final.output_text == "Let me see.It is five."
+    assert [item.type for item in final.output].count("mcp_call") == 1
+
+
+def test_a_tool_that_fails_is_an_error_that_the_model_reads(server: Served) -> None:
+    with client(server) as api:
+        answer = api.responses.create(model="caller", input="Please fail.", tools=[MCP])
+    call = next(item for item in answer.output if item.type == "mcp_call")
+    assert call.status == "failed"
+    assert call.output is None
+    assert "Error executing tool fail" in json.dumps(call.to_dict()["error"])
+    assert answer.output_text == "It failed."
+
+
+def test_a_call_waits_for_its_users_approval(server: Served) -> None:
+    asked: Any = {"type": "mcp", "server_label": "honest", "require_approval": "never"}
+    with client(server) as api:
+        first = api.responses.create(model="caller", input="The weather?", tools=[asked])
+        request = first.output[-1]
+        assert request.type == "mcp_approval_request"
+        assert json.loads(request.arguments) == {"city": "Oslo"}
+        answer: Any = {
+            "type": "mcp_approval_response",
+            "approval_request_id": request.id,
+            "approve": True,
+        }
+        allowed = api.responses.create(
+            model="caller", input=[answer], previous_response_id=first.id, tools=[asked]
+        )
+        call = allowed.output[0]
+        assert call.type == "mcp_call"
+        assert (call.approval_request_id, call.output) == (request.id, "Rain in Oslo.")
+        assert allowed.output_text == "Take an umbrella."
+        later = api.responses.create(
+            model="caller", input="Thanks.", previous_response_id=allowed.id, tools=[asked]
+        )
+        assert [item.type for item in later.output] == ["message"]  # it is not run again
+        refused = api.responses.create(
+            model="caller",
+            input=[answer | {"approve": False, "reason": "No."}],
+            previous_response_id=first.id,
+            tools=[asked],
+        )
+        assert refused.output_text == "Then not."
+
+
+def test_an_approval_of_what_nobody_asked_for_is_refused(server: Served) -> None:
+    answer: Any = {
+        "type": "mcp_approval_response",
+        "approval_request_id": "mcpr_x",
+        "approve": True,
+    }
+    with client(server) as api, pytest.raises(openai.BadRequestError) as raised:
+        api.responses.create(model="caller", input=[answer], tools=[MCP])
+    assert raised.value.param == "input[0].approval_request_id"
+
+
+def test_the_clients_own_tools_go_back_to_it_beside_those_that_ran(server: Served) -> None:
+    own: Any = {"type": "function", "name": "own", "parameters": {"type": "object"}}
+    with client(server) as api:
+        answer = api.responses.create(model="caller", input="Do both", tools=[MCP, own])
+    kinds = [item.type for item in answer.output]
+    assert kinds == ["mcp_list_tools", "mcp_call", "function_call"]
+    call = answer.output[1]
+    assert call.type == "mcp_call"
+    assert call.output == "5"
+
+
+def test_rounds_are_bounded(server: Served) -> None:
+    with client(server) as api:
+        answer = api.responses.create(model="caller", input="for ever", tools=[MCP])
+    assert [item.type for item in answer.output].count("mcp_call") <= 4
+    assert answer.status == "completed"
+
+
+def test_background_and_stored_responses_have_them(server: Served) -> None:
+    with client(server) as api:
+        begun = api.responses.create(
+            model="caller", input="Please add.", tools=[MCP], background=True, stream=True
+        )
+        with begun as stream:
+            ended = [event for event in stream if event.type == "response.completed"]
+        name = ended[0].response.id
+        kept = api.responses.retrieve(name)
+        assert kept.output_text == "Let me see.It is five."
+        again = api.responses.create(
+            model="caller", input="Hi", previous_response_id=name, tools=[MCP]
+        )
+    assert "mcp_list_tools" not in [item.type for item in again.output]
+
+
+def test_a_key_has_only_the_servers_that_it_may_use(server: Served) -> None:
+    with client(server, "yours") as api, pytest.raises(openai.BadRequestError) as raised:
+        api.responses.create(model="caller", input="Please add.", tools=[MCP])
+    assert raised.value.param == "tools[0].server_label"
+    with client(server, "yours") as api:  # and the model that always has them, without them
+        answer = api.chat.completions.create(
+            model="always", messages=[{"role": "user", "content": "Hi"}]
+        )
+    assert answer.choices[0].message.content == "Hello."
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"server_label": "other"}, "tools[0].server_label"),
+        ({"server_label": ""}, "tools[0].server_label"),
+        ({"server_label": "x", "server_url": "http://10.0.0.1/mcp"}, "tools[0].server_url"),
+        ({"server_label": "x", "connector_id": "connector_gmail"}, "tools[0].connector_id"),
+        ({"server_label": "honest", "allowed_tools": 7}, "tools[0].allowed_tools"),
+    ],
+)
+def test_what_is_not_there_is_an_error_that_names_the_field(
+    server: Served, tool: Any, param: str
+) -> None:
+    with client(server) as api, pytest.raises(openai.BadRequestError) as raised:
+        api.responses.create(model="caller", input="Hi", tools=[tool | {"type": "mcp"}])
+    assert str(raised.value.param).removeprefix("$.") == param
+
+
+def test_a_tool_can_be_demanded(server: Served) -> None:
+    choice: Any = {"type": "mcp", "server_label": "honest", "name": "add"}
+    with client(server) as api:
+        answer = api.responses.create(
+            model="caller", input="Please add.", tools=[MCP], tool_choice=choice
+        )
+        assert answer.output_text.endswith("It is five.")
+        with pytest.raises(openai.BadRequestError) as raised:
+            api.responses.create(
+                model="caller",
+                input="Hi",
+                tools=[MCP | {"allowed_tools": ["fail"]}],
+                tool_choice=choice,
+            )
+    assert raised.value.param == "tool_choice"
