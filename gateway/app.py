@@ -44,7 +44,7 @@ from gateway.http.openapi import Api, document_routes
 from gateway.http.page import FOLDER, page_files, page_routes
 from gateway.http.publishing import Publisher
 from gateway.http.request_record import ID_HEADER, Activity, RequestLog
-from gateway.http.routes import admin, console, console_models, enabled_apis, kept, openai
+from gateway.http.routes import admin, console, console_models, enabled_apis, kept, openai, turns
 from gateway.http.routes import inspector as inspector_routes
 from gateway.http.services import Services, given
 from gateway.http.sockets import Sockets
@@ -71,6 +71,7 @@ OWN = Api(
         **console_models.ROUTES,
         **inspector_routes.ROUTES,
         **kept.ROUTES,
+        **turns.ROUTES,
     },
 )
 
@@ -110,6 +111,7 @@ def build(
         lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
         services.authenticator.roles,
         lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger
+        services.pipeline.turns.counts,
     )
     routers = [_router(api, services) for api in apis]
     talks = [socket for api in apis for socket in api.sockets]

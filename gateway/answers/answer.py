@@ -44,6 +44,7 @@ from backends.samplers import Sampling
 from backends.transcript import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
+from gateway.answers.turns import TalkTurn
 from gateway.errors import GatewayError, InvalidRequest, translated
 from gateway.events import (
     ChoiceReport,
@@ -58,6 +59,7 @@ from gateway.events import (
     Usage,
     joined,
 )
+from gateway.prompt.parting import Parting
 from gateway.registry import Lease
 from gateway.request import ChatRequest, GenerationParams, Unapplied
 from gateway.tasks import companions
@@ -456,6 +458,7 @@ class Answer:
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where `echo` is set
         self.prompts: tuple[str, ...] = ()  # the same as the model read them
         self.first: Usage | None = None  # of what the request needed before: a summary
+        self.turn: TalkTurn | None = None  # its place in its conversation, where that is known
         self.rendered = ""  # the prompt as its template made it
         self.split: Split | None = None  # by which rules the answer is split here
         self._choices = choices
@@ -516,6 +519,11 @@ class Answer:
             RecordedPrompt(tokens=job.prompt, text=self.rendered, images=len(job.images))
             for job in jobs.values()
         ]
+
+    @property
+    def parting(self) -> Parting | None:
+        """Where its prompt parts from the one of the turn before, if it does."""
+        return self.turn.parting if self.turn is not None else None
 
     def prompt_ending(self, characters: int) -> str | None:
         """The last `characters` of the first choice's prompt, as the model reads it; None where

@@ -42,6 +42,7 @@ from gateway.answers.parameters import (
 from gateway.answers.pictures import Album, ImageLoader, images_in, with_data
 from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
 from gateway.answers.tokens import Tokens
+from gateway.answers.turns import Turns
 from gateway.errors import GatewayError, InvalidRequest, NotSupported, as_written, translated
 from gateway.prompt.template import length_explained
 from gateway.registry import Lease, ModelEntry, Registry, require_task
@@ -213,6 +214,7 @@ class Pipeline:
         self._constraints = constraints
         self._remote = RemotePipeline(tokens, constraints)
         self._rules = rules
+        self.turns = Turns()
         self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
 
     def apply(self, rules: PipelineRules) -> None:
@@ -229,7 +231,12 @@ class Pipeline:
             return await self._chat(held, call, entry)
 
         async with AsyncExitStack() as held:
-            yield await self._first(held, call.request.model, call.access, opened)
+            answer = await self._first(held, call.request.model, call.access, opened)
+            try:
+                yield answer
+            finally:
+                if answer.turn is not None:
+                    answer.turn.ended(answer.usage())
 
     @asynccontextmanager
     async def text(self, call: Call[TextRequest]) -> AsyncIterator[Answer]:
@@ -292,6 +299,8 @@ class Pipeline:
                 return await self._remote.chat(
                     held, LeasedRemote(lease, lease.container, call.caller), request, params
                 )
+        owner = call.access.owner
+        request, outline = self.turns.in_order(request, owner, lease.name)
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         bound = FREE
@@ -324,6 +333,8 @@ class Pipeline:
         ]
         answer = await self._answer(held, lease, choices, request.answering, params, bound)
         answer.rendered, answer.split = prompt.rendered.text, interpreter.split
+        whose = (owner, lease.name, call.conversation)
+        answer.turn = self.turns.begin(request, outline, prompt.tokens, whose)
         return answer
 
     def _whose(self, call: Call[ChatRequest] | Call[TextRequest]) -> Whose:

@@ -105,6 +105,12 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 Done: TypeAlias = Answer | Encoded
 
+
+def _parting(done: Done) -> str:
+    found = done.parting if isinstance(done, Answer) else None
+    return found.sentence if found is not None else ""
+
+
 # The headers of every answer, and what each says of it; one that says nothing is left out. Times
 # are seconds.
 HEADERS: Mapping[str, Callable[[Done], str]] = {
@@ -118,6 +124,8 @@ HEADERS: Mapping[str, Callable[[Done], str]] = {
     "x-roundhouse-relaxed": lambda done: names_line(
         [field.name for field in done.unapplied if field.partly]
     ),
+    # Where the prompt parts from the one of the turn before: what is behind is computed again.
+    "x-roundhouse-parted": _parting,
     # How many texts were too long, and lost their ends.
     "x-roundhouse-truncated": lambda done: str(done.cut or "") if isinstance(done, Encoded) else "",
 }
@@ -128,10 +136,12 @@ def about(done: Done) -> dict[str, str]:
     return {name: value for name, says in HEADERS.items() if (value := says(done))}
 
 
-def not_applied(done: Done) -> Mapping[str, str]:
-    """What the headers say is not applied, or not wholly."""
+def remarks(done: Done) -> Mapping[str, str]:
+    """What the headers say is not applied, or not wholly, and where the prompt parts from the one
+    of the turn before.
+    """
     said = about(done)
-    names = ("ignored", "relaxed")
+    names = ("ignored", "relaxed", "parted")
     return {name: said[header] for name in names if (header := f"x-roundhouse-{name}") in said}
 
 
@@ -247,7 +257,7 @@ class Exchange(Generic[Wanted]):
             events.wait(news)
 
         async with self._open_answer(traced(self._account, self._call, waits)) as answer:
-            self._account.answered_by(answer, not_applied(answer))
+            self._account.answered_by(answer, remarks(answer))
             reply = self._reply_to(answer)
             rates = left(self._account, self._options.rates)
             await self._introduce(events, {**about(answer), **rates})
@@ -276,7 +286,7 @@ class Exchange(Generic[Wanted]):
     async def _whole_answer(self) -> Plain:
         call = traced(self._account, self._call, self._account.waits)
         async with self._open_answer(call) as answer:
-            self._account.answered_by(answer, not_applied(answer))
+            self._account.answered_by(answer, remarks(answer))
             reply = self._reply_to(answer)
             async for deltas in answer.batches():
                 self._account.delta()
@@ -327,7 +337,7 @@ class EncodingResponse(Generic[Wanted]):
             with self._account.kept(self._call.request):
                 call = traced(self._account, self._call, self._account.waits)
                 encoded = await self._encode(call)
-                self._account.answered_by(encoded, not_applied(encoded))
+                self._account.answered_by(encoded, remarks(encoded))
                 body = await self._written(encoded)
             response = Plain(body, headers={**about(encoded), **left(self._account)})
             await response(scope, receive, send)

@@ -34,6 +34,7 @@ from prometheus_client.registry import Collector
 
 from backends.kept.store import KeptCounts
 from backends.upstream.replicas import Replica
+from gateway.answers.turns import TurnCounts
 from gateway.errors import RateLimited
 from gateway.events import Usage
 from gateway.http.request_record import GAPS, RequestReport
@@ -267,12 +268,14 @@ class Metrics:
         replicas: Callable[[], Mapping[str, Sequence[Replica]]],
         keys: Callable[[], Mapping[str, int]],
         kept: Callable[[], KeptCounts],
+        turns: TurnCounts,
     ) -> None:
-        """Add memory by device, the upstreams' servers, how many keys there are by role, and what
-        is kept of conversations, as they are at each scrape.
+        """Add memory by device, the upstreams' servers, how many keys there are by role, what is
+        kept of conversations, and what of their turns was cached, as they are at each scrape.
         """
         self._metrics.register(_Server(ledger, replicas, keys))
         self._metrics.register(_Kept(kept))
+        self._metrics.register(_Turns(turns))
 
     def answered(self, report: RequestReport) -> None:
         """A request is over."""
@@ -510,6 +513,33 @@ class _Kept(Collector):
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not ask a store that isn't there yet."""
         return ()
+
+
+class _Turns(Collector):
+    """Conversations' hit rates and partings, read when they are asked for."""
+
+    def __init__(self, counts: TurnCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        tokens = CounterMetricFamily(
+            "roundhouse_turn_tokens",
+            "Prompt tokens of conversations' turns behind the first, and of them the cached ones.",
+            labels=["model", "kind"],
+        )
+        for model, count in self._counts.prompt.items():
+            tokens.add_metric([model, "prompt"], count)
+            tokens.add_metric([model, "cached"], self._counts.cached[model])
+        yield tokens
+        partings = CounterMetricFamily(
+            "roundhouse_prompt_partings",
+            "Turns whose prompt doesn't go on from the one before, by what changed: tools, system, "
+            "message, template.",
+            labels=["model", "what"],
+        )
+        for (model, what), count in self._counts.partings.items():
+            partings.add_metric([model, what], count)
+        yield partings
 
 
 def _by_model(name: str, description: str, values: Mapping[str, int]) -> Metric:

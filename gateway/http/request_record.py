@@ -340,7 +340,7 @@ class RequestRecord:
         self._scope: anyio.CancelScope | None = None
         self._news: Waiting | None = None
         self._prompt: str | None = None
-        self._not_applied: Mapping[str, str] = NOTHING
+        self._remarks: Mapping[str, str] = NOTHING
         self._report: RequestReport | None = None
 
     @contextmanager
@@ -421,12 +421,12 @@ class RequestRecord:
         self._activity.moved(self._number)
         log.debug("request waits", request=self.request, stage=news.stage, position=news.position)
 
-    def answered_by(self, answer: AnswerUnderWay, not_applied: Mapping[str, str] = NOTHING) -> None:
-        """Now it is known which model answers. `not_applied`: for the log, since few clients show
+    def answered_by(self, answer: AnswerUnderWay, remarks: Mapping[str, str] = NOTHING) -> None:
+        """Now it is known which model answers. `remarks`: for the log, since few clients show
         headers.
         """
         self._answer = answer
-        self._not_applied = not_applied
+        self._remarks = remarks
         self._model = answer.model
         if self._shows_prompt:
             self._prompt = answer.prompt_ending(SHOWN)
@@ -482,7 +482,7 @@ class RequestRecord:
 
     def _log(self, report: RequestReport) -> None:
         """In the request's line; in one of its own where that is written already."""
-        fields = {**_fields(report), **self._not_applied}
+        fields = {**_fields(report), **self._remarks}
         if self._line.is_open:
             self._line.add(fields)
         else:
@@ -522,6 +522,7 @@ class RequestRecord:
             tokens_per_second=self._speed(usage.completion_tokens, seconds),
             outcome=report.outcome if report else None,
             prompt=self._prompt,
+            parted=self._remarks.get("parted"),
         )
 
     def _state(self) -> Standing:

@@ -33,3 +33,4 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: float | None  # of the answer since its first delta
     outcome: str | None  # as in `RequestReport`, when done
     prompt: str | None  # how it ends, where prompts are shown
+    parted: str | None = None  # where it parts from the turn before, if it does

@@ -86,6 +86,7 @@ function Facts({ request, backend = null }) {
   const reasoning = request.reasoning_tokens ? `, ${count(request.reasoning_tokens)} of them reasoning` : "";
   const facts = [
     ["Prompt", `${count(request.prompt_tokens)} tokens, ${count(request.cached_tokens)} from the cache`],
+    ["Parted from the turn before", request.parted],
     ["Answer", `${count(request.completion_tokens)} tokens${reasoning}`],
     ["First token after", request.ttft === null ? null : seconds(request.ttft)],
     ["Speed", request.tokens_per_second && `${rate(request.tokens_per_second)} tokens per second`],

@@ -5,6 +5,7 @@ import { gauges } from "../core/server.js";
 import { Chart } from "../ui/chart.js";
 import { Bones, Empty, bytes, colour, count } from "../ui/parts.js";
 import { Kept } from "./kept.js";
+import { Turns } from "./turns.js";
 
 /** How strongly each use is drawn in its model's colour. */
 const PARTS = [["weights", "Weights", 1], ["cache", "Cache", 0.66], ["projector", "Projector", 0.5], ["engine", "Engine", 0.38]];
@@ -16,6 +17,7 @@ export default function MemoryPage() {
     ${devices ? devices.map((device) => html`<${Device} key=${device.device} device=${device} />`) : html`<div class="card"><${Bones} rows="5" /></div>`}
     ${devices?.length === 0 && html`<${Empty} icon="memory" title="No device"><p>No memory of this machine could be measured.</p></${Empty}>`}
     <${Kept} />
+    <${Turns} />
   </div>`;
 }
 

@@ -43,7 +43,7 @@ def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{whole}\n</tool_call>"
 
 
-def settings(url: str) -> list[str]:
+def settings(url: str, *, socket: bool) -> list[str]:
     provider = {
         "name": "Roundhouse",
         "base_url": f"{url}/v1",
@@ -51,6 +51,7 @@ def settings(url: str) -> list[str]:
         "wire_api": "responses",
         "request_max_retries": 0,
         "stream_max_retries": 0,
+        "supports_websockets": socket,
     }
     lines = {
         "model": "m",
@@ -60,7 +61,10 @@ def settings(url: str) -> list[str]:
     return [word for name, value in lines.items() for word in ("-c", f"{name}={json.dumps(value)}")]
 
 
-def test_codex_edits_a_file_and_runs_its_test(tmp_path: Path, serve: Serve, codex: Path) -> None:
+@pytest.mark.parametrize("socket", [False, True])
+def test_codex_edits_a_file_and_runs_its_test(
+    socket: bool, tmp_path: Path, serve: Serve, codex: Path
+) -> None:
     project, home = tmp_path / "project", tmp_path / "home"
     project.mkdir()
     home.mkdir()
@@ -79,7 +83,11 @@ def test_codex_edits_a_file_and_runs_its_test(tmp_path: Path, serve: Serve, code
     done = subprocess.run(
         [
             *(str(codex), "exec", "--dangerously-bypass-approvals-and-sandbox"),
-            *("--skip-git-repo-check", *settings(server.url), "Fix add.py and run its test."),
+            *(
+                "--skip-git-repo-check",
+                *settings(server.url, socket=socket),
+                "Fix add.py and run its test.",
+            ),
         ],
         cwd=project,
         env={**os.environ, "HOME": str(home), "CODEX_HOME": str(home), "ROUNDHOUSE_KEY": "none"},
@@ -92,3 +100,5 @@ def test_codex_edits_a_file_and_runs_its_test(tmp_path: Path, serve: Serve, code
     assert done.returncode == 0, done.stderr
     assert "The sum is right now." in done.stdout
     assert "a + b" in (project / "add.py").read_text()
+    methods = {line["method"] for line in server.log.records("request") if "api" in line}
+    assert methods == {"WEBSOCKET" if socket else "POST"}

@@ -1,0 +1,144 @@
+"""The conversations that were answered lately: how much of each was found in the cache, and where
+their prompts parted. Bounded in number and in memory; the one that was quiet the longest goes.
+
+A conversation is told by who asks, the model, and the first message that isn't the system's; what
+the client calls it is its name for people.
+"""
+
+import time
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gateway.events import Usage
+from gateway.prompt.parting import (
+    Outline,
+    Parting,
+    Turn,
+    in_known_order,
+    is_same_conversation,
+    outline,
+    parting,
+)
+from gateway.request import ChatRequest
+
+MOST = 256
+MOST_TOKENS = 8 << 20  # of all together; four bytes each
+
+_Key = tuple[str, str, int]  # the owner, the model, a hash of the first message
+
+
+class Talk:
+    """One conversation on a model. Times are Unix time."""
+
+    def __init__(self, owner: str, model: str, name: str) -> None:
+        self.owner = owner
+        self.model = model
+        self.name = name
+        self.began = self.last = time.time()
+        self.turns = 0
+        self.prompt_tokens = self.cached_tokens = 0  # of all turns
+        self.again_tokens = 0  # of the turns behind the first, which could be cached
+        self.parting: Parting | None = None  # the last one
+        self.partings: Counter[str] = Counter()  # by what
+        self.turn: Turn | None = None  # the last one
+
+    @property
+    def hit_rate(self) -> float | None:
+        """What of the turns behind the first was cached; None: there is none yet."""
+        return min(1.0, self.cached_tokens / self.again_tokens) if self.again_tokens else None
+
+
+class TurnCounts:
+    """Of all conversations since the start, by model, those that were forgotten included."""
+
+    def __init__(self) -> None:
+        self.prompt: Counter[str] = Counter()  # tokens of the turns behind the first
+        self.cached: Counter[str] = Counter()  # of them, those found in the cache
+        self.partings: Counter[tuple[str, str]] = Counter()  # by model and what parted
+
+
+class TalkTurn(msgspec.Struct, frozen=True):
+    """One answer's place in its conversation."""
+
+    talk: Talk
+    counts: TurnCounts
+    number: int  # from 1
+    parting: Parting | None
+
+    def ended(self, usage: Usage) -> None:
+        """It took so much."""
+        talk = self.talk
+        talk.prompt_tokens += usage.prompt_tokens
+        if self.number > 1:
+            talk.cached_tokens += usage.cached_tokens
+            talk.again_tokens += usage.prompt_tokens
+            self.counts.prompt[talk.model] += usage.prompt_tokens
+            self.counts.cached[talk.model] += usage.cached_tokens
+
+
+class Turns:
+    """All conversations of a server, the quietest first."""
+
+    def __init__(self) -> None:
+        self._talks: OrderedDict[_Key, Talk] = OrderedDict()
+        self.counts = TurnCounts()
+        self._tokens = 0
+
+    def __iter__(self) -> Iterator[Talk]:
+        return reversed(list(self._talks.values()))
+
+    def in_order(self, request: ChatRequest, owner: str, model: str) -> tuple[ChatRequest, Outline]:
+        """`request` with its tools in the order of the turn before, and its outline."""
+        now = outline(request.messages, request.tools)
+        talk = self._talks.get(_key(now, owner, model))
+        if talk is None or talk.turn is None:
+            return request, now
+        known = talk.turn.outline
+        if known.tools == now.tools or not is_same_conversation(known, now):
+            return request, now
+        tools = in_known_order(known.tools, request.tools)
+        return msgspec.structs.replace(request, tools=tools), outline(request.messages, tools)
+
+    def begin(
+        self, request: ChatRequest, now: Outline, tokens: Sequence[int], whose: tuple[str, str, str]
+    ) -> TalkTurn:
+        """A turn is answered. `whose`: its owner, the model, and what the client calls it."""
+        owner, model, name = whose
+        key = _key(now, owner, model)
+        talk = self._talks.get(key)
+        if talk is None or talk.turn is None or not is_same_conversation(talk.turn.outline, now):
+            self._drop(key)
+            talk = self._talks[key] = Talk(owner, model, name)
+        self._talks.move_to_end(key)
+        turn = Turn(now, array("I", tokens))
+        parted = parting(talk.turn, turn, _system(request)) if talk.turn is not None else None
+        self._tokens += len(turn.tokens) - (len(talk.turn.tokens) if talk.turn is not None else 0)
+        talk.turn, talk.turns, talk.last = turn, talk.turns + 1, time.time()
+        if parted is not None:
+            talk.parting = parted
+            talk.partings[parted.what] += 1
+            self.counts.partings[model, parted.what] += 1
+        while len(self._talks) > MOST or (self._tokens > MOST_TOKENS and len(self._talks) > 1):
+            self._drop(next(iter(self._talks)))
+        return TalkTurn(talk, self.counts, talk.turns, parted)
+
+    def _drop(self, key: _Key) -> None:
+        talk = self._talks.pop(key, None)
+        if talk is not None and talk.turn is not None:
+            self._tokens -= len(talk.turn.tokens)
+
+
+def _key(now: Outline, owner: str, model: str) -> _Key:
+    return owner, model, now.messages[0] if now.messages else 0
+
+
+def _system(request: ChatRequest) -> str:
+    texts = []
+    for message in request.messages:
+        if message.role != "system":
+            break
+        texts.append(message.text)
+    return "\n".join(texts)

@@ -1,0 +1,86 @@
+"""The conversations that were answered lately: what of each was found in the cache, and where its
+prompts parted. A key sees its own, an administrator all of them.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from litestar import get
+from litestar.types import ASGIApp
+
+from gateway.answers.turns import Talk
+from gateway.http.auth import AnyRequest
+from gateway.http.openapi import Described, Routes
+from gateway.http.services import Services
+from gateway.http.sse import Plain
+from gateway.prompt.parting import Parting
+
+
+class PartingWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The last time that a prompt didn't go on from the one before: it has `at` tokens in common
+    with it, of `of`. `what`: tools, system, message, template.
+    """
+
+    at: int
+    of: int
+    what: str
+    sentence: str
+
+
+class TalkWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversation. `began` and `last` are Unix time; `hit_rate`: the part of the tokens of all
+    turns behind the first that was cached, null before the second; `partings`: how often, by what.
+    """
+
+    conversation: str | None
+    model: str
+    key: str | None
+    turns: int
+    began: float
+    last: float
+    prompt_tokens: int
+    hit_rate: float | None
+    parting: PartingWire | None
+    partings: Mapping[str, int]
+
+
+class TalksWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Conversations, the last answered first."""
+
+    object: str = "list"
+    data: list[TalkWire]
+
+
+@get("/v1/admin/conversations", access="user")
+async def talks(request: AnyRequest, services: Services) -> ASGIApp:
+    """List the conversations that were answered lately, with their hit rates."""
+    found = [
+        _wire(one, services)
+        for one in services.pipeline.turns
+        if request.auth.oversees(one.owner) and request.auth.allows(one.model)
+    ]
+    return Plain(msgspec.json.encode(TalksWire(data=found)))
+
+
+def _wire(talk: Talk, services: Services) -> TalkWire:
+    return TalkWire(
+        conversation=talk.name or None,
+        model=talk.model,
+        key=services.authenticator.label(talk.owner),
+        turns=talk.turns,
+        began=talk.began,
+        last=talk.last,
+        prompt_tokens=talk.prompt_tokens,
+        hit_rate=None if talk.hit_rate is None else round(talk.hit_rate, 4),
+        parting=_parting(talk.parting),
+        partings=talk.partings,
+    )
+
+
+def _parting(parted: Parting | None) -> PartingWire | None:
+    if parted is None:
+        return None
+    return PartingWire(at=parted.at, of=parted.of, what=parted.what, sentence=parted.sentence)
+
+
+ROUTES: Routes = {talks: Described(gives=(TalksWire,))}
