@@ -10,6 +10,7 @@ import yaml
 
 from backends.kept.store import KeptStore
 from benchmarks import hardware
+from gateway.answers.turns import TurnCounts
 from gateway.http.metrics import Metrics
 from gateway.registry.overview import Ledger
 
@@ -65,6 +66,7 @@ def metric_names() -> set[str]:
         lambda: {"a": []},
         lambda: {"user": 1},
         KeptStore(memory=0).counts,
+        TurnCounts(),
     )
     families = re.findall(r"^# TYPE (\w+) (\w+)", metrics.text().decode(), flags=re.MULTILINE)
     names = set()
