@@ -14,9 +14,10 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.standin import StandIn
-from tests.browser.test_chat import CHAT, bodies, say
+from tests.browser.test_chat import CHAT, PIXEL, bodies, say
 from tests.browser.test_conversations import message
 from tests.browser.test_inert import GUARD, MARK, untouched
+from tests.browser.test_pages import check
 from tests.browser.test_real import talk
 
 pytestmark = pytest.mark.browser
@@ -110,6 +111,7 @@ def test_text_and_code_are_sent_before_the_message(
     counted = {body["messages"][0]["content"] for body in server.sent(*COUNT)}
     assert counted == {CODE.decode(), "Straße\n"}
     message(page).fill("What is it?")
+    check(page)
     shoot(page, "files")
     answer = say(page, "What is it?")
     sent = bodies(server)[-1]["messages"][0]["content"]
@@ -226,6 +228,27 @@ def test_a_long_paste_is_a_file_until_it_is_put_back(stand: Stand, open_page: Op
     expect(listed).to_contain_text("Pasted text.txt1000 lines")
     listed.get_by_text("Put into the message").click()
     expect(message(page)).to_have_value(text)
+    expect(listed).to_have_count(0)
+
+
+def test_files_that_were_not_sent_yet_stay(stand: Stand, open_page: OpenPage) -> None:
+    server = sees(stand)
+    page = open_page(server.url)
+    message(page).fill("Sum them up")
+    picture = given("p.png", PIXEL, "image/png")
+    expect(chosen(page, given("area.py", CODE), given("plan.pdf", pdf("A page.")))).to_have_count(2)
+    page.get_by_label("Files to send").set_input_files([picture])
+    expect(page.locator(".composer img")).to_have_count(1)
+    page.reload()
+    listed = page.locator(".composer .file")
+    expect(listed).to_have_count(2)
+    expect(page.locator(".composer img")).to_have_count(1)
+    listed.last.get_by_text("As pictures").click()  # the PDF itself is there, too
+    expect(listed.last).to_contain_text("as pictures")
+    say(page, "Sum them up")
+    assert len(bodies(server)[-1]["messages"][0]["content"]) == 3
+    page.reload()
+    expect(page.locator(".said .file")).to_have_count(2)
     expect(listed).to_have_count(0)
 
 

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.test_chat import CHAT, bodies, say
+from tests.browser.test_pages import check
 
 pytestmark = pytest.mark.browser
 
@@ -60,6 +61,7 @@ def test_a_preset_is_saved_used_changed_and_left(
     page.locator("input[name=temperature]").fill("0.2")
     expect(page.locator(".presets .tag")).to_have_text("changed")
     page.get_by_label("Preset: ").first.click()
+    check(page)
     shoot(page, "presets")
     page.keyboard.press("Escape")
     pick(page, "Save the changes to Pirate")

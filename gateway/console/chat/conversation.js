@@ -391,33 +391,50 @@ export function python(value, depth = 0) {
 // Where conversations are kept: this browser's IndexedDB, because pictures are too large for anything smaller.
 // Without it (a private window may forbid it) they live as long as the page.
 
-const NAME = "roundhouse", STORE = "conversations";
-const fallback = new Map();
-let opened = null;
+const STORE = "conversations";
 
-/** @returns {Promise<IDBDatabase | null>} */
-function open() {
-  opened ??= new Promise((resolve) => {
-    let request;
-    try { request = indexedDB.open(NAME, 1); } catch { return resolve(null); }
-    request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => resolve(null);
-    return undefined;
-  });
-  return opened;
+/** A database of things with an `id`. */
+class Shelf {
+  constructor(name) {
+    this.name = name;
+    this.fallback = new Map();
+    this.opened = null;
+  }
+
+  readAll() { return this.within("readonly", (store) => store.getAll(), () => [...this.fallback.values()]); }
+  keep(thing) { return this.within("readwrite", (store) => store.put(thing), () => this.fallback.set(thing.id, thing)); }
+  remove(id) { return this.within("readwrite", (store) => store.delete(id), () => this.fallback.delete(id)); }
+
+  /** @returns {Promise<IDBDatabase | null>} */
+  open() {
+    this.opened ??= new Promise((resolve) => {
+      let request;
+      try { request = indexedDB.open(this.name, 1); } catch { return resolve(null); }
+      request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => resolve(null);
+      return undefined;
+    });
+    return this.opened;
+  }
+
+  async within(mode, act, without) {
+    const database = await this.open();
+    if (database === null) return without();
+    return new Promise((resolve, reject) => {
+      const transaction = database.transaction(STORE, mode);
+      const request = act(transaction.objectStore(STORE));
+      transaction.oncomplete = () => resolve(request.result);
+      transaction.onabort = () => reject(transaction.error ?? request.error); // also where the storage is full
+      transaction.commit(); // else it waits for this page, which may be left before
+    });
+  }
 }
 
-async function inStore(mode, act, without) {
-  const database = await open();
-  if (database === null) return without();
-  return new Promise((resolve, reject) => {
-    const request = act(database.transaction(STORE, mode).objectStore(STORE));
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-}
+const shelf = new Shelf("roundhouse");
+export const readAll = () => shelf.readAll();
+export const keep = (conversation) => shelf.keep(conversation);
+export const remove = (id) => shelf.remove(id);
 
-export const readAll = () => inStore("readonly", (store) => store.getAll(), () => [...fallback.values()]);
-export const keep = (conversation) => inStore("readwrite", (store) => store.put(conversation), () => fallback.set(conversation.id, conversation));
-export const remove = (id) => inStore("readwrite", (store) => store.delete(id), () => fallback.delete(id));
+/** Pictures and files of messages that are being written, by conversation. */
+export const drafts = new Shelf("roundhouse.drafts");

@@ -3,7 +3,7 @@ import { computed, effect, html, signal, useEffect, useId, useLayoutEffect, useR
 import { stored, to } from "../core/browser.js";
 import { byId, isAdmin, models, saveAs } from "../core/server.js";
 import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
-import { chosen, exported, groups, holding, imported, newId } from "./conversation.js";
+import { chosen, drafts, exported, groups, holding, imported, newId } from "./conversation.js";
 import { Panel } from "./panel.js";
 import {
   add, answering, ask, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, setSettings, show, sorted, stop, streams,
@@ -104,8 +104,23 @@ const pictures = computed(() => albums.value[home.value] ?? []);
 const files = computed(() => folders.value[home.value] ?? []);
 
 const setDraft = (text, place = home.value) => { texts.value = placed(texts.value, place, text); };
-const setPictures = (list, place = home.value) => { albums.value = placed(albums.value, place, list); };
-const setFiles = (list, place = home.value) => { folders.value = placed(folders.value, place, list); };
+const setPictures = (list, place = home.value) => { albums.value = placed(albums.value, place, list); keepDraft(place); };
+const setFiles = (list, place = home.value) => { folders.value = placed(folders.value, place, list); keepDraft(place); };
+
+/** Nobody is told where that fails: they live on in the page. */
+function keepDraft(id) {
+  const it = { id, pictures: albums.value[id] ?? [], files: folders.value[id] ?? [] };
+  (it.pictures.length || it.files.length ? drafts.keep(it) : drafts.remove(id)).catch(() => {});
+}
+
+/** What was about to be sent when the page was left, beside what was added while this was read. */
+drafts.readAll().then((kept) => {
+  for (const { id, pictures: before, files: listed } of kept) {
+    albums.value = placed(albums.value, id, [...before, ...(albums.value[id] ?? [])]);
+    folders.value = placed(folders.value, id, [...listed, ...(folders.value[id] ?? [])]);
+    readFiles(listed.filter((one) => one.isReading), id);
+  }
+}).catch(() => {});
 
 /** `all` with `value` at `place`; nothing is kept for what is empty. */
 function placed(all, place, value) {
@@ -124,16 +139,18 @@ function addFiles(given) {
   const others = all.filter((file) => !isPicture(file));
   if (others.length > room) say(`A message takes ${MOST_FILES} files; the others are left out.`, { kind: "bad" });
   addPictures(all.filter(isPicture));
-  for (const source of others.slice(0, room)) {
-    const id = newId();
-    setFiles([...files.value, { id, source, name: source.name, isReading: true }]);
-    readFile(id, source, {});
-  }
+  const added = others.slice(0, room).map((source) => ({ id: newId(), source, name: source.name, isReading: true }));
+  if (added.length) setFiles([...files.value, ...added]);
+  readFiles(added, home.value);
+}
+
+/** One after another: each PDF takes a worker. */
+async function readFiles(list, place) {
+  for (const { id, source } of list) await readFile(id, source, { place });
 }
 
 /** Read a file into its place, wherever its conversation is then; one that was removed meanwhile is not brought back. */
-async function readFile(id, source, { asPictures = false }) {
-  const place = home.value;
+async function readFile(id, source, { place, asPictures = false }) {
   const change = (make) => {
     const list = folders.value[place] ?? [];
     if (list.some((one) => one.id === id)) setFiles(list.flatMap((one) => (one.id === id ? make(one) : [one])), place);
@@ -241,7 +258,7 @@ function DraftFile({ file }) {
   return html`<li class="file"><${Icon} name="file" size="14" />
     <button type="button" class="file-name cut" title=${file.name} disabled=${file.isReading} onClick=${() => setShown(true)}>${file.name}</button>
     <span class="faint small num">${facts}</span>
-    ${isPdf && sees() && html`<button type="button" class="button quiet small" onClick=${() => readFile(file.id, file.source, { asPictures: !file.pictures.length })}>${file.pictures.length ? "As text" : "As pictures"}</button>`}
+    ${isPdf && sees() && html`<button type="button" class="button quiet small" onClick=${() => readFile(file.id, file.source, { place: home.value, asPictures: !file.pictures.length })}>${file.pictures.length ? "As text" : "As pictures"}</button>`}
     ${file.name === PASTED && !file.isReading && html`<button type="button" class="button quiet small" onClick=${() => putIntoMessage(file)}>Put into the message</button>`}
     <button type="button" class="button quiet small icon" aria-label=${`Remove ${file.name}`} onClick=${() => setFiles(others())}><${Icon} name="close" size="12" /></button>
     ${isShown && html`<${FileDialog} file=${file} onClose=${() => setShown(false)} />`}</li>`;
