@@ -207,7 +207,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """A model that gave way to fit into some room: `options` that say how it is loaded then, what
     it takes and where; `speed`: an estimate, as a part of what it has where nothing gives way;
-    `note`: what gave way, as a sentence; `reasons`: why.
+    `note`: what gave way, as a sentence; `reasons`: why. `reads`: bytes of each device that a token
+    is computed with.
     """
 
     options: EngineOptions
@@ -216,6 +217,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     note: str
     reasons: tuple[str, ...] = ()
+    reads: Mapping[str, float] = {}
 
 
 # The value of an option by another name, as options of the engine. Raises ValueError, which says

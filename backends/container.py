@@ -63,6 +63,9 @@ from backends.protocol import (
 CLOSED = "the model has been closed"
 
 
+ENOUGH_STEPS = 16  # of an answer, to tell how fast its model is
+
+
 class Mailbox:
     """One job's outputs on the event loop's side. Pieces that were not fetched yet are joined into
     one; while nothing waits here and the reader does, `take` may have a piece first, and `flush` is
@@ -77,6 +80,7 @@ class Mailbox:
         self._before: deque[Scored | PromptProgress] = deque()  # all of it comes before the pieces
         self._pieces: list[Piece] = []
         self._last: Ended | Exception | None = None
+        self.alone = True  # no other job was there meanwhile
         self._closed = False
         self._begun = False
         self.over = False
@@ -103,6 +107,15 @@ class Mailbox:
                 self._last = output.error() if isinstance(output, Failure) else output
         if awaited:
             reader.set_result(None)  # type: ignore[union-attr]
+
+    @property
+    def pace(self) -> float | None:
+        """Steps a second; None where others were computed beside it, or they were too few."""
+        ended = self._last
+        if not self.alone or not isinstance(ended, Ended):
+            return None
+        steps = ended.completion_tokens - ended.accepted_tokens - 1
+        return steps / ended.decode if steps >= ENOUGH_STEPS and ended.decode > 0 else None
 
     def note(self, event: Began | Left) -> None:
         """The job is in line, or the device no longer works for it."""
@@ -192,15 +205,21 @@ class Mailboxes:
 
     def __init__(self) -> None:
         self._open: dict[int, Mailbox] = {}
+        self.pace: float | None = None  # steps a second of the last job that was alone
 
     @contextmanager
     def opened(self, key: int) -> Iterator[Mailbox]:
         """The mailbox of a job, for as long as the job is known here."""
-        mailbox = self._open[key] = Mailbox(asyncio.get_running_loop())
+        mailbox = Mailbox(asyncio.get_running_loop())
+        mailbox.alone = not self._open
+        for other in self._open.values():
+            other.alone = False
+        self._open[key] = mailbox
         try:
             yield mailbox
         finally:
             del self._open[key]
+            self.pace = mailbox.pace or self.pace
 
     def get(self, key: int) -> Mailbox | None:
         """A job's; None where its reader is gone, so that nobody waits for what comes."""
@@ -396,6 +415,11 @@ class PortContainer:
     @property
     def slots(self) -> PortSlots:
         return self._slots
+
+    @property
+    def pace(self) -> float | None:
+        """Steps a second of the last job that was computed alone; None: there was none."""
+        return self._mailboxes.pace
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return self._tokenizer.tokenize(text, special=special)

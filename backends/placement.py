@@ -289,6 +289,16 @@ def read_in_main(weights: ModelWeights, on_cards: int, away: int) -> float:
     return there + sum(weights.layers[number].experts * weights.used for number in without)
 
 
+def reads(weights: ModelWeights, found: Fit, main: str) -> Mapping[str, float]:
+    """Bytes of each device that a token is computed with, of cards by their layers; `main`: what
+    main memory is called.
+    """
+    there = read_in_main(weights, found.on_cards, found.away)
+    each = (weights.read - there) / max(1, found.on_cards)
+    on_cards = {card: each * count for card, count in found.layers.items()}
+    return {**on_cards, main: there} if there else on_cards
+
+
 def _reasoned(
     found: Fit, weights: ModelWeights, variants: Sequence[Variant], cards: Sequence[Device]
 ) -> Fit:

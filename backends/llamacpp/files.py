@@ -49,7 +49,7 @@ from backends.llamacpp.gguf import (
     read_header,
 )
 from backends.llamacpp.memory import CpuLayouts
-from backends.placement import Device, Fit, ModelWeights, Variant, sentence
+from backends.placement import Device, Fit, ModelWeights, Variant, reads, sentence
 from backends.placement import fit as best_fit
 from backends.protocol import MemoryNeed
 from backends.samplers import Sampling
@@ -480,6 +480,7 @@ def _fitted(
         speed=found.speed,
         note=sentence(found, weights, wanted),
         reasons=found.reasons,
+        reads=reads(weights, found, CPU),
     )
 
 

@@ -23,6 +23,7 @@ from gateway.hub import cached_models
 from gateway.hub.hub import present
 from gateway.registry import ModelEntry, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
+from gateway.registry.history import History, Measurement, default_path, paced
 from gateway.registry.library import ModelLibrary
 
 FITS = "yes"
@@ -40,9 +41,12 @@ def run(arguments: Namespace) -> int:
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
     print(", ".join(f"{device}: {size(amount)}" for device, amount in budgets.items()))
-    room = Room(free=budgets, bandwidths=bandwidths([one for one in total if one != CPU]))
+    cards = {name: amount for name, amount in total.items() if name != CPU}
+    (history := History(default_path())).begin(cards)
+    read = {**bandwidths(cards), **history.bandwidths} if cards else {}
+    room = Room(free=budgets, bandwidths=read)
     rows = [
-        _row(entry, total, room)
+        _row(entry, total, room, history)
         for entry in library.entries()
         if entry.files.elsewhere is None and not entry.replicas
     ]
@@ -96,7 +100,13 @@ def _lacking(
     return next((way for way in ways if not way[0]), ways[-1])
 
 
-def _row(entry: ModelEntry, total: Mapping[str, int], room: Room) -> tuple[str, ...]:
+def _measured(last: Measurement | None) -> str:
+    return "" if last is None or last.pace is None else paced(last.pace)
+
+
+def _row(
+    entry: ModelEntry, total: Mapping[str, int], room: Room, history: History
+) -> tuple[str, ...]:
     if (share := entry.files.node) is not None:
         return (
             entry.name,
@@ -110,9 +120,11 @@ def _row(entry: ModelEntry, total: Mapping[str, int], room: Room) -> tuple[str, 
     cards = {name: amount for name, amount in total.items() if name != CPU}
     fitted = files.fit(entry.files, entry.options, cards, room)
     need = fitted.need if fitted else files.estimate(entry.files, entry.options)
+    last = history.get(entry.files, fitted.options if fitted else entry.options)
+    need = last.corrected(need) if last else need
     ways = [fitted.placement] if fitted else files.placements(entry.files, entry.options, cards)
     short, parts = _lacking(ways, need.total, room.free)
-    fits = f"{FITS}: {fitted.note}" if fitted else FITS
+    fits = f"{FITS}: {fitted.note}{_measured(last)}" if fitted else FITS
     return (
         entry.name,
         entry.files.backend,

@@ -3,9 +3,9 @@ model.
 """
 
 from gateway.registry.gauges import Gauge
+from gateway.registry.history import History
 from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary
 from gateway.registry.line import Waiting
-from gateway.registry.record import History
 from gateway.registry.registry import ModelChanges, PreparedModels, Registry
 from gateway.registry.status import (
     Lease,

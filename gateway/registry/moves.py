@@ -25,6 +25,7 @@ from backends.warm import WarmFiles
 from backends.worker.node import NodePort
 from config.engines import EngineOptions
 from gateway.registry.gauges import Gauge
+from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock, Place
 from gateway.registry.loaders import Loader
@@ -33,9 +34,7 @@ from gateway.registry.nodes import bare, named, node_of
 from gateway.registry.planning import LoadPlan
 from gateway.registry.record import (
     Bytes,
-    History,
     Load,
-    Measurement,
     Unload,
     WhyUnload,
     arithmetic,
@@ -381,6 +380,8 @@ class Moves:
         held = resident.container.info.held
         if held is not None and resident.plan.entry.files.remote is not None:
             await to_thread.run_sync(self._learn, resident, held)
+        if self._history.is_new:  # how fast it was
+            await to_thread.run_sync(self._history.save)
         self._closing.discard(order.model)
         seconds = self._clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
@@ -459,6 +460,11 @@ def is_unreached(container: Container) -> bool:
     """Whether it broke because its node is gone."""
     port = container.port if isinstance(container, PortContainer) else None
     return isinstance(port, NodePort) and port.is_unreached
+
+
+def pace_of(container: Container) -> float | None:
+    """Steps a second of its last answer that was computed alone; None: that isn't known."""
+    return container.pace if isinstance(container, PortContainer) else None
 
 
 def _info_at(node: str, info: ModelInfo) -> ModelInfo:

@@ -16,11 +16,12 @@ from config.errors import ConfigError, Source
 from config.models import over
 from config.settings import Parking
 from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.registry.history import NOTICED, History, Measurement, paced
 from gateway.registry.library import ModelEntry
 from gateway.registry.loaders import Loader
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
-from gateway.registry.record import Bytes, History, Measurement, Model, Smaller, shares
+from gateway.registry.record import Bytes, Model, Smaller, shares
 
 STEPS = 8  # in which a model gives up cards
 CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
@@ -41,6 +42,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...]  # the ways in which it can lie, the best first
     load_seconds: float  # of the last load, or a guess
     fitted: Fitted | None = None  # where something of it gave way
+    pace: float | None = None  # steps a second that were measured as it lies
     smaller: tuple["LoadPlan", ...] = ()  # in which more of it gives way, the larger first
     room: Bytes = {}  # what it was fitted into
 
@@ -56,8 +58,18 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def note(self) -> str:
-        """What gave way; "" where nothing did."""
-        return "" if self.fitted is None else self.fitted.note
+        """What gave way, and how fast it was then; "" where nothing did."""
+        if self.fitted is None:
+            return ""
+        return self.fitted.note + ("" if self.pace is None else paced(self.pace))
+
+    @property
+    def reads(self) -> Mapping[str, float]:
+        """Bytes of each device that a token is computed with; nothing where that isn't known."""
+        if self.fitted is not None:
+            return self.fitted.reads
+        weights, place = self.entry.files.weights, self.placements[0]
+        return {} if weights is None or len(place) != 1 else dict.fromkeys(place, weights.read)
 
     @property
     def needs(self) -> tuple[Bytes, ...]:
@@ -158,7 +170,7 @@ class LoadPlanner:
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
         """Forget the measurements of `entries`; returns whose were known."""
-        known = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
+        known = tuple(entry for entry in entries if self._history.forget_sizes(entry.files))
         for entry in known:
             if (plan := self._plan.get(entry.name)) is not None:
                 self._plan[entry.name] = self._unmeasured(plan)
@@ -326,6 +338,17 @@ class LoadPlanner:
         risky = takes_turns or self._loader.is_experimental(plan.entry.files)
         return "worker" if risky else "process"
 
+    def spoke(self, name: str, pace: float) -> None:
+        """A model in memory wrote so many steps a second, with one answer at a time."""
+        plan = self._plan.get(name)
+        if plan is None or name not in self._present:
+            return
+        if plan.pace is not None and abs(pace / plan.pace - 1) < NOTICED:
+            return
+        known = self._history.note_pace(plan.entry.files, plan.loads, pace)
+        self._history.note_reads(plan.reads, pace)
+        self._plan[name] = self._told[name] = msgspec.structs.replace(plan, pace=known)
+
     def left(self, name: str) -> None:
         """It was unloaded, and its processes were measured once more before."""
         self._present.discard(name)
@@ -381,7 +404,8 @@ class LoadPlanner:
     def _fit(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> Fitted | None:
         if self._cluster is not None and _may_leave(entry, options):
             return None  # one that may lie on several machines is not cut for this one
-        there = Room(free=room, bandwidths=self._bandwidths)
+        measured = {**self._bandwidths, **self._history.bandwidths} if self._bandwidths else {}
+        there = Room(free=room, bandwidths=measured)
         return self._loader.fit(entry.files, options, self._cards, there)
 
     def _ladder(self, plan: LoadPlan) -> Iterator[LoadPlan]:
@@ -418,6 +442,7 @@ class LoadPlanner:
             placements=ways,
             load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
             fitted=fitted,
+            pace=last.pace if last else None,
         )
         return lying(plan, last.devices) if last and last.devices else plan
 

@@ -39,6 +39,7 @@ from gateway.errors import (
     translated,
 )
 from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
+from gateway.registry.history import History, default_path
 from gateway.registry.kept import Conversations, KeepingLoader
 from gateway.registry.library import (
     CacheOfModels,
@@ -50,12 +51,12 @@ from gateway.registry.library import (
 )
 from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loaders import CatalogLoader, FleetLoader, Loader
-from gateway.registry.moves import Moves
+from gateway.registry.moves import Moves, pace_of
 from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.record import Bytes, History, Order, default_path
+from gateway.registry.record import Bytes, Order
 from gateway.registry.replicas import Replicas
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
@@ -234,6 +235,7 @@ class Registry:
         self._scheduler = Scheduler(self._budgets(), self._config.swap)
         sizes = await to_thread.run_sync(self._gauge.total)
         cards = {name: size for name, size in sizes.items() if name != CPU}
+        self._history.begin(cards)
         self._planner = LoadPlanner(
             self._loader,
             self._history,
@@ -444,6 +446,8 @@ class Registry:
             with place.scope:
                 lease = self._moves.lease(place)
                 yield lease.called(requested) if requested.of or entry.replicas else lease
+                if (pace := pace_of(lease.container)) is not None:
+                    self._planner.spoke(place.model, pace)
             if place.scope.cancelled_caught:
                 raise self._aborted(entry.name)
 

@@ -177,3 +177,27 @@ async def test_an_engine_s_error_comes_behind_what_was_said() -> None:
     with pytest.raises(GenerationFailed):
         await reader.run()
     assert reader.said == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "tokens", "accepted", "pace"),
+    [(False, 41, 0, 20.0), (False, 41, 20, 10.0), (True, 41, 0, None), (False, 10, 0, None)],
+)
+async def test_how_fast_a_model_is_tells_an_answer_that_was_computed_alone(
+    beside: bool, tokens: int, accepted: int, pace: float | None
+) -> None:
+    """By its steps; those that are guessed take none."""
+    ended = Ended(
+        cause="max_tokens",
+        prompt_tokens=1,
+        cached_tokens=0,
+        completion_tokens=tokens,
+        accepted_tokens=accepted,
+        decode=2.0,
+    )
+    mailboxes = Mailboxes()
+    with mailboxes.opened(1) as mailbox, ExitStack() as held:
+        if beside:
+            held.enter_context(mailboxes.opened(2))
+        mailbox.put(ended)
+    assert mailboxes.pace == pace

@@ -80,6 +80,7 @@ async def registry_of(
     pinned: tuple[str, ...] = (),
     clock: HandClock | None = None,
     swap: SwapConfig = AT_ONCE,
+    history: History | None = None,
 ) -> AsyncIterator[Registry]:
     models = tuple(model(name, pinned=name in pinned) for name in names)
     config = Config(models=models, swap=swap)
@@ -90,7 +91,7 @@ async def registry_of(
         config,
         loader=engine,
         gauge=gauge,
-        history=History(None),
+        history=history or History(None),
         clock=clock or HandClock(),
     ) as registry:
         yield registry
@@ -183,3 +184,15 @@ async def test_models_that_take_turns_are_kept_together(share: Literal["auto", "
         assert there.keys() == set(names)
         assert sum(one["cuda:0"] for one in there.values()) <= 100
         assert any("bytes in RAM" in registry.status(name).arithmetic for name in names)
+
+
+async def test_how_fast_it_was_is_said_and_known_the_next_time() -> None:
+    history = History(None)
+    engine = FittingEngine()
+    async with registry_of("a130", engine=engine, history=history) as registry:
+        await registry.load("a130")
+        registry._planner.spoke("a130", 12.5)  # noqa: SLF001 - as a lease's end does
+        said = "30 of 130 bytes in RAM (12.5 tokens/s were measured)"
+        assert said in registry.status("a130").arithmetic
+    async with registry_of("a130", engine=engine, history=history) as registry:
+        assert said in registry.status("a130").arithmetic
