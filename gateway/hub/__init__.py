@@ -14,18 +14,23 @@ from gateway.hub.repository import (
     hub_model,
     needed,
 )
+from gateway.hub.search import FORMATS, SORTINGS, FoundModel, Search
 
 __all__ = [
+    "FORMATS",
+    "SORTINGS",
     "CachedFiles",
     "CachedModels",
     "DownloadProgress",
     "DownloadState",
     "Downloads",
     "Fits",
+    "FoundModel",
     "Hub",
     "HubModel",
     "OfferedModel",
     "Order",
+    "Search",
     "Uploads",
     "cached_models",
     "choices",

@@ -53,6 +53,7 @@ from gateway.hub.repository import (
     hub_model,
     selected,
 )
+from gateway.hub.search import FoundModel, Search, searched
 from gateway.paths import within
 from gateway.registry.gauges import SystemGauge
 from gateway.registry.library import FILE, HubOrigin, downloads, origin_of, write_origin
@@ -88,6 +89,7 @@ class Hub:
         folder = config.hub.folder or next(iter(config.model_dirs), None)
         self._folder = Path(folder).expanduser() if folder else None
         self._cache = _cache_root(config)
+        self._endpoint = config.hub.endpoint
         self._source: ModelHub = HuggingFace(config.hub.endpoint, self._cache)
         self._deletion = config.hub.deletion
 
@@ -99,6 +101,10 @@ class Hub:
         """What a repository holds. Raises as `download`."""
         order = Order(repository=repository)
         return await to_thread.run_sync(self._source.listing, order, abandon_on_cancel=True)
+
+    async def search(self, search: Search) -> list[FoundModel]:
+        """What the hub lists. Raises ModelUnavailable."""
+        return await to_thread.run_sync(searched, self._endpoint, search, abandon_on_cancel=True)
 
     async def download(
         self,

@@ -178,7 +178,7 @@ class HuggingFace:
         try:
             info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
         except Exception as error:  # of whichever HTTP library huggingface_hub uses
-            raise _refusal(error, order, api.endpoint) from error
+            raise refusal(error, order, api.endpoint) from error
 
         commit = info.sha
         if commit is None:
@@ -200,7 +200,7 @@ class HuggingFace:
         )
 
 
-def _refusal(error: Exception, order: Order, endpoint: str) -> Exception:
+def refusal(error: Exception, order: Order, endpoint: str) -> Exception:
     """An error of huggingface_hub, whose texts have several lines, in one of ours."""
     from huggingface_hub import errors  # noqa: PLC0415 - slow to import
 

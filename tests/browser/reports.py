@@ -213,6 +213,26 @@ def inspection(number: int = 29, **more: object) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def hub_models() -> list[dict[str, Any]]:
+    """What the hub lists: one that fits, one that fits after others go, one of unknown size."""
+    room = {"device": "cuda:0", "needs": 5_500_000_000, "estimate": "size", "why": None}
+    plain = {
+        "repository": "Qwen/Qwen3-8B-GGUF", "format": "gguf", "likes": 1_204, "downloads": 453_000,
+        "gated": False, "parameters": 8_190_735_360, "size": 5_006_587_000,
+        "architecture": "qwen3", "context_length": 40_960, "task": "text-generation",
+        "license": "apache-2.0", "changed": "2026-05-21",
+        "fit": {**room, "verdict": "fits", "unload": []},
+    }  # fmt: skip
+    after = {**room, "verdict": "fits_after", "unload": ["glm-4-9b"]}
+    return [
+        plain,
+        {**plain, "repository": "google/gemma-3-27b-it-qat-q4_0-gguf", "gated": True, "likes": 88,
+         "parameters": 27_009_002_240, "size": 16_500_000_000, "fit": after},
+        {**plain, "repository": "somebody/a-model-with-quite-a-long-name-that-goes-on-and-on-GGUF",
+         "parameters": None, "size": None, "fit": None, "license": None, "likes": 0},
+    ]  # fmt: skip
+
+
 def some_requests() -> list[dict[str, Any]]:
     """One in every state, and what was before."""
     return [

@@ -32,7 +32,7 @@ def test_a_quantization_is_chosen_and_downloaded(stand: Stand, open_page: OpenPa
     server = stand(answers={**ANSWERS, ("POST", "/v1/admin/downloads"): (202, begun)})
     page = open_page(f"{server.url}#/models")
     page.get_by_text("Add a model").click()
-    page.get_by_label("Name on the hub").fill("hf:org/name:Q8_0")
+    page.get_by_label("Search the hub").fill("hf:org/name:Q8_0")
     page.get_by_text("Look").click()
     choices = page.get_by_role("list", name="Quantizations").get_by_role("listitem")
     expect(choices).to_contain_text(["Q8_0", "Q4_K_M", "BF16"])  # the one that was named is first
@@ -152,8 +152,8 @@ def test_the_load_dialog_is_whole(
     width: int, theme: str, real: str, open_page: OpenPage, shoot: Shoot
 ) -> None:
     page = open_page(f"{real}#/models", width=width, theme=theme)
-    unloaded(page, "roundhouse-tiny")
-    page.get_by_label("Actions for roundhouse-tiny").click()
+    unloaded(page, "alpha")
+    page.get_by_label("Actions for alpha").click()
     page.get_by_role("menuitem", name="Load with options…").click()
     estimate = page.get_by_role("region", name="Estimate")
     expect(estimate).to_have_attribute("aria-busy", "false")
@@ -163,3 +163,36 @@ def test_the_load_dialog_is_whole(
     assert estimate.inner_text() != before
     check(page)
     shoot(page, f"load-dialog-{width}-{theme}")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+def test_the_hub_is_searched_by_words(
+    width: int, theme: str, stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    server = stand(answers=ANSWERS)
+    page = open_page(f"{server.url}#/models", width=width, theme=theme)
+    page.get_by_text("Add a model").click()
+    expect(page.get_by_text("What many take now, and this machine can hold")).to_be_visible()
+    results = page.get_by_label("Models on the hub").get_by_role("listitem")
+    expect(results).to_have_count(3)
+    check(page)
+    shoot(page, f"hub-{width}-{theme}")
+    only = {"suggested": False, "models": reports.hub_models()[:1]}
+    server.answers["GET", "/v1/admin/hub/search"] = only
+    page.get_by_label("Search the hub").fill("qwen coder")
+    expect(results).to_have_count(1)
+    expect(results).to_contain_text("fits")
+    asked = [path for _, path, _ in server.calls if "hub/search" in path]
+    assert "words=qwen+coder" in asked[-1]
+    results.first.get_by_role("button").click()
+    expect(page.get_by_role("list", name="Quantizations").get_by_role("listitem")).to_have_count(3)
+    page.get_by_text("Back", exact=True).click()
+    expect(page.get_by_label("Search the hub")).to_be_visible()
+
+
+def test_a_hub_that_is_away_says_so(stand: Stand, open_page: OpenPage) -> None:
+    refusal = (503, {"error": {"message": "can't reach the hub", "code": "model_unavailable"}})
+    server = stand(answers={**ANSWERS, ("GET", "/v1/admin/hub/search"): refusal})
+    page = open_page(f"{server.url}#/models")
+    page.get_by_text("Add a model").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("can't reach the hub")

@@ -83,6 +83,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
                      "value": "f16"},
                     {**OPTION, "name": "mmap", "type": "boolean", "value": True}],
     },
+    ("GET", "/v1/admin/hub/search"): {"suggested": True, "models": reports.hub_models()},
     ("GET", "/v1/admin/hub/files"): {
         "repository": "org/name", "commit": "abc", "bytes": 1, "quantizations": [
             {**QUANTIZATION, "name": "Q4_K_M", "model": "org/name:Q4_K_M", "bytes": 5_000_000_000,
@@ -178,7 +179,7 @@ def test_a_dialog_is_whole(name: str, stand: Stand, open_page: OpenPage, shoot: 
     dialog = page.get_by_role("dialog")
     dialog.wait_for()
     if name == "add":
-        dialog.get_by_label("Name on the hub").fill("https://huggingface.co/org/name")
+        dialog.get_by_label("Search the hub").fill("https://huggingface.co/org/name")
         dialog.get_by_text("Look").click()
         expect(dialog.get_by_text("fits after unloading glm-4-9b")).to_be_visible()
     check(page)

@@ -177,7 +177,7 @@ def test_a_model_is_downloaded_stopped_and_resumed(
     page = open_page(f"{real}#/models")
     hub.cut["small-Q4_K_M.gguf"] = 500_000
     page.get_by_text("Add a model").click()
-    page.get_by_label("Name on the hub").fill("org/small")
+    page.get_by_label("Search the hub").fill("org/small")
     page.get_by_text("Look").click()
     choice = page.get_by_role("listitem", name=None).filter(has_text="Q4_K_M")
     expect(choice).to_contain_text("fits")

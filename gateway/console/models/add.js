@@ -1,9 +1,11 @@
 // A model more: from the hub by its name, or a file from this computer.
-import { html, useRef, useState } from "../vendor/preact.js";
-import { call, me } from "../core/server.js";
-import { Bones, Dialog, Field, Icon, Notice, bytes, count, sayError } from "../ui/parts.js";
+import { html, useRef } from "../vendor/preact.js";
+import { me } from "../core/server.js";
+import { Dialog, Icon, Notice, bytes, count, later } from "../ui/parts.js";
 import { fitWords } from "./sorting.js";
 import { upload } from "./transfers.js";
+
+const HubSearch = later(() => import("./hub.js"));
 
 /** owner/name of what people paste: with hf: before it, a quantization behind it, or as the hub's address. */
 export function repositoryOf(text) {
@@ -15,40 +17,13 @@ export function AddDialog({ onClose }) {
   const chooser = useRef(null);
   const choose = (event) => { [...event.target.files].forEach(upload); if (event.target.files.length) onClose(); };
   return html`<${Dialog} title="Add a model" wide onClose=${onClose}>
-    ${me.value.downloads ? html`<${FromHub} onClose=${onClose} />` : html`<${Notice}>Nothing can be downloaded: name a folder for it in the configuration (<code>hub.folder</code>, or <code>model_dirs</code>).</${Notice}>`}
+    ${me.value.downloads ? html`<${HubSearch} onClose=${onClose} />` : html`<${Notice}>Nothing can be downloaded: name a folder for it in the configuration (<code>hub.folder</code>, or <code>model_dirs</code>).</${Notice}>`}
     ${me.value.uploads && html`<div class="row wrap"><input ref=${chooser} type="file" accept=".gguf" multiple hidden onChange=${choose} aria-label="GGUF files" />
       <button class="button" onClick=${() => chooser.current.click()}><${Icon} name="up" />A GGUF file from this computer</button><span class="hint">or drag it onto the page</span></div>`}
   </${Dialog}>`;
 }
 
-function FromHub({ onClose }) {
-  const [text, setText] = useState("");
-  const [found, setFound] = useState(null); // {state, repository, answer?, why?}
-  const asked = repositoryOf(text);
-  const look = async (event) => {
-    event.preventDefault();
-    const { repository } = asked;
-    setFound({ state: "looking", repository });
-    try {
-      const answer = await call("GET", `/v1/admin/hub/files?repository=${encodeURIComponent(repository)}`);
-      setFound({ state: "found", repository, answer });
-    } catch (error) { setFound({ state: "failed", repository, why: error.message }); }
-  };
-  const fetchIt = async (model) => {
-    try {
-      await call("POST", "/v1/admin/downloads", { model });
-      onClose();
-    } catch (error) { sayError(error); }
-  };
-  return html`<form onSubmit=${look}><${Field} label="Name on the hub" hint="owner/name, as Qwen/Qwen3-8B-GGUF">
-      <div class="row"><input class="input" autofocus spellcheck="false" placeholder="owner/name" value=${text} onInput=${(event) => setText(event.target.value)} />
-        <button class="button primary" disabled=${!asked || found?.state === "looking"}>Look</button></div></${Field}></form>
-    ${found?.state === "looking" && html`<div class="frame"><${Bones} rows="4" height="42" /></div>`}
-    ${found?.state === "failed" && html`<${Notice} kind="bad" icon="alert">${found.why}</${Notice}>`}
-    ${found?.state === "found" && html`<${Quantizations} answer=${found.answer} wanted=${asked?.quantization} onPick=${fetchIt} />`}`;
-}
-
-function Quantizations({ answer, wanted, onPick }) {
+export function Quantizations({ answer, wanted, onPick }) {
   const list = answer.quantizations;
   if (!list.length) return html`<p class="soft">Nothing in it can be loaded.</p>`;
   const ordered = [...list].sort((a, b) => (b.name === wanted) - (a.name === wanted) || a.bytes - b.bytes);

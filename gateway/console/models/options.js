@@ -86,9 +86,9 @@ function ContextInput({ option, most, value, onChange }) {
   const steps = lengthsUpTo(most);
   const now = Number(value ?? option.value ?? most);
   const place = steps.findIndex((step) => step >= now);
-  return html`<div class="option-range"><input type="range" aria-label="Context" class=${value === null ? "" : "set"} min="0" max=${steps.length - 1} value=${place < 0 ? steps.length - 1 : place}
-      aria-valuetext=${`${tokens(now)} tokens`} onInput=${(event) => onChange(String(steps[event.target.value]))} />
-    <${OptionInput} option=${{ ...option, value: option.value ?? most }} value=${value} onChange=${onChange} /></div>`;
+  return html`<div class="option-range"><${OptionInput} option=${{ ...option, value: option.value ?? most }} value=${value} onChange=${onChange} />
+    <input type="range" aria-label="Context" class=${value === null ? "" : "set"} min="0" max=${steps.length - 1} value=${place < 0 ? steps.length - 1 : place}
+      aria-valuetext=${`${tokens(now)} tokens`} onInput=${(event) => onChange(String(steps[event.target.value]))} /></div>`;
 }
 
 /** Pure. */

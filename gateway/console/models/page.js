@@ -2,13 +2,14 @@
 import { computed, html, useRef, useState } from "../vendor/preact.js";
 import { stored } from "../core/browser.js";
 import { downloads, isAdmin, me, models } from "../core/server.js";
-import { Bones, Empty, Icon, Search, Segments } from "../ui/parts.js";
+import { Bones, Empty, Icon, Search, Segments, later } from "../ui/parts.js";
 import { matching } from "../chat/page.js";
 import { AddDialog } from "./add.js";
 import { ModelRow, RowHead } from "./row.js";
 import { VIEWS, parted } from "./sorting.js";
 import { Transfers, upload, uploads } from "./transfers.js";
 
+const HubSearch = later(() => import("./hub.js"));
 const view = stored("models.view", "all", sessionStorage);
 const shown = computed(() => (models.value ?? []).filter(VIEWS[view.value] ?? VIEWS.all));
 const AT_FIRST = 150; // rows; more are drawn when asked for
@@ -71,5 +72,6 @@ function NoModels({ onAdd }) {
   if (!isAdmin.value) return html`<${Empty} icon="models" title="No models"><p>No available model can be used with this key.</p></${Empty}>`;
   return html`<${Empty} icon="models" title="No models yet">
     <p>Drag a GGUF file onto this page, type the name of one on the hub, or name a folder under <code>model_dirs</code> in the configuration.</p>
-    <div class="row"><button class="button primary" onClick=${onAdd}><${Icon} name="plus" />Add a model</button></div></${Empty}>`;
+    <div class="row"><button class="button primary" onClick=${onAdd}><${Icon} name="plus" />Add a model</button></div></${Empty}>
+    ${me.value.downloads && html`<section class="card suggestions" aria-label="From the hub"><div class="card-head"><h2>From the hub</h2></div><div class="card-body stack"><${HubSearch} onClose=${() => {}} /></div></section>`}`;
 }

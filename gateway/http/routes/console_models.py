@@ -35,7 +35,17 @@ from gateway.http.request_record import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand
-from gateway.hub import DownloadState, OfferedModel, choices, hub_model, needed
+from gateway.hub import (
+    FORMATS,
+    SORTINGS,
+    DownloadState,
+    FoundModel,
+    OfferedModel,
+    Search,
+    choices,
+    hub_model,
+    needed,
+)
 from gateway.hub.downloads import Report
 from gateway.registry import ModelEntry, ModelStatus
 from gateway.registry.overview import Proposal, Verdict
@@ -370,6 +380,19 @@ class RepositoryWire(msgspec.Struct, frozen=True, kw_only=True):
     quantizations: Sequence[ChoiceWire]
 
 
+class FoundWire(FoundModel, frozen=True, kw_only=True):
+    """A repository that the hub lists, and whether it would fit."""
+
+    fit: RoomWire | None  # None: its size is not known
+
+
+class SearchWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hub lists. `suggested`: nothing was asked for; these fit this machine."""
+
+    models: Sequence[FoundWire]
+    suggested: bool
+
+
 class DownloadOrder(msgspec.Struct, frozen=True):
     """The model to download: `owner/name`, or `owner/name:Q4_K_M`."""
 
@@ -397,6 +420,41 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ------------------------------------------------------------------------------------------ the hub
+
+
+@get("/v1/admin/hub/search", access="admin")
+async def search(
+    services: Services, words: str = "", format: str = "gguf", sort: str = ""
+) -> ASGIApp:
+    """Search the hub by words. Without words, list what many take now and this machine can hold."""
+    wanted = _search(words.strip(), format, sort)
+
+    async def whole() -> bytes:
+        listed = await services.hub.search(wanted)
+        found = [_found(services, one) for one in listed]
+        if not wanted.words:
+            found = [one for one in found if one.fit and one.fit.verdict != "too_large"]
+        return body(SearchWire(models=found, suggested=not wanted.words))
+
+    return WholeErrand(whole)
+
+
+def _search(words: str, format: str, sort: str) -> Search:
+    """Raises InvalidRequest."""
+    if len(words) > MOST_CHARACTERS:
+        raise InvalidRequest(f"words: at most {MOST_CHARACTERS} characters", param="words")
+    sort = sort or ("downloads" if words else "trending")
+    for name, value, known in (("format", format, FORMATS), ("sort", sort, SORTINGS)):
+        if value not in known:
+            text = f"{name}: expected one of {', '.join(known)}"
+            raise InvalidRequest(text, param=name)
+    return msgspec.convert({"words": words, "format": format, "sort": sort}, Search)
+
+
+def _found(services: Services, model: FoundModel) -> FoundWire:
+    offered = model.offered(services.catalog)
+    fit = None if offered is None else _room(services, offered)
+    return FoundWire(fit=fit, **msgspec.structs.asdict(model))
 
 
 @get("/v1/admin/hub/files", access="admin")
@@ -536,6 +594,7 @@ ROUTES: Routes = {
     ),
     remove: Described(takes=RemoveOrder, gives=(RemovedWire,)),
     sampling: Described(gives=(SamplingWire,)),
+    search: Described(gives=(SearchWire,)),
     files: Described(gives=(RepositoryWire,)),
     downloads: Described(gives=(DownloadsWire,)),
     begin: Described(takes=DownloadOrder, gives=(DownloadState,), status=202),

@@ -31,6 +31,7 @@ class StandIn:
         self.asked: list[str] = []  # path, and the range asked for
         self.tokens: list[str] = []
         self.url = ""
+        self.listed: list[dict[str, object]] = []  # what a search finds, whatever the words
 
     def add(self, name: str, data: bytes) -> None:
         """One more file."""
@@ -52,7 +53,9 @@ class StandIn:
             }
             self.tokens.append(fields.get("authorization", ""))
             self.asked.append(f"{method} {path} {fields.get('range', '')}".strip())
-            if path.startswith("/api/models/org/small"):
+            if path.startswith("/api/models?"):
+                await self._send(stream, "200 OK", msgspec.json.encode(self.listed))
+            elif path.startswith("/api/models/org/small"):
                 await self._send(stream, "200 OK", msgspec.json.encode(self._listing()))
             elif refusal := self.refusals.get(path.removeprefix("/api/models/").partition("?")[0]):
                 status, code = refusal

@@ -304,3 +304,86 @@ async def test_who_leaves_in_the_middle_leaves_nothing(running: Running, tmp_pat
 async def test_users_send_nothing(running: Running, tmp_path: Path) -> None:
     assert (await send(running, "mine.gguf", GGUF, **USER)).status_code == 403
     assert left(tmp_path / "models") == []
+
+
+# ------------------------------------------------------------------------------------- the search
+
+# As huggingface.co answers GET /api/models with these values of `expand`.
+LISTED: list[dict[str, object]] = [
+    {
+        "_id": "1", "id": "org/small", "modelId": "org/small", "likes": 12, "downloads": 3400,
+        "gated": False, "pipeline_tag": "text-generation", "private": False,
+        "tags": ["gguf", "license:apache-2.0", "region:us"],
+        "lastModified": "2026-05-21T06:00:00.000Z",
+        "gguf": {"total": 1_000_000_000, "architecture": "llama", "context_length": 4096},
+    },
+    {
+        "_id": "2", "id": "org/huge", "likes": 900, "downloads": 10, "gated": "manual",
+        "tags": [], "gguf": {"total": 10**15, "architecture": "llama"},
+    },
+    {"_id": "3", "id": "org/odd", "likes": "many", "downloads": -1, "tags": None,
+     "gguf": {"total": "a lot"}},
+    {"_id": "4", "id": "no-owner"},
+]  # fmt: skip
+
+
+async def searched(running: Running, **query: str) -> httpx.Response:
+    return await running.client.get("/v1/admin/hub/search", params=query, headers=BOSS)
+
+
+async def test_a_search_has_likes_sizes_and_what_fits(running: Running, stand: StandIn) -> None:
+    stand.listed = LISTED
+    found = (await searched(running, words="small llama")).json()
+    assert found["suggested"] is False
+    small, huge, odd = found["models"]
+    assert (small["repository"], small["likes"], small["downloads"]) == ("org/small", 12, 3400)
+    assert (small["parameters"], small["license"]) == (1_000_000_000, "apache-2.0")
+    assert small["size"] == pytest.approx(0.61 * 1e9, rel=0.01)
+    assert small["changed"] == "2026-05-21"
+    assert small["fit"]["verdict"] == "fits"
+    assert small["fit"]["needs"] > small["size"]
+    assert (huge["gated"], huge["fit"]["verdict"]) == (True, "too_large")
+    assert (odd["likes"], odd["size"], odd["fit"]) == (0, None, None)
+    (asked,) = [one for one in stand.asked if "/api/models?" in one]
+    for part in ("search=small", "filter=gguf", "sort=downloads", "expand=gguf"):
+        assert part in asked
+
+
+async def test_without_words_what_fits_is_suggested(running: Running, stand: StandIn) -> None:
+    stand.listed = LISTED
+    found = (await searched(running)).json()
+    assert found["suggested"] is True
+    assert [one["repository"] for one in found["models"]] == ["org/small"]
+    assert "sort=trendingScore" in stand.asked[-1]
+
+
+async def test_safetensors_are_as_large_as_their_types(running: Running, stand: StandIn) -> None:
+    parameters = {"BF16": 1_000_000, "F32": 10}
+    weights = {"parameters": parameters, "total": 1_000_010}
+    stand.listed = [{"_id": "1", "id": "org/plain", "tags": [], "safetensors": weights}]
+    (one,) = (await searched(running, words="x", format="safetensors")).json()["models"]
+    assert (one["parameters"], one["size"]) == (1_000_010, 2_000_040)
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [({"words": "x" * 201}, "words"), ({"format": "bin"}, "format"), ({"sort": "x"}, "sort")],
+)
+async def test_a_search_that_is_none_names_the_field(
+    query: dict[str, str], param: str, running: Running, stand: StandIn
+) -> None:
+    answer = await searched(running, **query)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert not stand.asked
+    who = await running.client.get("/v1/admin/hub/search", headers=USER)
+    assert who.status_code == 403
+
+
+async def test_a_hub_that_is_away_says_so(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(
+        config(tmp_path, keys=KEYS), hub=HubConfig(endpoint="http://127.0.0.1:9")
+    )
+    async with serving(settings, tmp_path) as running:
+        answer = await searched(running, words="x")
+    assert answer.status_code == 503
+    assert "can't reach http://127.0.0.1:9" in answer.json()["error"]["message"]
