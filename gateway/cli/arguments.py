@@ -17,6 +17,7 @@ AGENTS = {
     "aider": "python -m pip install aider-install && aider-install",
     "qwen": "npm install -g @qwen-code/qwen-code",
     "goose": "brew install block-goose-cli",
+    "llm": "python -m pip install llm",
 }
 
 

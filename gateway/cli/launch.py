@@ -124,6 +124,12 @@ def goose(place: Place) -> Settings:
     )
 
 
+def llm(place: Place) -> Settings:
+    """https://llm.datasette.io/en/stable/openai-models.html: no variable holds the address."""
+    key = [] if place.key == NO_KEY else ["--key", place.key]
+    return Settings({}, ["openai", "endpoint", place.api, "-m", place.model, *key])
+
+
 _SETTINGS: Mapping[str, Callable[[Place], Settings]] = {
     "claude": claude,
     "codex": codex,
@@ -131,6 +137,7 @@ _SETTINGS: Mapping[str, Callable[[Place], Settings]] = {
     "aider": aider,
     "qwen": qwen,
     "goose": goose,
+    "llm": llm,
 }
 
 

@@ -131,6 +131,14 @@ class ManagementWire(msgspec.Struct, frozen=True):
     compact_threshold: Annotated[int, Meta(ge=1)] | None = None
 
 
+class PromptWire(msgspec.Struct, frozen=True):
+    """A prompt that is stored at the server, by its id, and what stands for its variables."""
+
+    id: str
+    variables: dict[str, Any] | None = None
+    version: str | None = None
+
+
 class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     """All of a body but the sampling parameters."""
 
@@ -155,6 +163,7 @@ class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] = []  # ours, as `keep_alive`
     keep_alive: float | str | None = None
     context_management: list[ManagementWire] = []
+    prompt: PromptWire | None = None
 
 
 def is_plain(item: Item) -> bool:

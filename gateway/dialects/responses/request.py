@@ -30,6 +30,7 @@ from gateway.dialects.responses.items import (
 from gateway.dialects.responses.mcp_items import approved_calls, settled
 from gateway.dialects.responses.tools import Toolbox, Tools
 from gateway.dialects.served import without_secrets
+from gateway.errors import NotFound
 from gateway.request import (
     ChatRequest,
     GenerationParams,
@@ -42,7 +43,13 @@ from gateway.request import (
 
 LOGPROBS = "message.output_text.logprobs"
 PACKED = "reasoning.encrypted_content"
-INCLUDED = (LOGPROBS, PACKED)
+# Pictures' addresses are always there: items are kept, and listed, as they came.
+INCLUDED = (
+    LOGPROBS,
+    PACKED,
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+)
 # What an answer repeats of its request as it came.
 ECHOED = ("metadata", "reasoning", "text", "tool_choice", "tools")
 
@@ -210,6 +217,12 @@ def _unapplied(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> Itera
 
 
 def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:
+    if wire.prompt is not None:
+        raise NotFound(
+            f"prompt.id: Prompt {wire.prompt.id!r:.80} not found. No prompts are stored here; send "
+            "its text in instructions and input.",
+            param="prompt.id",
+        )
     if wire.previous_response_id and wire.conversation:
         raise fields.wrong("conversation", "Not together with previous_response_id.")
     if wire.background and not wire.store:

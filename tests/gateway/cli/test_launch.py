@@ -121,6 +121,19 @@ def test_agents_of_openais_api_find_the_server(server: Served, programs: Path, a
     asks(base, variables["OPENAI_API_KEY"], model)
 
 
+def test_llm_finds_the_server(server: Served, programs: Path) -> None:
+    arguments, _ = given(server, programs, "llm", "--", "Say hello.")
+    kind, where, base, option, model, named, key, *rest = arguments
+    assert [kind, where, option, named, *rest] == [
+        "openai",
+        "endpoint",
+        "-m",
+        "--key",
+        "Say hello.",
+    ]
+    asks(base, key, model)
+
+
 def asks(base: str, key: str, model: str) -> None:
     messages: Any = [{"role": "user", "content": "Hi"}]
     with openai.OpenAI(base_url=base, api_key=key) as client:

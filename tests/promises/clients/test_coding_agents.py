@@ -7,6 +7,7 @@ folders with their commands; those that are missing are skipped. For example:
 
     npm install --prefix /tmp/agents @anthropic-ai/claude-code opencode-ai
     pip install aider-chat  # in an environment of its own
+    pip install llm  # likewise
     AGENTS_PATH=/tmp/agents/node_modules/.bin:FOLDER_OF_AIDER pytest -m slow tests/promises/clients
 """
 
@@ -169,3 +170,34 @@ def test_aider_mends_a_file_and_runs_its_check(serve: Serve, tmp_path: Path, pro
     assert RIGHT in (project / "add.py").read_text()
     # A script has no sampling: engines apply it.
     assert not_applied(server, "/v1/chat/completions") == [{"ignored": "temperature"}]
+
+
+FUNCTIONS = """
+import pathlib, subprocess
+
+def edit(file: str, old: str, new: str) -> str:
+    "Replace old by new in a file."
+    path = pathlib.Path(file)
+    path.write_text(path.read_text().replace(old, new))
+    return path.read_text()
+
+def check(command: str) -> str:
+    "Run a command."
+    return subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+"""
+
+
+def test_llm_mends_a_file_and_runs_its_check(serve: Serve, tmp_path: Path, project: Path) -> None:
+    server = playing(
+        serve,
+        tmp_path,
+        (TASK, call("edit", file="add.py", old=WRONG, new=RIGHT)),
+        (f"    {RIGHT}", call("check", command="python3 check.py")),
+        (PASSED, "The check passes."),
+    )
+    words = ["llm", "openai", "endpoint", f"{server.url}/v1", "-m", "coder"]
+    done = run([*words, "--functions", FUNCTIONS, TASK], project, {})
+    assert done.returncode == 0, done.stderr
+    assert "The check passes." in done.stdout
+    assert RIGHT in (project / "add.py").read_text()
+    assert not any(not_applied(server, "/v1/chat/completions"))

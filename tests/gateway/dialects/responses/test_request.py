@@ -8,6 +8,7 @@ import pytest
 
 from gateway.dialects.responses import ResponsesExchange, read_response
 from gateway.dialects.responses.items import kept
+from gateway.errors import NotFound
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
@@ -46,6 +47,18 @@ _numbers = count()
 
 def new_id() -> str:
     return str(next(_numbers))
+
+
+def test_a_prompt_that_is_stored_elsewhere_is_named() -> None:
+    with pytest.raises(NotFound, match="'pmpt_1' not found") as missing:
+        read(prompt={"id": "pmpt_1", "variables": {"city": "Oslo"}})
+    assert missing.value.param == "prompt.id"
+
+
+def test_what_is_included_in_any_case_is_not_said_to_be_left_out() -> None:
+    asked = ["message.input_image.image_url", "code_interpreter_call.outputs"]
+    unapplied = read(include=asked).request.answering.unapplied
+    assert [field.name for field in unapplied] == ["include[1]"]
 
 
 def test_kept_items_have_ids_and_parts() -> None:
