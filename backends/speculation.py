@@ -585,7 +585,7 @@ class Speculation:
     # -- what came of it -------------------------------------------------------------------------
 
     def stepped(self, seconds: float) -> None:
-        """The pass took `seconds`."""
+        """The pass took `seconds`, of this engine's own (`StepThreads.needed`)."""
         jobs, rows = self._streams, self._rows
         if not self._jobs or self._mode != "auto" or not 0 < jobs <= STREAMS:
             return

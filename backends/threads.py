@@ -455,9 +455,11 @@ class StepThreads:
         threads.begin("decode", rows)
         ...
         seconds = threads.end()
+        ...threads.needed...
 
     A decoding step lasts from the end of the one before, unless there was a `pause`: what keeps
     Python from going on (the event loop, without a core of its own) is a part of its price.
+    `beside`: a card computes meanwhile, which this process waits for.
     """
 
     def __init__(
@@ -465,7 +467,14 @@ class StepThreads:
         controller: ThreadController,
         use: Callable[[int], None],
         idle_cores: Callable[[], float | None],
+        *,
+        beside: bool = False,
     ) -> None:
+        # Seconds that the last step would have taken with a core for this thread alone: what others
+        # take of it falls upon long steps, and seldom upon short ones.
+        self.needed = 0.0
+        self._beside = beside
+        self._computed = 0.0
         self._controller = controller
         self._use = use
         self._idle_cores = idle_cores
@@ -482,12 +491,14 @@ class StepThreads:
             self._use(count)
             self._count = count
         self._kind, self._rows = kind, rows
+        self._computed = time.thread_time()
         self._started = time.perf_counter()
 
     def end(self) -> float:
         """The step is done. Returns the seconds it took."""
         now = time.perf_counter()
         seconds = now - self._started
+        self.needed = seconds if self._beside else time.thread_time() - self._computed
         if self._adapts:
             decoding = self._kind == "decode" and self._ended is not None
             whole = now - self._ended if decoding and self._ended is not None else seconds

@@ -6,10 +6,12 @@ feed-forward adds a little: so both agree on most tokens, and the large one take
 its layers. How much that is, is found out by how many drafted tokens are accepted.
 """
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import gguf
+import llama_cpp
 import msgspec
 import numpy as np
 import torch
@@ -23,14 +25,38 @@ SHARED = 2  # layers
 LITTLE = 0.02  # of what the last layer would add
 
 
-def pair(folder: Path, shape: Shape) -> tuple[Path, Path]:
+# Of GGUF files: what llama.cpp calls a file of such weights (llama.h, llama_ftype).
+WEIGHTS: Mapping[str, int] = {
+    "q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q4_k_m": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+    "f16": llama_cpp.LLAMA_FTYPE_MOSTLY_F16,
+    "bf16": llama_cpp.LLAMA_FTYPE_MOSTLY_BF16,
+}
+
+
+def pair(folder: Path, shape: Shape, weights: str = "q8_0") -> tuple[Path, Path]:
     """GGUF files of the large model and of the small one."""
     large, small = folder / "large.gguf", folder / "small.gguf"
     short = msgspec.structs.replace(shape, layers=SHARED)
     for path, one in ((large, shape), (small, short)):
         if not path.exists():
             _write(path, one, shape)
+            convert(path, weights)
     return large, small
+
+
+def convert(path: Path, weights: str) -> None:
+    """A file with weights of Q8_0 gets others, of `WEIGHTS`."""
+    if weights == "q8_0":
+        return
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize = WEIGHTS[weights], True
+    made = path.with_suffix(".made")
+    names = str(path).encode(), str(made).encode()
+    if llama_cpp.llama_model_quantize(*names, ctypes.byref(params)):
+        raise RuntimeError(f"llama.cpp made no file of {weights}")
+    made.rename(path)
 
 
 def _write(path: Path, shape: Shape, whole: Shape) -> None:

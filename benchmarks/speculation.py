@@ -3,6 +3,7 @@ them, in turns.
 
     python -m benchmarks.speculation [--engines llamacpp transformers] [--size 27M] [--rounds 5]
                                      [--streams 1 4] [--tokens 400] [--threads 1]
+                                     [--weights q8_0] [--drafted-weights bf16] [--parts given own]
 
 The models have random weights (`benchmarks.realistic`), which copy nothing. So what an answer says
 is given: the engine computes its logits and samples from them as ever, and the token of the script
@@ -13,8 +14,14 @@ is the script's.
 Tokens a second are those of an answer's steps, prompts aside; the middle of the rounds. What comes
 before the first round, in which costs are measured, is left out. Last, a model with a draft model
 (`benchmarks.drafting`) answers by itself, from its own weights, greedily, to random prompts; how
-many of the drafted tokens were accepted is in the table. llama-server's own drafts aren't
-beside them: it can't be given an answer.
+many of the drafted tokens were accepted is in the table. For llama-server's own drafts see
+`benchmarks.speculation_served`: it can't be given an answer.
+
+The last two columns are those for each second of processor time, from the first token of the last
+to begin on. Neighbours on the machine change them little; threads that wait are counted, too, so
+they are to be read with `--threads 1` alone. What a step of several tokens costs is the kernels'
+business: on one core of an AMD EPYC llama.cpp takes 3.0 times as long for two tokens as for one
+with weights of Q8_0, and 8.4 times for 16; with BF16 2.0 and 5.3 times.
 """
 
 import argparse
@@ -41,7 +48,7 @@ from backends.engine import Engine
 from backends.llamacpp import loading as llamacpp
 from backends.llamacpp.batch import LlamaJob
 from backends.llamacpp.engine import LlamaCppEngine, Rows
-from backends.protocol import Ended, Generation
+from backends.protocol import Ended, Generation, Piece
 from backends.samplers import Sampling
 from backends.sampling.state import SamplerState
 from backends.transformers import loading as transformers_loading
@@ -112,11 +119,14 @@ class ScriptedSampler(Sampler):
         return self.script.next(state.tokens[:prompt], len(state.tokens) - prompt)
 
 
-def llamacpp_engine(folder: Path, shape: Shape, mode: Any, threads: Any, script: Script) -> Engine:
+def llamacpp_engine(
+    folder: Path, shape: Shape, weights: str, mode: Any, threads: Any, script: Script
+) -> Engine:
     """Over a GGUF file of `shape`."""
     path = folder / "model.gguf"
     if not path.exists():
         realistic.write(path, shape)
+        drafted.convert(path, weights)
     files = catalog.recognise(path)
     assert files is not None
     options = LlamaCppOptions(
@@ -132,7 +142,7 @@ def llamacpp_engine(folder: Path, shape: Shape, mode: Any, threads: Any, script:
 
 
 def transformers_engine(
-    folder: Path, shape: Shape, mode: Any, threads: Any, script: Script
+    folder: Path, shape: Shape, _weights: str, mode: Any, threads: Any, script: Script
 ) -> Engine:
     """Over a folder with weights of 32 bits."""
     path = folder / "model"
@@ -173,7 +183,7 @@ def _write(path: Path, shape: Shape) -> None:
     (path / "tokenizer_config.json").write_text(json.dumps(described))
 
 
-ENGINES: Mapping[str, Callable[[Path, Shape, Any, Any, Script], Engine]] = {
+ENGINES: Mapping[str, Callable[[Path, Shape, str, Any, Any, Script], Engine]] = {
     "llamacpp": llamacpp_engine,
     "transformers": transformers_engine,
 }
@@ -197,21 +207,54 @@ def chat(dice: random.Random, tokens: int) -> Text:
 TEXTS: Mapping[str, Callable[[random.Random, int], Text]] = {"edit": edit, "chat": chat}
 
 
-async def speed(container: DrivenContainer, script: Script, texts: Sequence[Text]) -> float:
-    """Tokens a second of all together, from the first token of the last to begin to the end."""
-    ends: list[Ended] = []
+class Speed(msgspec.Struct, frozen=True):
+    """Tokens a second of all together, and for each second of processor time."""
 
-    async def answer(text: Text) -> None:
-        script.add(text)
-        greedy = Sampling(temperature=0, ban_eos=True)
-        job = Generation(prompt=tuple(text[0]), sampling=greedy, max_tokens=len(text[1]))
+    tokens: float
+    by_processor: float
+
+
+async def answered(
+    container: DrivenContainer, jobs: Sequence[Generation]
+) -> tuple[Speed, Sequence[Ended]]:
+    """All of them at once, from the first token of the last to begin to the end."""
+    ends: list[Ended] = []
+    said = begun = 0
+    since: tuple[float, int] = (0.0, 0)  # when all had begun: processor time, and tokens said
+
+    async def answer(job: Generation) -> None:
+        nonlocal said, begun, since
         async with container.generate(job) as outputs:
-            ends.extend([output async for output in outputs if isinstance(output, Ended)])
+            first = True
+            async for output in outputs:
+                if isinstance(output, Ended):
+                    ends.append(output)
+                    continue
+                said += len(output.tokens) if isinstance(output, Piece) else 0
+                begun += first
+                if first and begun == len(jobs):
+                    since = time.process_time(), said
+                first = False
 
     async with anyio.create_task_group() as tasks:
-        for text in texts:
-            tasks.start_soon(answer, text)
-    return sum((end.completion_tokens - 1) / end.decode for end in ends)
+        for job in jobs:
+            tasks.start_soon(answer, job)
+    used = time.process_time() - since[0]
+    total = sum((end.completion_tokens - 1) / end.decode for end in ends)
+    return Speed(total, (said - since[1]) / used), ends
+
+
+async def speed(container: DrivenContainer, script: Script, texts: Sequence[Text]) -> Speed:
+    """Of answers that the script gives."""
+    for text in texts:
+        script.add(text)
+    greedy = Sampling(temperature=0, ban_eos=True)
+    jobs = [
+        Generation(prompt=tuple(text[0]), sampling=greedy, max_tokens=len(text[1]))
+        for text in texts
+    ]
+    found, _ = await answered(container, jobs)
+    return found
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -220,12 +263,24 @@ class Found(msgspec.Struct, frozen=True):
     engine: str
     text: str
     streams: int
-    speeds: Mapping[str, float]
+    speeds: Mapping[str, Speed]
+    weights: str = ""
     accepted: float | None = None  # of the drafted tokens, where a model drafted them
 
     @property
     def times(self) -> float:
-        return self.speeds["auto"] / self.speeds["off"]
+        return self.speeds["auto"].tokens / self.speeds["off"].tokens
+
+    @property
+    def times_by_processor(self) -> float:
+        return self.speeds["auto"].by_processor / self.speeds["off"].by_processor
+
+
+def middle(turns: Sequence[Speed]) -> Speed:
+    """Of those after the first."""
+    return Speed(
+        median(turn.tokens for turn in turns[1:]), median(turn.by_processor for turn in turns[1:])
+    )
 
 
 async def measured(engine: str, options: argparse.Namespace) -> Sequence[Found]:
@@ -235,18 +290,20 @@ async def measured(engine: str, options: argparse.Namespace) -> Sequence[Found]:
     with tempfile.TemporaryDirectory() as made:
         make = ENGINES[engine]
         containers = {
-            mode: DrivenContainer(make(Path(made), shape, mode, threads, script)) for mode in MODES
+            mode: DrivenContainer(make(Path(made), shape, options.weights, mode, threads, script))
+            for mode in MODES
         }
         for kind, write in TEXTS.items():
             for streams in options.streams:
-                speeds: dict[str, list[float]] = {mode: [] for mode in MODES}
+                speeds: dict[str, list[Speed]] = {mode: [] for mode in MODES}
                 for turn in range(options.rounds + 1):
                     dice = random.Random(turn)
                     texts = [write(dice, options.tokens) for _ in range(streams)]
                     for mode, container in containers.items():
                         speeds[mode].append(await speed(container, script, texts))
-                middle = {mode: median(each[1:]) for mode, each in speeds.items()}
-                results.append(Found(engine, kind, streams, middle))
+                both = {mode: middle(each) for mode, each in speeds.items()}
+                weights = options.weights if engine == "llamacpp" else "f32"
+                results.append(Found(engine, kind, streams, both, weights))
         for container in containers.values():
             await container.aclose()
     return results
@@ -259,10 +316,14 @@ OPTIONS: Mapping[str, type[LlamaCppOptions] | type[TransformersOptions]] = {
 }
 
 
-def drafting(engine: str, folder: Path, shape: Shape, mode: Any, threads: Any) -> Engine:
+def drafting(
+    engine: str, folder: Path, shape: Shape, weights: str, mode: Any, threads: Any
+) -> Engine:
     """Over a pair of models; `off`: the large one alone."""
-    pair = drafted.pair if engine == "llamacpp" else drafted.folders
-    large, small = pair(folder, shape)
+    if engine == "llamacpp":
+        large, small = drafted.pair(folder, shape, weights)
+    else:
+        large, small = drafted.folders(folder, shape)
     options = OPTIONS[engine](
         max_concurrent=4,
         context_length=LENGTH,
@@ -276,20 +337,10 @@ def drafting(engine: str, folder: Path, shape: Shape, mode: Any, threads: Any) -
     return TransformersEngine(transformers_loading.load(files, options, lambda _: True))
 
 
-async def own_words(container: DrivenContainer, prompts: Sequence[Sequence[int]]) -> list[Ended]:
-    """What the model says to all of them at once."""
-    ends: list[Ended] = []
-
-    async def answer(prompt: Sequence[int]) -> None:
-        greedy = Sampling(temperature=0, ban_eos=True)
-        job = Generation(prompt=tuple(prompt), sampling=greedy, max_tokens=128)
-        async with container.generate(job) as outputs:
-            ends.extend([output async for output in outputs if isinstance(output, Ended)])
-
-    async with anyio.create_task_group() as tasks:
-        for prompt in prompts:
-            tasks.start_soon(answer, prompt)
-    return ends
+def own_words(prompts: Sequence[Sequence[int]]) -> Sequence[Generation]:
+    """What the model says by itself."""
+    greedy = Sampling(temperature=0, ban_eos=True)
+    return [Generation(prompt=tuple(one), sampling=greedy, max_tokens=128) for one in prompts]
 
 
 async def by_model(engine: str, options: argparse.Namespace) -> Sequence[Found]:
@@ -297,24 +348,26 @@ async def by_model(engine: str, options: argparse.Namespace) -> Sequence[Found]:
     shape, threads, results = SIZES[options.drafted_size], options.threads or "auto", []
     with tempfile.TemporaryDirectory() as made:
         containers = {
-            mode: DrivenContainer(drafting(engine, Path(made), shape, engine_mode, threads))
-            for mode, engine_mode in (("off", "off"), ("auto", "auto"))
+            mode: DrivenContainer(
+                drafting(engine, Path(made), shape, options.drafted_weights, mode, threads)
+            )
+            for mode in MODES
         }
         for streams in options.streams:
-            speeds: dict[str, list[float]] = {mode: [] for mode in MODES}
+            speeds: dict[str, list[Speed]] = {mode: [] for mode in MODES}
             counts = [0, 0]
             for turn in range(min(options.rounds, 2) + 1):
                 dice = random.Random(turn)
                 prompts = [dice.choices(range(300, 2_000), k=64) for _ in range(streams)]
                 for mode, container in containers.items():
-                    ends = await own_words(container, prompts)
-                    rate = sum((end.completion_tokens - 1) / end.decode for end in ends)
-                    speeds[mode].append(rate)
+                    found, ends = await answered(container, own_words(prompts))
+                    speeds[mode].append(found)
                     counts[0] += sum(end.drafted_tokens for end in ends)
                     counts[1] += sum(end.accepted_tokens for end in ends)
-            middle = {mode: median(each[1:]) for mode, each in speeds.items()}
+            both = {mode: middle(each) for mode, each in speeds.items()}
+            weights = options.drafted_weights if engine == "llamacpp" else "f32"
             accepted = counts[1] / max(1, counts[0])
-            results.append(Found(engine, OWN, streams, middle, accepted))
+            results.append(Found(engine, OWN, streams, both, weights, accepted))
         for container in containers.values():
             await container.aclose()
     return results
@@ -322,13 +375,17 @@ async def by_model(engine: str, options: argparse.Namespace) -> Sequence[Found]:
 
 def table(found: Sequence[Found]) -> Iterator[str]:
     """Markdown."""
-    yield "| engine | text | streams | off | auto | times | accepted |"
-    yield "|---|---|--:|--:|--:|--:|--:|"
+    heads = ("off", "auto", "times", "accepted", "by processor, off", "auto", "times")
+    yield f"| engine | weights | text | streams | {' | '.join(heads)} |"
+    yield "|---|---|---|" + "--:|" * (1 + len(heads))
     for one in found:
-        speeds = " | ".join(f"{one.speeds[mode]:,.0f}" for mode in MODES)
+        speeds = " | ".join(f"{one.speeds[mode].tokens:,.0f}" for mode in MODES)
+        spent = " | ".join(f"{one.speeds[mode].by_processor:,.0f}" for mode in MODES)
         accepted = "" if one.accepted is None else f"{one.accepted:.2f}"
-        cells = f"{one.engine} | {one.text} | {one.streams} | {speeds} | {one.times:.2f}"
-        yield f"| {cells} | {accepted} |"
+        cells = f"{one.engine} | {one.weights} | {one.text} | {one.streams} | {speeds}"
+        yield (
+            f"| {cells} | {one.times:.2f} | {accepted} | {spent} | {one.times_by_processor:.2f} |"
+        )
 
 
 def targets(found: Sequence[Found]) -> Iterator[report.Target]:
@@ -352,10 +409,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--threads", type=int, help="fixed; else measured, as `threads: auto` does")
+    parser.add_argument("--weights", choices=drafted.WEIGHTS, default="q8_0", help="of llama.cpp")
+    parser.add_argument("--drafted-weights", choices=drafted.WEIGHTS, default="bf16")
+    parser.add_argument("--parts", nargs="+", choices=("given", "own"), default=["given", "own"])
     options = parser.parse_args(argv)
     machine, began = report.machine(), time.perf_counter()
-    found = [one for engine in options.engines for one in asyncio.run(measured(engine, options))]
-    found += [one for engine in options.engines for one in asyncio.run(by_model(engine, options))]
+    parts = [{"given": measured, "own": by_model}[part] for part in options.parts]
+    found = [
+        one
+        for part in parts
+        for engine in options.engines
+        for one in asyncio.run(part(engine, options))
+    ]
     print(
         f"{machine.processor}, {machine.cores} cores, load before {machine.load_before:.1f}, ",
         end="",

@@ -67,7 +67,8 @@ class LlamaDraftModel:
             raise GenerationFailed(f"the draft model's llama_decode failed with code {code}")
         api.llama_synchronize(self._context)
         guesses = {slot: guessed(self._row(row)) for slot, row in ends}
-        return DraftPass([guesses[piece.slot] for piece in pieces], self._threads.end())
+        self._threads.end()
+        return DraftPass([guesses[piece.slot] for piece in pieces], self._threads.needed)
 
     def _row(self, row: int) -> npt.NDArray[np.float32]:
         address = ctypes.addressof(api.llama_get_logits_ith(self._context, row).contents)

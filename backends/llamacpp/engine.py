@@ -523,7 +523,7 @@ class LlamaCppEngine:
             if fed.running.job.reports_progress:
                 self._read += fed.running.progress()
         if answering:
-            self._speculation.stepped(seconds)
+            self._speculation.stepped(self._threads.needed)
         elif self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)

@@ -481,7 +481,7 @@ def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> Step
         api.llama_set_n_threads(context, count, count)
 
     controller = ThreadController(counts(options.threads), batch_counts(options))
-    return StepThreads(controller, use, threads.IdleCores())
+    return StepThreads(controller, use, threads.IdleCores(), beside=on_device(options))
 
 
 def _open_projector(

@@ -316,9 +316,9 @@ class Batching:
         states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
         self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
-        seconds = self._threads.end()
+        self._threads.end()
         if self._speculation is not None and len(rows) == len(self._jobs):
-            self._speculation.stepped(seconds)
+            self._speculation.stepped(self._threads.needed)
         for row, kept in states.items():
             self._grid.put_back(row, kept)
         if len(rows) < len(span):
@@ -348,7 +348,8 @@ class Batching:
         tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
         self._threads.begin("decode", len(tokens) * len(tokens[0]))
         logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
-        self._speculation.stepped(self._threads.end())
+        self._threads.end()
+        self._speculation.stepped(self._threads.needed)
         for running, row in zip(self._busy, logits, strict=True):
             running.drafted = deque(drafts[running.key].tokens)
             running.logits = row

@@ -25,6 +25,9 @@ class TransformersDraftModel:
         assert loaded.pattern is not None
         self.slots, self.length, self.batch = loaded.limit.rows, loaded.limit.length, BATCH
         self.vocabulary = loaded.vocabulary.size
+        # See `StepThreads.needed`.
+        beside = loaded.model.device.type != "cpu"
+        self._clock = time.perf_counter if beside else time.thread_time
         self._grid = Grid(loaded.pattern.layers)
         self._forward = Forward(loaded.model, self._grid, loaded.pattern, loaded.traced)
 
@@ -32,13 +35,13 @@ class TransformersDraftModel:
         """See `DraftModel.feed`. Neighbouring rows go together; those between are written to, at
         cells behind their ends.
         """
-        began = time.perf_counter()
+        began = self._clock()
         with in_our_words(), torch.inference_mode():
             self._make_room(max(piece.start + len(piece.tokens) for piece in pieces))
             guesses = {piece.slot: self._guess(piece) for piece in pieces if len(pieces) == 1}
             if not guesses:
                 guesses = self._together(pieces)
-        return DraftPass([guesses[piece.slot] for piece in pieces], time.perf_counter() - began)
+        return DraftPass([guesses[piece.slot] for piece in pieces], self._clock() - began)
 
     def _guess(self, piece: Piece) -> Guess:
         logits = self._forward.run(piece.slot, [piece.tokens], [piece.start])

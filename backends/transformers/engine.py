@@ -160,7 +160,8 @@ def _batching(
     grid = Grid(loaded.pattern.layers)
     forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
     controller = ThreadController(loaded.threads, loaded.threads)
-    threads = StepThreads(controller, torch.set_num_threads, IdleCores())
+    beside = loaded.model.device.type != "cpu"
+    threads = StepThreads(controller, torch.set_num_threads, IdleCores(), beside=beside)
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
     if speculation is None and loaded.speculation.mode != "off":
         speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))
