@@ -316,7 +316,7 @@ class Batching:
         states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
         self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
-        self._threads.end()
+        self._ended()
         if self._speculation is not None and len(rows) == len(self._jobs):
             self._speculation.stepped(self._threads.needed)
         for row, kept in states.items():
@@ -348,7 +348,7 @@ class Batching:
         tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
         self._threads.begin("decode", len(tokens) * len(tokens[0]))
         logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
-        self._threads.end()
+        self._ended()
         self._speculation.stepped(self._threads.needed)
         for running, row in zip(self._busy, logits, strict=True):
             running.drafted = deque(drafts[running.key].tokens)
@@ -412,9 +412,7 @@ class Batching:
             [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
             [r.fed for r in span],
         )
-        if self._context.device.type == "cuda":
-            torch.cuda.synchronize(self._context.device)
-        self._measure(width * len(span), self._threads.end())
+        self._measure(width * len(span), self._ended())
         for running, count in zip(span, counts, strict=True):
             self._fed(running, count)
         done = [place for place, running in enumerate(span) if not running.left]
@@ -427,9 +425,7 @@ class Batching:
         first = running.fed
         self._threads.begin("prefill", count)
         logits = self._forward.score(row, chunk, first)
-        if self._context.device.type == "cuda":
-            torch.cuda.synchronize(self._context.device)
-        self._measure(count, self._threads.end())
+        self._measure(count, self._ended())
         self._fed(running, count)
         results: list[Result] = []
         if found := self._prompt_logprobs(running, logits, first):
@@ -478,6 +474,14 @@ class Batching:
     def _chunk(self) -> int:
         timely = int(self._prompt_rate * STEP_SECONDS)
         return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
+
+    def _ended(self) -> float:
+        """The pass is done; the seconds it took. A card is waited for, else it would be the time
+        that it takes to tell it what to do.
+        """
+        if self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)
+        return self._threads.end()
 
     def _measure(self, tokens: int, seconds: float) -> None:
         if tokens > SMALLEST_CHUNK:
