@@ -72,6 +72,15 @@ class DraftOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tokens: DraftedTokens = "auto"  # as above, of those it drafts
 
 
+class ExLlamaV3SpeculationOptions(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
+    """The same, of an engine that has drafts of its own; `mtp`: by the model's own heads."""
+
+    mode: Literal["auto", "ngram", "model", "mtp", "off"] = "auto"
+    tokens: DraftedTokens = "auto"
+
+
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """llama.cpp: a GGUF file in the process."""
 
@@ -136,10 +145,9 @@ class ExLlamaOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
     cache_tokens: Counted | None = None
     gpu_split: tuple[float, ...] = ()  # GB per GPU; empty: automatic
     chunk_size: Counted = 2048  # prompt tokens in one pass
-    draft_model: PathText | None = None
-    draft_tokens: Counted | None = None  # drafted at a time; None: as the draft model says, or 4
+    draft: DraftOptions = DraftOptions()
     draft_gpu_split: tuple[float, ...] = ()  # as gpu_split, of the draft model; empty: as gpu_split
-    ngram_speculation: bool = False
+    ngram_speculation: bool = False  # as `speculation.mode: ngram`
     vision: bool = True  # load the image encoder, where there is one
     adapters: dict[str, PathText] = {}
     adapter_scaling: dict[str, Scaling] = {}  # of adapters, by name; of the others: 1
@@ -148,6 +156,7 @@ class ExLlamaOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
 class ExLlamaV2Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """exllamav2: an EXL2 or safetensors folder."""
 
+    speculation: SpeculationOptions = SpeculationOptions()
     cache_type: ExLlamaV2Cache = "fp16"
     draft_cache_type: ExLlamaV2Cache | None = None  # None: as cache_type
     autosplit_reserve: tuple[float, ...] = (96.0,)  # MB kept free per GPU
@@ -158,6 +167,7 @@ class ExLlamaV2Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown
 class ExLlamaV3Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """exllamav3: an EXL3 or safetensors folder."""
 
+    speculation: ExLlamaV3SpeculationOptions = ExLlamaV3SpeculationOptions()
     cache_type: QuantizedCache = "fp16"
     draft_cache_type: QuantizedCache | None = None  # None: as cache_type
     autosplit_reserve: tuple[float, ...] = (512.0,)  # MB kept free per GPU
@@ -165,7 +175,7 @@ class ExLlamaV3Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown
     tensor_parallel_backend: Literal["native", "nccl"] = "native"
     tensor_parallel_limits: dict[Divided, Counted] = {}  # most cards for a layer of each kind
     prefill_cooldown: Annotated[int, Meta(ge=0, le=10_000)] = 4  # steps between others' chunks
-    mtp: bool = False  # draft with the model's own heads for several tokens ahead
+    mtp: bool = False  # as `speculation.mode: mtp`
     dynamic_draft_tokens: bool = False  # fewer drafted tokens where they are seldom taken
     ngram_match_min: Counted = 3  # tokens that must be repeated before n-gram speculation drafts
     cpu_cache_size: Megabytes = 0  # for evicted pages

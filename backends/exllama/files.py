@@ -26,9 +26,10 @@ from backends.catalog import (
 )
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import MemoryNeed
-from config.engines import ExLlamaOptions
+from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 
 Split = TypeVar("Split", bound=ExLlamaOptions)
+Options = TypeVar("Options", ExLlamaV2Options, ExLlamaV3Options)
 
 GIB = 1 << 30
 ADAPTER = "adapter_model.safetensors"
@@ -75,29 +76,68 @@ def pages(tokens: int) -> int:
     return -(-tokens // PAGE) * PAGE
 
 
-def drafted(options: ExLlamaOptions, default: int) -> int:
+class Drafts(msgspec.Struct, frozen=True):
+    """What drafts, by whichever of its names an option was given. `model`: a path; `repeats`: what
+    is repeated; `heads`: the model's own; `tokens`: at a time, None: as `auto`.
+    """
+
+    model: str | None = None
+    repeats: bool = False
+    heads: bool = False
+    tokens: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return bool(self.model or self.repeats or self.heads)
+
+
+def drafts(options: ExLlamaV2Options | ExLlamaV3Options) -> Drafts:
+    """`auto` takes the draft model, if there is one: n-gram speculation of the libraries isn't
+    measured, so it has to be asked for.
+    """
+    mode = options.speculation.mode
+    if mode == "off":
+        return Drafts()
+    model = options.draft.model if mode in {"auto", "model"} else None
+    heads = mode == "mtp" or (isinstance(options, ExLlamaV3Options) and options.mtp)
+    numbers = options.draft.tokens, options.speculation.tokens
+    tokens = next((number for number in numbers if isinstance(number, int)), None)
+    return Drafts(model, options.ngram_speculation or mode == "ngram", heads, tokens)
+
+
+def without_drafts(options: Options) -> Options:
+    """The same model alone."""
+    speculation = msgspec.structs.replace(options.speculation, mode="off")
+    return msgspec.structs.replace(options, speculation=speculation)
+
+
+def drafted(options: ExLlamaV2Options | ExLlamaV3Options, default: int) -> int:
     """How many tokens are drafted at a time; `default`: where the options don't say."""
-    return options.draft_tokens or default
+    return drafts(options).tokens or default
 
 
 def draft(
-    options: ExLlamaOptions, recognise: Callable[[Path], ModelFiles | None], name: str
+    options: ExLlamaV2Options | ExLlamaV3Options,
+    recognise: Callable[[Path], ModelFiles | None],
+    name: str,
 ) -> ModelFiles | None:
     """The draft model, if there is one. Raises LoadFailed."""
-    if options.draft_model is None:
+    chosen = drafts(options)
+    if chosen.model is None:
         return None
-    if options.ngram_speculation:
+    if chosen.repeats:
         raise LoadFailed("a draft model and n-gram speculation exclude each other; choose one")
-    path = Path(options.draft_model)
+    path = Path(chosen.model).expanduser()
     files = recognise(path)
     if files is None:
         raise UnsupportedModel(f"the draft model {path} is not a model that {name} can read")
     return files
 
 
-def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
+def fitted(files: ModelFiles, options: ExLlamaV2Options | ExLlamaV3Options) -> ModelFiles:
     """Neither library can use a draft model where pictures are."""
-    if options.draft_model or options.ngram_speculation or not options.vision:
+    chosen = drafts(options)
+    if chosen.model or chosen.repeats or not options.vision:
         return msgspec.structs.replace(files, modalities=("text",))
     return files
 
@@ -170,20 +210,26 @@ WAYS: Mapping[Platform, Way] = {  # an engine adds its own for CUDA
     "Windows": IN_WSL,
 }
 
-NO_DRAFTS: Mapping[str, Any] = {"draft_model": None, "ngram_speculation": False}
 
-
-def drafting(none: Mapping[str, Any], *others: str) -> Translation:
-    """TabbyAPI's `draft_mode`: "disabled", which is `none`, "ngram", or the option of that name."""
-    switches = {"ngram": "ngram_speculation", **{name: name for name in others}}
-    known = {"disabled": none, **{mode: {**none, switches[mode]: True} for mode in switches}}
+def drafting(*others: str) -> Translation:
+    """TabbyAPI's `draft_mode`: "disabled", "ngram", or a switch of that name; each is our mode."""
+    switches = dict.fromkeys(("ngram_speculation", *others), False)
+    ours = {"disabled": "off", "ngram": "ngram", **{name: name for name in others}}
 
     def translated(mode: object) -> Mapping[str, Any]:
-        if not isinstance(mode, str) or mode not in known:
-            raise ValueError(f"the modes are model, {', '.join(known)}")
-        return known[mode]
+        if not isinstance(mode, str) or mode not in ours:
+            raise ValueError(f"the modes are model, {', '.join(ours)}")
+        return {**switches, "speculation": {"mode": ours[mode]}}
 
     return translated
+
+
+def _draft_model(path: object) -> Mapping[str, Any]:
+    return {"draft": {"model": path}, "speculation": {"mode": "auto"}}
+
+
+def _drafted_tokens(count: object) -> Mapping[str, Any]:
+    return {"draft": {"tokens": count}}
 
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
@@ -191,19 +237,19 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "gpu_split": renamed("gpu_split"),
     "autosplit_reserve": renamed("autosplit_reserve"),
     "chunk_size": renamed("chunk_size"),
-    "draft_model": renamed("draft_model"),
-    "draft_num_tokens": renamed("draft_tokens"),
+    "draft_model": _draft_model,
+    "draft_num_tokens": _drafted_tokens,
     "draft_gpu_split": renamed("draft_gpu_split"),
     "vision": renamed("vision"),
 }
 
 
-def facts(options: ExLlamaOptions, cache_type: str) -> LoadFacts:
+def facts(options: ExLlamaV2Options | ExLlamaV3Options, cache_type: str) -> LoadFacts:
     """See `FilesModule.facts`."""
     return LoadFacts(
         cache_tokens=options.cache_tokens,
         cache_mode=cache_type.upper(),
         chunk_size=options.chunk_size,
-        draft_model=options.draft_model,
+        draft_model=drafts(options).model,
         adapters=adapters(options.adapters, options.adapter_scaling),
     )

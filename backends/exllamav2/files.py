@@ -75,8 +75,7 @@ def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
             f"context_length can be {window} at most for {files.path.name}: its attention reaches "
             "no farther back, which exllamav2 doesn't support"
         )
-    speculates = options.draft_model or options.ngram_speculation
-    drafted = shared.drafted(options, DRAFTED) if speculates else 0
+    drafted = shared.drafted(options, DRAFTED) if shared.drafts(options).any else 0
     return shared.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
 
 
@@ -103,9 +102,9 @@ def placements(
 
 def _drafting(files: ModelFiles | None, options: ExLlamaV2Options) -> float:
     """The draft model's part of all memory."""
-    if files is None or options.draft_model is None:
+    if files is None or shared.drafts(options).model is None:
         return 0.0
-    alone = msgspec.structs.replace(options, draft_model=None)
+    alone = shared.without_drafts(options)
     return 1 - estimate(files, alone).total / estimate(files, options).total
 
 
@@ -155,7 +154,7 @@ INSTALLATION = Installation(
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,
     "cache_mode": _cache("cache_type"),
-    "draft_mode": shared.drafting(shared.NO_DRAFTS),
+    "draft_mode": shared.drafting(),
     "draft_cache_mode": _cache("draft_cache_type"),
     "rope_scale": renamed("rope_scale"),
     "rope_alpha": renamed("rope_alpha"),

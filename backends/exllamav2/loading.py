@@ -18,7 +18,7 @@ from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
 from backends.exllama import loading
 from backends.exllama.adapters import LoadedAdapter
-from backends.exllama.files import PagedCacheSize, pages
+from backends.exllama.files import PagedCacheSize, drafts, pages
 from backends.exllama.jobs import Drawing, ExLlamaJob
 from backends.exllama.loading import (
     LoadStep,
@@ -156,7 +156,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             draft_model=self.draft.model if self.draft else None,
             draft_cache=self.draft.cache if self.draft else None,
             num_draft_tokens=drafted,
-            use_ngram_draft=self.options.ngram_speculation,
+            use_ngram_draft=drafts(self.options).repeats,
             paged=self.paged,
             filter_background_eval=False,  # masks are computed on threads of our own
         )

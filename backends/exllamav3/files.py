@@ -113,9 +113,10 @@ def draft(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles | None:
 
     Raises LoadFailed.
     """
-    if not options.mtp:
+    chosen = shared.drafts(options)
+    if not chosen.heads:
         return shared.draft(options, _recognise_draft, "exllamav3")
-    if options.draft_model or options.ngram_speculation:
+    if chosen.model or chosen.repeats:
         raise LoadFailed("mtp, a draft model and n-gram speculation exclude each other; choose one")
     config = _config(files.path)
     if not heads_of(config):
@@ -145,13 +146,14 @@ def _recognise_draft(path: Path) -> ModelFiles | None:
 
 def _drafted(files: ModelFiles, options: ExLlamaV3Options) -> int:
     """How many tokens are drafted at a time."""
-    if options.mtp:
+    chosen = shared.drafts(options)
+    if chosen.heads:
         return shared.drafted(options, drafted_with_heads(_config(files.path)))
-    if options.draft_model:
+    if chosen.model:
         guess = draft(files, options)
         assert guess is not None
         return shared.drafted(options, drafted_by(_config(guess.path)))
-    return shared.drafted(options, DRAFTED) if options.ngram_speculation else 0
+    return shared.drafted(options, DRAFTED) if chosen.repeats else 0
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
@@ -159,7 +161,7 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     assert isinstance(options, ExLlamaV3Options)
     if options.disk_cache_dir and not options.cpu_cache_size:
         raise LoadFailed("disk_cache_dir requires cpu_cache_size: pages reach the disk through it")
-    if options.mtp:
+    if shared.drafts(options).heads:
         return msgspec.structs.replace(files, modalities=("text",))
     return shared.fitted(files, options)
 
@@ -231,7 +233,7 @@ def placements(
         total, guess = estimate(files, options).total, draft(files, options)
         kept = (_kept(files, guess, options) + experts_apart(files, options)) / total
         if guess is not None:
-            alone = msgspec.structs.replace(options, draft_model=None, mtp=False)
+            alone = shared.without_drafts(options)
             drafting = 1 - estimate(files, alone).total / total
     found = shared.placements(options, cards, drafting)
     if options.tensor_parallel and not any(options.gpu_split):
@@ -280,7 +282,7 @@ INSTALLATION = Installation(
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,
     "cache_mode": _cache("cache_type"),
-    "draft_mode": shared.drafting({**shared.NO_DRAFTS, "mtp": False}, "mtp"),
+    "draft_mode": shared.drafting("mtp"),
     "draft_cache_mode": _cache("draft_cache_type"),
     "dynamic_draft": renamed("dynamic_draft_tokens"),
     "ngram_match_min": renamed("ngram_match_min"),

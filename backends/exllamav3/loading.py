@@ -15,7 +15,7 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama import loading
 from backends.exllama.adapters import LoadedAdapter
-from backends.exllama.files import PAGE, PagedCacheSize, pages
+from backends.exllama.files import PAGE, PagedCacheSize, drafts, pages
 from backends.exllama.jobs import Drawing, ExLlamaJob
 from backends.exllama.loading import (
     LoadStep,
@@ -145,7 +145,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             draft_model=self.draft.model if self.draft else None,
             draft_cache=self.draft.cache if self.draft else None,
             num_draft_tokens=self.plan.drafted,
-            ngram_match_min=options.ngram_match_min if options.ngram_speculation else 0,
+            ngram_match_min=options.ngram_match_min if drafts(options).repeats else 0,
             prefill_cooldown=options.prefill_cooldown,
             dynamic_draft_tokens=options.dynamic_draft_tokens,
             cpu_cache_size=options.cpu_cache_size * MEGABYTE,
@@ -194,7 +194,7 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
     if "image" in files.modalities:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, config, report))
     if guess is not None:
-        drafting = config if options.mtp else _config(loaded, guess.path)
+        drafting = config if drafts(options).heads else _config(loaded, guess.path)
         loaded.draft = _place(loaded, drafting, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
     loaded.adapters = [_adapter(loaded, folder) for folder in options.adapters.values()]
@@ -229,9 +229,9 @@ def _leave_experts(config: Any, files: ModelFiles, options: ExLlamaV3Options) ->
 
 def _place(loaded: ExLlamaV3Model, config: Any, stage: str, report: LoadStep) -> PlacedModel:
     """A model with its cache, which must be there before the weights are."""
-    drafts, options = stage == "draft", loaded.options
-    model = _model(loaded, config, "mtp" if drafts and options.mtp else "text")
-    bits = cache_bits(draft_cache_type(options) if drafts else options.cache_type)
+    drafting, options = stage == "draft", loaded.options
+    model = _model(loaded, config, "mtp" if drafting and drafts(options).heads else "text")
+    bits = cache_bits(draft_cache_type(options) if drafting else options.cache_type)
     layers: dict[str, Any] = {}
     if bits is not None:
         layers = {"layer_type": loaded.library.quantized, "k_bits": bits[0], "v_bits": bits[1]}

@@ -469,7 +469,7 @@ class LoadPlanner:
         return (*own, *ways)
 
 
-PATHS = ("adapters", "draft_model", "mmproj")  # options that name files of this machine
+PATHS = ("adapters", "mmproj")  # options that name files of this machine; and a draft model
 
 
 def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
@@ -483,6 +483,7 @@ def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
         and files.node is None
         and options.host in (None, "auto", "worker")
         and not any(getattr(options, name, None) for name in PATHS)
+        and getattr(getattr(options, "draft", None), "model", None) is None
     )
 
 

@@ -20,6 +20,7 @@ from backends.catalog import (
 from backends.errors import LoadFailed
 from backends.protocol import Adapter
 from config.engines import (
+    DraftOptions,
     EngineOptions,
     ExLlamaV2Options,
     ExLlamaV3Options,
@@ -79,7 +80,7 @@ def test_what_is_asked_of_every_file_imports_no_engine() -> None:
         (
             ExLlamaV3Options(
                 cache_type="8,4",
-                draft_model="/small",
+                draft=DraftOptions(model="/small"),
                 adapters={"a": "/lora/a", "b": "/b"},
                 adapter_scaling={"b": 0.5},
             ),

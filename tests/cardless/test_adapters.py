@@ -9,7 +9,7 @@ import pytest
 import bundled
 from backends import catalog
 from backends.protocol import ModelContainer
-from config.engines import ExLlamaOptions, LlamaCppOptions
+from config.engines import DraftOptions, ExLlamaOptions, LlamaCppOptions
 from tests.backends.adapters import NAMES, PROMISES, SETS, answered, write_folder, write_gguf
 from tests.backends.batching import STORY
 from tests.backends.parity import load
@@ -34,7 +34,7 @@ def adapted(backend: str, folder: Path, **changes: object) -> ExLlamaOptions:
 WAYS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "exllamav2": ("exllamav2", {}),
     "exllamav2, n-grams": ("exllamav2", {"ngram_speculation": True}),
-    "exllamav2, draft": ("exllamav2", {"draft_model": str(bundled.SAFETENSORS)}),
+    "exllamav2, draft": ("exllamav2", {"draft": DraftOptions(model=str(bundled.SAFETENSORS))}),
     "exllamav3": ("exllamav3", {}),
     "exllamav3, main memory": ("exllamav3", {"cpu_cache_size": 64, "cache_tokens": 768}),
 }

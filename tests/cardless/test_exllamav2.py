@@ -14,7 +14,7 @@ from backends.exllama.jobs import STRETCH
 from backends.exllamav2.container import ExLlamaV2Library, installed, load_with
 from backends.protocol import Generation, ModelContainer
 from backends.samplers import Sampling
-from config.engines import ExLlamaV2Options
+from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.batching import (
     BATCHING,
     GREETING,
@@ -37,8 +37,10 @@ from tests.backends.parity import load
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPTIONS = ExLlamaV2Options(max_concurrent=4, context_length=512)
-GUESSING = msgspec.structs.replace(OPTIONS, ngram_speculation=True, draft_tokens=3)
-DRAFTING = msgspec.structs.replace(OPTIONS, draft_model=str(bundled.SAFETENSORS), draft_tokens=3)
+GUESSING = msgspec.structs.replace(OPTIONS, ngram_speculation=True, draft=DraftOptions(tokens=3))
+DRAFTING = msgspec.structs.replace(
+    OPTIONS, draft=DraftOptions(model=str(bundled.SAFETENSORS), tokens=3)
+)
 WAYS = {"plain": OPTIONS, "n-grams": GUESSING, "draft": DRAFTING}
 
 

@@ -18,7 +18,7 @@ from backends.exllamav2 import loading
 from backends.exllamav2.container import installed
 from backends.exllamav2.loading import ExLlamaV2Model
 from backends.protocol import Generation, ModelContainer, Progress
-from config.engines import ExLlamaV2Options
+from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.batching import GREETING
 from tests.backends.contract import GREEDY, run, text_of
 from tests.backends.parity import load
@@ -80,7 +80,7 @@ async def test_a_quantized_cache_says_the_same_of_a_sure_model(kind: str) -> Non
 
 
 async def test_a_draft_model_changes_no_text() -> None:
-    drafting = options(draft_model=str(bundled.SAFETENSORS), draft_tokens=3)
+    drafting = options(draft=DraftOptions(model=str(bundled.SAFETENSORS), tokens=3))
     container = await load("exllamav2", drafting)
     assert container.info.modalities == ("text",)
     assert await greeting(container) == await greeting(await load("exllamav2", OPTIONS))
@@ -96,7 +96,7 @@ async def test_positions_are_scaled_as_told() -> None:
 
 async def test_models_of_one_process_capture_no_graphs() -> None:
     """They share one stream per card, so one would capture the other's kernels."""
-    loaded = made(options(draft_model=str(bundled.SAFETENSORS)))
+    loaded = made(options(draft=DraftOptions(model=str(bundled.SAFETENSORS))))
     assert loaded.draft is not None
     assert loaded.main.model.config.no_graphs
     assert loaded.draft.model.config.no_graphs
@@ -141,7 +141,7 @@ async def test_a_load_that_nobody_wants_stops_at_its_next_module() -> None:
 async def test_progress_is_reported_module_by_module() -> None:
     steps: list[Progress] = []
     files = catalog.recognise(bundled.SAFETENSORS, "exllamav2")
-    guessing = options(draft_model=str(bundled.SAFETENSORS))
+    guessing = options(draft=DraftOptions(model=str(bundled.SAFETENSORS)))
     container = await catalog.BACKENDS["exllamav2"].container.load(files, guessing, steps.append)
     await container.aclose()
     assert steps == [

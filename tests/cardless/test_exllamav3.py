@@ -11,7 +11,7 @@ from backends import catalog
 from backends.exllamav3 import loading
 from backends.exllamav3.container import installed
 from backends.protocol import ModelContainer
-from config.engines import ExLlamaV3Options, TransformersOptions
+from config.engines import DraftOptions, ExLlamaV3Options, TransformersOptions
 from tests.backends.batching import (
     BATCHING,
     GREETING,
@@ -31,8 +31,12 @@ OPTIONS = ExLlamaV3Options(max_concurrent=4, context_length=512, warmup=False)
 PRECISE = TransformersOptions(device="cpu", dtype="float32", context_length=1024)
 WAYS = {
     "plain": OPTIONS,
-    "n-grams": msgspec.structs.replace(OPTIONS, ngram_speculation=True, draft_tokens=3),
-    "draft": msgspec.structs.replace(OPTIONS, draft_model=str(bundled.SAFETENSORS), draft_tokens=3),
+    "n-grams": msgspec.structs.replace(
+        OPTIONS, ngram_speculation=True, draft=DraftOptions(tokens=3)
+    ),
+    "draft": msgspec.structs.replace(
+        OPTIONS, draft=DraftOptions(model=str(bundled.SAFETENSORS), tokens=3)
+    ),
     "quantized": msgspec.structs.replace(OPTIONS, cache_type="8,6"),
 }
 

@@ -21,7 +21,7 @@ from backends.exllamav3.container import installed
 from backends.exllamav3.files import DRAFTERS, HEADS, RINGS, SEES, STATES
 from backends.exllamav3.loading import ExLlamaV3Model
 from backends.protocol import Ended, Generation
-from config.engines import ExLlamaV3Options
+from config.engines import DraftOptions, ExLlamaV3Options
 from tests.backends.batching import STORY
 from tests.backends.contract import GREEDY, run, text_of
 from tests.backends.parity import load
@@ -66,14 +66,16 @@ def recurrent(tmp_path: Path) -> Path:
 
 async def test_a_dflash_model_drafts_its_block_and_changes_no_text(tmp_path: Path) -> None:
     folder = write_dflash(tmp_path / "draft", bundled.SAFETENSORS, block=4)
-    drafting = options(draft_model=str(folder))
+    drafting = options(draft=DraftOptions(model=str(folder)))
     loaded = made(drafting)
     assert loaded.generator.dflash_draft
     assert loaded.generator.num_draft_tokens == 3
     loaded.free()
     plain, _ = await said(OPTIONS)
     assert (await said(drafting))[0] == plain
-    assert (await said(options(draft_model=str(folder), draft_cache_type="q8")))[0] == plain
+    assert (await said(options(draft=DraftOptions(model=str(folder)), draft_cache_type="q8")))[
+        0
+    ] == plain
 
 
 async def test_a_model_s_own_heads_draft_and_change_no_text(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ async def test_a_model_s_own_heads_draft_and_change_no_text(tmp_path: Path) -> N
     loaded.free()
     plain, _ = await said(options(vision=False), folder)
     assert (await said(options(mtp=True), folder))[0] == plain
-    assert (await said(options(mtp=True, draft_tokens=2), folder))[0] == plain
+    assert (await said(options(mtp=True, draft=DraftOptions(tokens=2)), folder))[0] == plain
 
 
 async def test_a_model_without_such_heads_is_refused() -> None:
@@ -95,7 +97,7 @@ async def test_a_model_without_such_heads_is_refused() -> None:
 
 async def test_the_draft_s_cache_is_of_its_own_type() -> None:
     drafting = options(
-        draft_model=str(bundled.SAFETENSORS), cache_type="q8", draft_cache_type="fp16"
+        draft=DraftOptions(model=str(bundled.SAFETENSORS)), cache_type="q8", draft_cache_type="fp16"
     )
     loaded = made(drafting)
     assert loaded.draft is not None

@@ -233,7 +233,7 @@ def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
         tmp_path,
         """
         model_dirs: [models, /srv/models]
-        engines: {exllamav2: {draft_model: small, adapters: {poet: lora/poet}}}
+        engines: {exllamav2: {adapters: {poet: lora/poet}}}
         models:
           - name: one
             path: one.gguf
@@ -245,7 +245,6 @@ def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
     )
     one, far, hub = config.models
     assert config.model_dirs == (str(tmp_path / "models"), "/srv/models")
-    assert config.engines.exllamav2.draft_model == str(tmp_path / "small")
     assert config.engines.exllamav2.adapters == {"poet": str(tmp_path / "lora/poet")}
     assert (one.path, one.template) == (str(tmp_path / "one.gguf"), str(tmp_path / "one.jinja"))
     assert one.options == {"mmproj": str(tmp_path / "one.mmproj.gguf"), "gpu_layers": 0}

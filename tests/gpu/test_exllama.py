@@ -13,6 +13,7 @@ import bundled
 from backends.protocol import Generation, ModelContainer
 from backends.samplers import NEUTRAL, Sampling
 from config.engines import (
+    DraftOptions,
     ExLlamaOptions,
     ExLlamaV2Options,
     ExLlamaV3Options,
@@ -116,7 +117,10 @@ async def test_loading_ten_times_gives_the_memory_back(backend: str, library: An
 
 
 async def test_other_caches_and_guesses_give_an_answer(backend: str, library: Any) -> None:
-    for changes in ({"cache_type": "q6"}, {"ngram_speculation": True, "draft_tokens": 3}):
+    for changes in (
+        {"cache_type": "q6"},
+        {"ngram_speculation": True, "draft": DraftOptions(tokens=3)},
+    ):
         container = await load_ours(backend, **changes)
         prompt = container.tokenize(prompts()[0], special=True)
         generation = Generation(prompt=prompt, sampling=GREEDY, max_tokens=20, logprobs=2)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from backends.protocol import ModelContainer
+from config.engines import DraftOptions
 from tests.backends.exllama.machine import Machine, answers
 from tests.backends.exllamav3 import conftest as third
 from tests.backends.exllamav3 import standin as third_standin
@@ -24,7 +25,9 @@ class Kind(msgspec.Struct, frozen=True):
     options: Any  # config.engines.ExLlamaOptions
 
     def guessing(self) -> Any:
-        return msgspec.structs.replace(self.options, ngram_speculation=True, draft_tokens=3)
+        return msgspec.structs.replace(
+            self.options, ngram_speculation=True, draft=DraftOptions(tokens=3)
+        )
 
     def with_options(self, **changes: Any) -> Any:
         return msgspec.structs.replace(self.options, **changes)

@@ -16,6 +16,7 @@ import bundled
 from backends import catalog
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.protocol import Progress
+from config.engines import DraftOptions
 from tests.backends.exllama.conftest import Kind
 from tests.backends.exllama.folders import folder
 from tests.backends.exllama.machine import Machine
@@ -36,7 +37,7 @@ async def test_what_is_loaded_is_described(kind: Kind, machine: Machine) -> None
 
 async def test_progress_is_reported_module_by_module(kind: Kind, machine: Machine) -> None:
     steps: list[Progress] = []
-    guessing = kind.with_options(draft_model=str(bundled.SAFETENSORS))
+    guessing = kind.with_options(draft=DraftOptions(model=str(bundled.SAFETENSORS)))
     container = await kind.load(machine, guessing, report=steps.append)
     assert steps[:5] == [Progress("draft", done, 4) for done in range(5)]
     assert steps[5:10] == [Progress("model", done, 4) for done in range(5)]

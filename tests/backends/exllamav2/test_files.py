@@ -10,7 +10,7 @@ from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama.files import PAGE
 from backends.exllamav2.files import cache_size, estimate, recognise
-from config.engines import ExLlamaV2Options
+from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.exllama.folders import folder, quantized
 
 
@@ -79,14 +79,16 @@ def test_a_quantized_cache_takes_less_and_a_draft_model_more() -> None:
     assert full.cache == 4 * PAGE * files().cache_bytes_per_token
     quarter = estimate(files(), msgspec.structs.replace(plain, cache_type="q4"))
     assert 0.25 < quarter.cache / full.cache < 0.3
-    both = msgspec.structs.replace(plain, draft_model=str(bundled.SAFETENSORS))
+    both = msgspec.structs.replace(plain, draft=DraftOptions(model=str(bundled.SAFETENSORS)))
     assert estimate(files(), both).weights == 2 * full.weights
     assert estimate(files(), both).cache == 2 * full.cache
 
 
 def test_two_ways_of_guessing_exclude_each_other() -> None:
-    both = ExLlamaV2Options(draft_model=str(bundled.SAFETENSORS), ngram_speculation=True)
+    both = ExLlamaV2Options(
+        draft=DraftOptions(model=str(bundled.SAFETENSORS)), ngram_speculation=True
+    )
     with pytest.raises(LoadFailed, match="exclude each other"):
         estimate(files(), both)
     with pytest.raises(UnsupportedModel, match="draft model"):
-        estimate(files(), ExLlamaV2Options(draft_model=str(bundled.GGUF)))
+        estimate(files(), ExLlamaV2Options(draft=DraftOptions(model=str(bundled.GGUF))))

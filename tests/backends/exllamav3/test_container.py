@@ -9,6 +9,7 @@ pytest.importorskip("tokenizers")
 from backends.errors import GenerationFailed
 from backends.exllama.jobs import STRETCH
 from backends.protocol import Generation, ModelContainer
+from config.engines import DraftOptions
 from tests.backends.contract import GREEDY, Subject, job, run, text_of
 from tests.backends.exllama.machine import GREETING, STORY, answers
 from tests.backends.exllamav3.conftest import OPTIONS, load
@@ -48,7 +49,9 @@ async def test_a_request_can_fill_the_context_to_its_end(machine: Machine) -> No
 
 
 async def test_bans_hold_also_where_it_guesses(machine: Machine) -> None:
-    guessing = msgspec.structs.replace(OPTIONS, ngram_speculation=True, draft_tokens=3)
+    guessing = msgspec.structs.replace(
+        OPTIONS, ngram_speculation=True, draft=DraftOptions(tokens=3)
+    )
     container = await load(machine, guessing)
     banned = msgspec.structs.replace(GREEDY, banned_strings=("help",))
     pieces, _ = await run(container, asked(container, GREETING, sampling=banned, logprobs=1))

@@ -9,7 +9,7 @@ import pytest
 import bundled
 from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.exllama.files import PAGE
+from backends.exllama.files import PAGE, Drafts, drafts
 from backends.exllamav3.files import (
     cache_bits,
     cache_share,
@@ -21,7 +21,7 @@ from backends.exllamav3.files import (
     recognise,
     together,
 )
-from config.engines import ExLlamaV3Options
+from config.engines import DraftOptions, ExLlamaV3Options
 from tests.backends.exllama.folders import folder, quantized, with_experts
 
 
@@ -105,17 +105,19 @@ def test_a_quantized_cache_takes_less_and_a_draft_model_more() -> None:
     assert full.cache == 4 * PAGE * files().cache_bytes_per_token
     half = estimate(files(), msgspec.structs.replace(plain, cache_type="8,6"))
     assert half.cache == full.cache * 7.5 / 16
-    both = msgspec.structs.replace(plain, draft_model=str(bundled.SAFETENSORS))
+    both = msgspec.structs.replace(plain, draft=DraftOptions(model=str(bundled.SAFETENSORS)))
     assert estimate(files(), both).total > full.total
     assert estimate(files(), both).cache == 2 * full.cache
 
 
 def test_two_ways_of_guessing_exclude_each_other() -> None:
-    both = ExLlamaV3Options(draft_model=str(bundled.SAFETENSORS), ngram_speculation=True)
+    both = ExLlamaV3Options(
+        draft=DraftOptions(model=str(bundled.SAFETENSORS)), ngram_speculation=True
+    )
     with pytest.raises(LoadFailed, match="exclude each other"):
         estimate(files(), both)
     with pytest.raises(UnsupportedModel, match=r"draft model.*exllamav3"):
-        estimate(files(), ExLlamaV3Options(draft_model=str(bundled.GGUF)))
+        estimate(files(), ExLlamaV3Options(draft=DraftOptions(model=str(bundled.GGUF))))
 
 
 def test_pages_kept_in_main_memory_are_counted_there() -> None:
@@ -228,12 +230,14 @@ def dflash(tmp_path: Path) -> Path:
 
 
 def test_what_can_only_draft_is_no_model_but_a_draft(tmp_path: Path) -> None:
-    drafts = dflash(tmp_path)
-    assert recognise(drafts) is None
-    options = ExLlamaV3Options(draft_model=str(drafts), context_length=512, max_concurrent=1)
+    drafting = dflash(tmp_path)
+    assert recognise(drafting) is None
+    options = ExLlamaV3Options(
+        draft=DraftOptions(model=str(drafting)), context_length=512, max_concurrent=1
+    )
     assert cache_size(files(), options).drafted == 15
     assert estimate(files(), options).weights == 2 * files().size_bytes
-    fewer = msgspec.structs.replace(options, draft_tokens=7)
+    fewer = msgspec.structs.replace(options, draft=DraftOptions(model=str(drafting), tokens=7))
     assert cache_size(files(), fewer).drafted == 7
 
 
@@ -245,7 +249,10 @@ def test_heads_of_its_own_take_their_cache(tmp_path: Path) -> None:
     assert cache_size(headed, drafting).drafted == 2
     more = estimate(headed, drafting).total - estimate(headed, plain).total
     assert more == 4 * PAGE * headed.cache_bytes_per_token / 4  # of its four layers, one more
-    for other in ({"draft_model": str(bundled.SAFETENSORS)}, {"ngram_speculation": True}):
+    for other in (
+        {"draft": DraftOptions(model=str(bundled.SAFETENSORS))},
+        {"ngram_speculation": True},
+    ):
         with pytest.raises(LoadFailed, match="exclude each other"):
             estimate(headed, msgspec.structs.replace(drafting, **other))
     with pytest.raises(UnsupportedModel, match="no MTP heads"):
@@ -255,7 +262,10 @@ def test_heads_of_its_own_take_their_cache(tmp_path: Path) -> None:
 def test_a_draft_s_cache_and_cards_are_its_own() -> None:
     plain = ExLlamaV3Options(cache_tokens=4 * PAGE, context_length=PAGE, gpu_split=(1.0, 0.0))
     drafting = msgspec.structs.replace(
-        plain, draft_model=str(bundled.SAFETENSORS), draft_cache_type="q4", draft_gpu_split=(0, 1)
+        plain,
+        draft=DraftOptions(model=str(bundled.SAFETENSORS)),
+        draft_cache_type="q4",
+        draft_gpu_split=(0, 1),
     )
     full = estimate(files(), plain).cache
     assert estimate(files(), drafting).cache == full * (1 + 4.5 / 16)
@@ -271,3 +281,24 @@ def test_an_image_encoder_that_is_not_wanted_is_not_loaded(tmp_path: Path) -> No
     files = catalog.recognise(made, "exllamav3")
     assert "image" in fitted(files, ExLlamaV3Options()).modalities
     assert fitted(files, ExLlamaV3Options(vision=False)).modalities == ("text",)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ({}, Drafts()),
+        ({"speculation": {"mode": "ngram"}}, Drafts(repeats=True)),
+        ({"ngram_speculation": True, "draft": {"tokens": 3}}, Drafts(repeats=True, tokens=3)),
+        ({"speculation": {"mode": "ngram", "tokens": 7}}, Drafts(repeats=True, tokens=7)),
+        ({"speculation": {"mode": "mtp"}}, Drafts(heads=True)),
+        ({"mtp": True}, Drafts(heads=True)),
+        ({"draft": {"model": "small", "tokens": 3}}, Drafts("small", tokens=3)),
+        ({"speculation": {"mode": "model"}, "draft": {"model": "small"}}, Drafts("small")),
+        ({"speculation": {"mode": "ngram"}, "draft": {"model": "small"}}, Drafts(repeats=True)),
+        ({"speculation": {"mode": "off"}, "draft": {"model": "small"}, "mtp": True}, Drafts()),
+    ],
+)
+def test_drafts_have_the_names_that_other_engines_have(
+    chosen: dict[str, Any], found: Drafts
+) -> None:
+    assert drafts(msgspec.convert(chosen, ExLlamaV3Options)) == found

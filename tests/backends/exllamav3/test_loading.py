@@ -15,7 +15,7 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, OutOfMemory, UnsupportedModel
 from backends.protocol import Progress
 from backends.sampling.truncation import SUPPORTED
-from config.engines import ExLlamaV3Options
+from config.engines import DraftOptions, ExLlamaV3Options, ExLlamaV3SpeculationOptions
 from tests.backends.exllama.folders import folder, with_experts
 from tests.backends.exllamav3.conftest import OPTIONS, files, load
 from tests.backends.exllamav3.standin import Machine
@@ -79,7 +79,9 @@ async def test_prompts_are_read_in_whole_pages(machine: Machine) -> None:
 
 
 async def test_a_draft_model_gets_a_cache_alike(machine: Machine) -> None:
-    guessing = options(draft_model=str(bundled.SAFETENSORS), draft_tokens=3, cache_type="q4")
+    guessing = options(
+        draft=DraftOptions(model=str(bundled.SAFETENSORS), tokens=3), cache_type="q4"
+    )
     container = await load(machine, guessing)
     assert len(machine.loaded) == 2
     made = machine.generators[-1]
@@ -91,7 +93,7 @@ async def test_a_draft_model_gets_a_cache_alike(machine: Machine) -> None:
 
 
 async def test_a_draft_model_lies_on_its_own_cards_if_told(machine: Machine) -> None:
-    split = options(draft_model=str(bundled.SAFETENSORS), gpu_split=(10.0, 0.0))
+    split = options(draft=DraftOptions(model=str(bundled.SAFETENSORS)), gpu_split=(10.0, 0.0))
     made = await generator_of(machine, split)
     assert made.draft_model.said["use_per_device"] == [10.0, 0.0]
     apart = msgspec.structs.replace(split, draft_gpu_split=(0.0, 1.0))
@@ -123,6 +125,9 @@ async def test_repeated_text_is_guessed_from_as_told(machine: Machine) -> None:
     made = await generator_of(machine, options(ngram_speculation=True, ngram_match_min=2))
     assert made.ngram_match_min == 2
     assert made.guesses == 4
+    same = ExLlamaV3SpeculationOptions(mode="ngram", tokens=6)
+    made = await generator_of(machine, options(speculation=same, ngram_match_min=2))
+    assert (made.ngram_match_min, made.guesses) == (2, 6)
 
 
 async def test_adapters_are_loaded_and_must_fit(machine: Machine) -> None:

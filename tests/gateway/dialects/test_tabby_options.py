@@ -86,24 +86,24 @@ def test_a_form_left_alone_wishes_for_nothing(backend: str) -> None:
         (
             "exllamav3",
             {"draft_mode": "mtp"},
-            {"mtp": True, "draft_model": None, "ngram_speculation": False},
+            {"mtp": False, "ngram_speculation": False, "speculation": {"mode": "mtp"}},
         ),
         (
             "exllamav3",
             {"draft_mode": "disabled"},
-            {"mtp": False, "draft_model": None, "ngram_speculation": False},
+            {"mtp": False, "ngram_speculation": False, "speculation": {"mode": "off"}},
         ),
         (
             "exllamav2",
             {"draft_mode": "ngram"},
-            {"draft_model": None, "ngram_speculation": True},
+            {"ngram_speculation": False, "speculation": {"mode": "ngram"}},
         ),
         (
             "exllamav2",
             {"draft_mode": "disabled"},
-            {"draft_model": None, "ngram_speculation": False},
+            {"ngram_speculation": False, "speculation": {"mode": "off"}},
         ),
-        ("exllamav2", {"draft_num_tokens": 3}, {"draft_tokens": 3}),
+        ("exllamav2", {"draft_num_tokens": 3}, {"draft": {"tokens": 3}}),
         ("exllamav2", {"draft_gpu_split": [0, 9]}, {"draft_gpu_split": [0, 9]}),
         ("exllamav2", {"draft_cache_mode": "Q4"}, {"draft_cache_type": "q4"}),
         ("transformers", {"cache_size": 4096}, {"cache_tokens": 4096}),
@@ -149,9 +149,7 @@ def test_what_an_engine_lacks_is_named(backend: str, asked: dict[str, Any]) -> N
 
 
 def test_what_runs_code_or_names_files_is_marked() -> None:
-    assert {"trust_remote_code", "attn_implementation", "mmproj", "draft_model", "adapters"} <= (
-        CONFIGURED_ONLY
-    )
+    assert {"trust_remote_code", "attn_implementation", "mmproj", "adapters"} <= (CONFIGURED_ONLY)
 
 
 @pytest.mark.parametrize("backend", ENGINES)
