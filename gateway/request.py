@@ -177,7 +177,7 @@ class Approval(msgspec.Struct, frozen=True):
 class ServedTools(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of an MCP server that a client asks for: by the server's name in the configuration,
     or by its URL. `label`: what the client calls it; `headers`: of requests to a URL that the
-    configuration leaves to clients; `field`: where the client wrote it.
+    configuration leaves to clients; `field`: where the client wrote it, `named_at`: and its name.
     """
 
     label: str
@@ -188,6 +188,7 @@ class ServedTools(msgspec.Struct, frozen=True, kw_only=True):
     only_reading: bool = False  # of them those that change nothing, by their server's word
     approval: Approval = Approval()
     field: str = "tools"
+    named_at: str = "tools"
 
 
 class ServedChoice(msgspec.Struct, frozen=True):

@@ -66,6 +66,7 @@ def read_served(fields: Fields, path: str, wire: McpToolWire, *, asks: bool) -> 
         only_reading=only_reading,
         approval=_approval(wire.require_approval, asks=asks),
         field=path,
+        named_at=f"{path}.server_url" if wire.server_url else f"{path}.server_label",
     )
 
 

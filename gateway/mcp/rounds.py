@@ -39,7 +39,7 @@ from gateway.events import (
 )
 from gateway.mcp.servers import McpServers, Runnable, Toolset
 from gateway.registry import Registry
-from gateway.request import ChatRequest, Message, NamedTool, TextPart, ToolCall
+from gateway.request import ChatRequest, Message, NamedTool, ServedTools, TextPart, ToolCall
 from gateway.tasks import companions
 
 # What a client sees of the tools that run here: their calls as they are written and what they
@@ -76,8 +76,7 @@ class ToolRounds:
         anything is generated if the request is at fault.
         """
         request, access = call.request, call.access
-        model = self._registry.resolve(self._registry.named(request.model, access), access).name
-        always = self._servers.of_model(model, access)
+        always = () if self._servers.is_empty else self._always(call)
         if not (request.served or request.approved or always):
             async with self._chat(call) as answer:
                 yield answer
@@ -98,6 +97,12 @@ class ToolRounds:
                 run = _Running(tools, tasks)
                 limit = self._servers.most_rounds
                 yield await _begun(model_round, run, _with_tools(request, tools), shown, limit)
+
+    def _always(self, call: Call[ChatRequest]) -> tuple[ServedTools, ...]:
+        """The servers whose tools the model always has."""
+        name = self._registry.named(call.request.model, call.access)
+        model = self._registry.resolve(name, call.access).name
+        return self._servers.of_model(model, call.access)
 
 
 def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the library is imported when a server is first asked for
 MOST_SERVERS = 16  # of one request
 LONGEST_NAME = 64  # of a function, as clients and models know them
 NO_LIBRARY = 'MCP servers need the library: pip install "roundhouse[mcp]"'
+OWN_HEADERS = "the configuration says what this server is sent"
 CANT_ASK = "its calls wait for their user's approval, which this API can't ask for"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -98,6 +99,11 @@ class McpServers:
         async with companions() as self._tasks:
             yield
 
+    @property
+    def is_empty(self) -> bool:
+        """None is configured."""
+        return not self._configs
+
     def of_model(self, model: str, access: Access) -> tuple[ServedTools, ...]:
         """The servers that a model always has, as far as the key may use them."""
         return tuple(
@@ -130,6 +136,8 @@ class McpServers:
         labels = {each.label for each in wanted}
         collecting = _Collecting(taken, can_approve=can_approve)
         for each, server in found:
+            if each.headers and server.config.name in self._running:
+                collecting.unapplied.append(Unapplied(f"{each.field}.headers", OWN_HEADERS))
             collecting.add(each, server.config, server, await _listed(each, server))
         for each in always:
             if each.label not in labels:
@@ -161,24 +169,14 @@ class McpServers:
         """Raises InvalidRequest: what the key may not use is as if it were not there."""
         usable = [config for config in self._configs.values() if _may_use(config, access)]
         if wanted.url:
-            serving = [config for config in usable if config.serves(wanted.url)]
-            if serving:
-                return min(serving, key=lambda config: config.is_open)
-            field, what = f"{wanted.field}.{_URL_FIELD}", wanted.url
-            if wanted.field.startswith("mcp_servers"):
-                field = f"{wanted.field}.url"
+            found = [config for config in usable if config.serves(wanted.url)]
         else:
-            for config in usable:
-                if config.name == wanted.name and not config.is_open:
-                    return config
-            field, what = f"{wanted.field}.server_label", wanted.name
-            if wanted.field.startswith("mcp_servers"):
-                field = f"{wanted.field}.name"
-        message = f"No MCP server {what!r:.120} is configured here for this key (mcp)."
-        raise InvalidRequest(f"{field}: {message}", param=field)
-
-
-_URL_FIELD = "server_url"
+            found = [each for each in usable if each.name == wanted.name and not each.is_open]
+        if not found:
+            what, field = wanted.url or wanted.name, wanted.named_at
+            message = f"No MCP server {what!r:.120} is configured here for this key (mcp)."
+            raise InvalidRequest(f"{field}: {message}", param=field)
+        return min(found, key=lambda config: config.is_open)
 
 
 def _may_use(config: McpConfig, access: Access) -> bool:

@@ -270,3 +270,59 @@ def test_a_tool_can_be_demanded(server: Served) -> None:
                 tool_choice=choice,
             )
     assert raised.value.param == "tool_choice"
+
+
+ASK: Any = {"model": "caller", "messages": [{"role": "user", "content": "Please add."}]}
+
+
+def test_chat_completions_run_them_within_one_answer(server: Served) -> None:
+    with client(server) as api:
+        answer = api.chat.completions.create(**ASK, tools=[MCP])
+        choice = answer.choices[0]
+        assert choice.message.content == "Let me see.It is five."
+        assert choice.finish_reason == "stop"
+        assert choice.message.tool_calls is None  # there is nothing for the client to run
+        (ran,) = choice.message.to_dict()["executed_tools"]  # type: ignore[misc]
+        assert ran["output"] == "5"
+        assert (ran["type"], ran["server_label"], ran["name"]) == ("mcp", "honest", "add")
+        chunks = list(api.chat.completions.create(**ASK, tools=[MCP], stream=True))
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == "Let me see.It is five."
+    executed = [each for chunk in chunks for each in executed_in(chunk)]
+    assert [each["output"] for each in executed] == ["5"]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def executed_in(chunk: Any) -> list[Any]:
+    return [
+        tool
+        for choice in chunk.to_dict()["choices"]
+        for tool in choice["delta"].get("executed_tools", ())
+    ]
+
+
+def test_a_tool_that_waits_for_approval_is_left_out_where_none_can_be_asked_for(
+    server: Served,
+) -> None:
+    with client(server) as api:
+        answer = api.chat.completions.with_raw_response.create(**ASK, tools=[MCP])
+    assert answer.headers["x-roundhouse-ignored"] == "tools[0].weather"
+
+
+def test_several_choices_are_refused(server: Served) -> None:
+    with client(server) as api, pytest.raises(openai.BadRequestError) as raised:
+        api.chat.completions.create(**ASK, tools=[MCP], n=2)
+    assert raised.value.param == "n"
+
+
+def test_a_model_always_has_the_tools_of_its_servers_over_any_api(server: Served) -> None:
+    with client(server) as api:
+        answer = api.chat.completions.create(**{**ASK, "model": "always"})
+        assert answer.choices[0].message.content == "Let me see.It is five."
+        response = api.responses.create(model="always", input="Please add.")
+        assert response.output_text == "Let me see.It is five."
+    mine = {"authorization": "Bearer mine"}
+    asked = {**ASK, "model": "always", "stream": False}
+    told = server.client.post("/api/chat", json=asked, headers=mine).json()["message"]
+    assert told["content"] == "Let me see.It is five."
+    assert "tool_calls" not in told

@@ -16,7 +16,7 @@ a key `type`, `event` or `timings` that can be null, because Open WebUI drops su
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -93,9 +93,23 @@ class ToolCallDelta(FurtherOfCall, frozen=True, kw_only=True):
     custom: CustomDelta | UnsetType = UNSET
 
 
+class ExecutedTool(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp"):
+    """A tool of an MCP server that this server ran, in Groq's form; `index` counts them. Clients
+    have nothing to run, so it is none of `tool_calls`.
+    """
+
+    index: int
+    server_label: str
+    name: str
+    arguments: str
+    output: str
+    is_error: bool
+
+
 class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
     """One step of a message. Empty in the chunk with the finish reason."""
 
+    executed_tools: tuple[ExecutedTool, ...] | UnsetType = UNSET
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -167,6 +181,7 @@ class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str | None
     reasoning_content: str | UnsetType = UNSET
+    executed_tools: tuple[ExecutedTool, ...] | UnsetType = UNSET
     tool_calls: tuple[ToolCallWhole | CustomCallWhole, ...] | UnsetType = UNSET
 
 
@@ -343,7 +358,12 @@ class ChoiceFold:
         self._calls: dict[int, _Call] = {}
         self._logprobs: list[TokenLogprob] = []
         self._further: dict[str, Any] = {}
+        self._executed: list[ExecutedTool] = []
         self._finished: Finished | None = None
+
+    def add_executed(self, executed: ExecutedTool) -> None:
+        """A tool was run here."""
+        self._executed.append(executed)
 
     def add_further(self, fields: Mapping[str, Any]) -> None:
         """What another server adds to the message: lists come in parts."""
@@ -388,6 +408,7 @@ class ChoiceFold:
         return MessageWhole(
             content=content if content or not calls else None,
             reasoning_content="".join(self._reasoning) if self._reasoning else UNSET,
+            executed_tools=tuple(self._executed) or UNSET,
             tool_calls=calls or UNSET,
             **self._further,
         )
@@ -456,6 +477,7 @@ class ChatReply:
         ]
         self._unfinished = len(choices)
         self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
+        self._numbers = count()  # of tools that were run here
         self._of_answer: dict[str, Any] = {}  # what another server adds beside the choices
         self._has_logprobs = exchange.request.answering.logprobs is not None
         self._frames = (
@@ -485,6 +507,8 @@ class ChatReply:
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
                 template = self._frames[delta.choice].get(type(event))
                 return template.render(event.text) if template else b""
+        if delta.answered:
+            return b"".join(self._executed_frames(delta))
         if delta.progress is not None:
             return frame(self._progress(delta.choice, delta.progress))
         choices = [_choice(delta.choice, step) for step in self._steps[delta.choice].of(delta)]
@@ -532,6 +556,8 @@ class ChatReply:
         if delta.further is not None:
             self._folds[delta.choice].add_further(delta.further.message)
             self._of_answer.update(delta.further.answer)
+        for executed in self._executed(delta):
+            self._folds[delta.choice].add_executed(executed)
         for step in self._steps[delta.choice].of(delta):
             self._folds[delta.choice].add(step)
 
@@ -560,6 +586,22 @@ class ChatReply:
         delta = ChatDelta(**further.message)
         chunk = self._chunk(ChunkChoice(index=choice, delta=delta))
         return frame(msgspec.structs.replace(chunk, **further.answer))
+
+    def _executed(self, delta: Delta) -> Iterator[ExecutedTool]:
+        for answer in delta.answered:
+            yield ExecutedTool(
+                index=next(self._numbers),
+                server_label=answer.tool.label,
+                name=answer.tool.name,
+                arguments=answer.arguments,
+                output=answer.text,
+                is_error=answer.is_error,
+            )
+
+    def _executed_frames(self, delta: Delta) -> Iterator[bytes]:
+        for executed in self._executed(delta):
+            step = ChatDelta(executed_tools=(executed,))
+            yield frame(self._chunk(ChunkChoice(index=delta.choice, delta=step)))
 
     def _progress(self, choice: int, progress: PromptProgress) -> ChatChunk:
         chunk = self._chunk(ChunkChoice(index=choice, delta=_NOTHING))

@@ -9,12 +9,14 @@ from msgspec import UNSET
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
 from gateway.dialects.parameters import read_choice_mode, require_tool
+from gateway.dialects.served import McpToolWire, read_served
 from gateway.request import (
     ImagePart,
     Message,
     NamedTool,
     Part,
     Role,
+    ServedTools,
     TextPart,
     Tool,
     ToolCall,
@@ -126,8 +128,8 @@ class FunctionWire(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
-class ToolWire(msgspec.Struct, frozen=True):
-    """A tool: a function, or a custom tool."""
+class ToolWire(McpToolWire, frozen=True, kw_only=True):
+    """A tool: a function, a custom tool, or those of an MCP server."""
 
     type: str = "function"
     function: FunctionWire | None = None
@@ -184,6 +186,7 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     tool_choice: ToolChoice
+    served: tuple[ServedTools, ...] = ()  # of MCP servers
     unapplied: tuple[Unapplied, ...] = ()
 
 
@@ -195,10 +198,14 @@ def read_conversation(fields: Fields) -> Conversation:
     messages = tuple(
         _message(fields, f"messages[{k}]", message) for k, message in enumerate(wire.messages)
     )
-    tools = tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
-    choice, allowed = _choice(fields, wire.tool_choice, tools)
+    placed = [(f"tools[{k}]", tool) for k, tool in enumerate(wire.tools)]
+    tools = tuple(_tool(fields, path, tool) for path, tool in placed if tool.type != "mcp")
+    served = tuple(
+        read_served(fields, path, tool, asks=False) for path, tool in placed if tool.type == "mcp"
+    )
+    choice, allowed = _choice(fields, wire.tool_choice, tools, has_served=bool(served))
     unapplied = (*_unapplied(wire), *unapplied_below(fields.values, ConversationWire))
-    return Conversation(messages, allowed, choice, unapplied)
+    return Conversation(messages, allowed, choice, served, unapplied)
 
 
 def _unapplied(wire: ConversationWire) -> Iterator[Unapplied]:
@@ -310,7 +317,7 @@ def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
     if wire.type == "custom":
         return custom_tool(fields, f"{path}.custom", wire.custom or CustomWire())
     if wire.type != "function":
-        message = f"Expected 'function' or 'custom', got {wire.type!r}."
+        message = f"Expected 'function', 'custom' or 'mcp', got {wire.type!r}."
         raise fields.wrong(f"{path}.type", message)
     if wire.function is None:
         raise fields.wrong(f"{path}.function", "This field is required.")
@@ -325,12 +332,18 @@ def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
 
 
 def _choice(
-    fields: Fields, wire: str | ToolChoiceWire | None, tools: tuple[Tool, ...]
+    fields: Fields,
+    wire: str | ToolChoiceWire | None,
+    tools: tuple[Tool, ...],
+    *,
+    has_served: bool,
 ) -> tuple[ToolChoice, tuple[Tool, ...]]:
     """The choice, and the tools it leaves. As with OpenAI: auto with tools, none without."""
     match wire:
         case None:
-            return ("auto" if tools else "none"), tools
+            return ("auto" if tools or has_served else "none"), tools
+        case "required" if has_served:
+            return "required", tools
         case ToolChoiceWire(type="function", function=NameWire(name)):
             require_tool(fields, "tool_choice.function.name", name, {tool.name for tool in tools})
             return NamedTool(name), tools

@@ -439,6 +439,7 @@ def read_chat(body: bytes) -> ChatExchange:
             ),
             tools=conversation.tools,
             tool_choice=conversation.tool_choice,
+            served=conversation.served,
             parallel_tool_calls=wire.parallel_tool_calls,
             thinking=read_thinking(fields),
             template_variables=variables,

@@ -40,7 +40,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     answered = Exchange(
-        services.pipeline.chat,
+        lambda call: services.rounds.chat(call, "answers"),
         call_of(request, exchange.request),
         lambda answer: openai.ChatReply(
             exchange,
