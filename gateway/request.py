@@ -185,6 +185,7 @@ class ServedTools(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     headers: Mapping[str, str] = {}
     allowed: frozenset[str] | None = None  # None: all
+    excluded: frozenset[str] = frozenset()
     only_reading: bool = False  # of them those that change nothing, by their server's word
     approval: Approval = Approval()
     field: str = "tools"

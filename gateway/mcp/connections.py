@@ -55,7 +55,8 @@ MOST_UNASKED = 1_000  # messages that answer nothing, between two that do
 log = structlog.get_logger(__name__)
 
 # It logs what servers send, with tracebacks.
-logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
+for _name in ("client", "mcp"):  # its session calls its logger so
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 class TooMuch(Exception):
@@ -141,6 +142,9 @@ async def _ended(child: asyncio.subprocess.Process, control: socket.socket) -> N
     with suppress(OSError):
         control.shutdown(socket.SHUT_WR)
     with anyio.move_on_after(STOPPING + BEYOND):
+        for stream in filter(None, (child.stdout, child.stderr)):
+            while await stream.read(1 << 16):  # asyncio waits for the ends of pipes, too
+                pass
         await child.wait()
     if child.returncode is None:
         with suppress(ProcessLookupError):

@@ -273,7 +273,7 @@ class _Collecting:
 
 
 def _is_wanted(wanted: ServedTools, tool: "ListedTool") -> bool:
-    if wanted.only_reading and not tool.reads_only:
+    if tool.name in wanted.excluded or (wanted.only_reading and not tool.reads_only):
         return False
     return wanted.allowed is None or tool.name in wanted.allowed
 

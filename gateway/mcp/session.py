@@ -172,8 +172,8 @@ class McpServer:
         if session is None or session.is_over:
             session = self._session = _Session(self.config, self._changed)
             self._tasks.start_soon(session.run)
-        client = await session.begun()
         with session.used():
+            client = await session.begun()
             try:
                 yield client
             except TimeoutError:

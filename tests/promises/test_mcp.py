@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -63,6 +64,7 @@ def script(folder: Path, name: str, lines: list[dict[str, str]], **more: Any) ->
     return {"name": name, "path": str(path), "format": "hermes_json"}
 
 
+urls: dict[str, str] = {}  # of the honest server, by that of ours
 KEYS = [
     {"key": "mine", "label": "mine"},
     {"key": "yours", "label": "yours"},
@@ -90,6 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             "server": {"max_tool_rounds": 3},
         }
         with served(folder, config) as running:
+            urls[running.url] = url
             yield running
 
 
@@ -282,7 +285,7 @@ def test_chat_completions_run_them_within_one_answer(server: Served) -> None:
         assert choice.message.content == "Let me see.It is five."
         assert choice.finish_reason == "stop"
         assert choice.message.tool_calls is None  # there is nothing for the client to run
-        (ran,) = choice.message.to_dict()["executed_tools"]  # type: ignore[misc]
+        (ran,) = choice.message.to_dict()["executed_tools"]
         assert ran["output"] == "5"
         assert (ran["type"], ran["server_label"], ran["name"]) == ("mcp", "honest", "add")
         chunks = list(api.chat.completions.create(**ASK, tools=[MCP], stream=True))
@@ -326,3 +329,61 @@ def test_a_model_always_has_the_tools_of_its_servers_over_any_api(server: Served
     told = server.client.post("/api/chat", json=asked, headers=mine).json()["message"]
     assert told["content"] == "Let me see.It is five."
     assert "tool_calls" not in told
+
+
+def anthropic_client(server: Served) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key="mine")
+
+
+CLAUDE: Any = {
+    "model": "caller",
+    "max_tokens": 900,
+    "messages": [{"role": "user", "content": "Please add."}],
+    "betas": ["mcp-client-2025-11-20"],
+}
+TOOLSET: Any = {"type": "mcp_toolset", "mcp_server_name": "honest"}
+
+
+def test_messages_have_blocks_of_what_ran(server: Served) -> None:
+    servers: Any = [{"type": "url", "name": "honest", "url": urls[server.url]}]
+    with anthropic_client(server) as api:
+        whole = api.beta.messages.create(**CLAUDE, mcp_servers=servers, tools=[TOOLSET])
+        kinds = [block.type for block in whole.content]
+        assert kinds == ["text", "mcp_tool_use", "mcp_tool_result", "text"]
+        use, result = whole.content[1], whole.content[2]
+        assert use.type == "mcp_tool_use"
+        assert (use.name, use.server_name, use.input) == ("add", "honest", {"a": 2, "b": 3})
+        assert result.type == "mcp_tool_result"
+        assert (result.tool_use_id, result.is_error) == (use.id, False)
+        assert result.to_dict()["content"] == [{"type": "text", "text": "5"}]
+        assert whole.stop_reason == "end_turn"
+        with api.beta.messages.stream(**CLAUDE, mcp_servers=servers) as stream:
+            streamed = stream.get_final_message()
+        assert [block.type for block in streamed.content] == kinds
+        assert streamed.content[1].to_dict()["input"] == {"a": 2, "b": 3}
+        history: Any = [
+            *CLAUDE["messages"],
+            {"role": "assistant", "content": [block.to_dict() for block in whole.content]},
+            {"role": "user", "content": "Hi"},
+        ]
+        later = api.beta.messages.create(**CLAUDE | {"messages": history}, tools=[TOOLSET])
+        assert later.stop_reason == "end_turn"
+
+
+def test_a_toolset_says_which_tools_are_wanted(server: Served) -> None:
+    off = TOOLSET | {"default_config": {"enabled": False}, "configs": {"fail": {"enabled": True}}}
+    with anthropic_client(server) as api:
+        whole = api.beta.messages.create(**CLAUDE, tools=[off])
+    used = {block.name for block in whole.content if block.type == "mcp_tool_use"}
+    assert used <= {"fail"}  # whatever the model wants to write: it is held to its tools
+
+
+def test_a_server_that_is_not_there_is_an_error_that_names_the_field(server: Served) -> None:
+    servers: Any = [{"type": "url", "name": "x", "url": "https://evil.example/mcp"}]
+    with anthropic_client(server) as api:
+        with pytest.raises(anthropic.BadRequestError) as raised:
+            api.beta.messages.create(**CLAUDE, mcp_servers=servers)
+        assert "mcp_servers[0].url" in str(raised.value)
+        with pytest.raises(anthropic.BadRequestError) as raised:
+            api.beta.messages.create(**CLAUDE, tools=[TOOLSET | {"mcp_server_name": "y"}])
+        assert "tools[0].mcp_server_name" in str(raised.value)

@@ -30,6 +30,8 @@ from gateway.events import (
     Finished,
     FinishReason,
     Reasoning,
+    ServedTool,
+    ToolAnswered,
     ToolClosed,
     ToolOpened,
     Usage,
@@ -121,7 +123,30 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"
     input: msgspec.Raw
 
 
-Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
+class McpToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_tool_use"):
+    """A call of an MCP server's tool, which was run here."""
+
+    id: str
+    name: str
+    server_name: str
+    input: msgspec.Raw
+
+
+class ResultText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """What a tool said."""
+
+    text: str
+
+
+class McpToolResultBlock(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_tool_result"):
+    """And what it answered."""
+
+    tool_use_id: str
+    is_error: bool
+    content: tuple[ResultText, ...]
+
+
+Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock | McpToolUseBlock | McpToolResultBlock
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
@@ -236,6 +261,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 PING = named_frame(b"ping", Ping())
+MCP_ID = "mcptoolu_"
 NO_INPUT = msgspec.Raw(b"{}")
 
 _STOPS: dict[FinishReason, StopReason] = {
@@ -274,6 +300,7 @@ class _Blocks:
         TextBlock: TextDelta(PLACEHOLDER),
         ThinkingBlock: ThinkingDelta(PLACEHOLDER),
         ToolUseBlock: InputDelta(PLACEHOLDER),
+        McpToolUseBlock: InputDelta(PLACEHOLDER),
     }
 
     def __init__(self, signature: str) -> None:
@@ -296,8 +323,9 @@ class _Blocks:
         ended = self.end()
         self._index += 1
         self.open = type(block)
-        grown = BlockDelta(self._index, self._GROWN[self.open])
-        self._template = FrameTemplate(named_frame(b"content_block_delta", grown))
+        if (increment := self._GROWN.get(self.open)) is not None:
+            grown = BlockDelta(self._index, increment)
+            self._template = FrameTemplate(named_frame(b"content_block_delta", grown))
         return ended + named_frame(b"content_block_start", BlockStart(self._index, block))
 
     def end(self) -> bytes:
@@ -316,9 +344,11 @@ class _Blocks:
 class _Fold:
     """The blocks of a whole answer while they grow."""
 
-    def __init__(self, signature: str) -> None:
+    def __init__(self, signature: str, served: Mapping[str, ServedTool]) -> None:
         self._signature = signature
+        self._served = served
         self._grown: list[tuple[type[Block], ToolOpened | None, list[str]]] = []
+        self._results: dict[int, ToolAnswered] = {}  # by their places
 
     def add(self, event: Event) -> None:
         match event:
@@ -331,6 +361,11 @@ class _Fold:
             case ArgumentsGrown(fragment=fragment):
                 self._grown[-1][2].append(fragment)
 
+    def answer(self, answered: ToolAnswered) -> None:
+        """A tool that was run here has answered."""
+        self._results[len(self._grown)] = answered
+        self._grown.append((McpToolResultBlock, None, []))
+
     def _text(self, kind: type[Block], text: str) -> None:
         if not self._grown or self._grown[-1][0] is not kind:
             self._grown.append((kind, None, []))
@@ -338,23 +373,48 @@ class _Fold:
 
     def blocks(self) -> tuple[Block, ...]:
         return tuple(
-            self._block(kind, opened, "".join(texts)) for kind, opened, texts in self._grown
+            result_block(self._results[place])
+            if place in self._results
+            else self._block(kind, opened, "".join(texts))
+            for place, (kind, opened, texts) in enumerate(self._grown)
         )
 
     def _block(self, kind: type[Block], opened: ToolOpened | None, text: str) -> Block:
         if opened is not None:
             given = msgspec.Raw(text.encode()) if text else NO_INPUT
-            return ToolUseBlock(opened.id, opened.name, given)
+            return use_block(opened, self._served.get(opened.name), given)
         return TextBlock(text) if kind is TextBlock else ThinkingBlock(text, self._signature)
+
+
+def use_block(opened: ToolOpened, served: ServedTool | None, given: msgspec.Raw) -> Block:
+    """A call. `served`: the tool is run here."""
+    if served is None:
+        return ToolUseBlock(opened.id, opened.name, given)
+    return McpToolUseBlock(f"{MCP_ID}{opened.id}", served.name, served.label, given)
+
+
+def result_block(answered: ToolAnswered) -> McpToolResultBlock:
+    """What a tool that was run here has answered."""
+    name = f"{MCP_ID}{answered.id}"
+    return McpToolResultBlock(name, answered.is_error, (ResultText(answered.text),))
 
 
 class MessagesReply:
     """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
 
     def __init__(
-        self, exchange: MessagesExchange, *, id: str, model: str, prompt_tokens: int
+        self,
+        exchange: MessagesExchange,
+        *,
+        id: str,
+        model: str,
+        prompt_tokens: int,
+        served: Mapping[str, ServedTool] = {},
     ) -> None:
-        """`prompt_tokens` are sent when the answer begins; what was cached is not known then."""
+        """`prompt_tokens` are sent when the answer begins; what was cached is not known then.
+        `served`: tools that are run here, by their functions' names.
+        """
+        self._served = served
         self._id = id
         self._model = model
         self._prompt_tokens = prompt_tokens
@@ -362,7 +422,7 @@ class MessagesReply:
         self._hides_thinking = exchange.request.thinking.shown == "hidden"
         self._ended = _Ended()
         self._blocks = _Blocks(signature=id)
-        self._fold = _Fold(signature=id)
+        self._fold = _Fold(id, served)
 
     def opening(self) -> bytes:
         """The message without content."""
@@ -374,7 +434,12 @@ class MessagesReply:
         match delta.events:
             case (Content(text),) if text and self._blocks.open is TextBlock:
                 return self._blocks.grow(text)
-        return b"".join([self._frames(event) for event in delta.events])
+        frames = [self._frames(event) for event in delta.events]
+        frames += [self._result(answered) for answered in delta.answered]
+        return b"".join(frames)
+
+    def _result(self, answered: ToolAnswered) -> bytes:
+        return self._blocks.begin(result_block(answered)) + self._blocks.end()
 
     def template(self, _choice: int, kind: type[Event]) -> FrameTemplate | None:
         """The frame of plain text, while its block is open."""
@@ -386,8 +451,8 @@ class MessagesReply:
                 return self._grow_text(TextBlock(""), text)
             case Reasoning(text):
                 return b"" if self._hides_thinking else self._grow_text(ThinkingBlock("", ""), text)
-            case ToolOpened(_, call_id, name):
-                return self._blocks.begin(ToolUseBlock(call_id, name, NO_INPUT))
+            case ToolOpened(name=name):
+                return self._blocks.begin(use_block(event, self._served.get(name), NO_INPUT))
             case ArgumentsGrown(fragment=fragment):
                 return self._blocks.grow(fragment) if fragment else b""
             case ToolClosed():
@@ -423,6 +488,8 @@ class MessagesReply:
                     pass
                 case _:
                     self._fold.add(event)
+        for answered in delta.answered:
+            self._fold.answer(answered)
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""

@@ -20,6 +20,7 @@ from msgspec import Meta
 from backends.protocol import JsonSchema
 from gateway.dialects.anthropic.editing import ContextManaged, ContextWire, edited
 from gateway.dialects.anthropic.history import History, read_history, stripped
+from gateway.dialects.anthropic.served import McpServerWire, read_servers
 from gateway.dialects.anthropic.tools import (
     KEPT,
     ToolChoiceWire,
@@ -130,6 +131,7 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     output_format: FormatWire | None = None  # its name before there was output_config
     keep_alive: float | str | None = None  # ours
     context_management: ContextWire | None = None
+    mcp_servers: list[McpServerWire] = []
     thread: ThreadWire | None = None  # "create" is left out, "continue" refused
 
 
@@ -373,6 +375,7 @@ def read_messages(body: bytes) -> MessagesExchange:
         message = "thread: No conversations are held here; send all messages of this one."
         raise ThreadNotHeld(message, param="thread")
     tools = read_tools(fields, conversation.tools, history, conversation.tool_choice)
+    served = read_servers(fields, wire.mcp_servers, conversation.tools)
     edit = edited(_messages(fields, conversation, history), wire.context_management)
     unapplied = (
         *_unapplied(fields, conversation),
@@ -387,8 +390,13 @@ def read_messages(body: bytes) -> MessagesExchange:
             answering=_answering(fields, wire, unapplied),
             tools=tools.given,
             tool_choice=read_choice(
-                fields, conversation.tools, tools.given, conversation.tool_choice
+                fields,
+                conversation.tools,
+                tools.given,
+                conversation.tool_choice,
+                has_served=bool(served),
             ),
+            served=served,
             parallel_tool_calls=not (
                 conversation.tool_choice and conversation.tool_choice.disable_parallel_tool_use
             ),

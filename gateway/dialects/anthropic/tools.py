@@ -21,6 +21,13 @@ from gateway.request import NamedTool, Tool, Unapplied
 from gateway.request import ToolChoice as Choice
 
 
+class ToolsetConfigWire(msgspec.Struct, frozen=True):
+    """Whether a tool of an MCP server may be used; shown at once, in any case."""
+
+    enabled: bool | None = None
+    defer_loading: bool | None = None
+
+
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
     """A tool. Without a type, or of the type "custom", it has an `input_schema`."""
 
@@ -36,6 +43,9 @@ class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
     max_characters: int | None = None  # of a text editor: what its client shows of a file
     display_width_px: int | None = None
     display_height_px: int | None = None
+    mcp_server_name: str = ""  # of a toolset, whose tools an MCP server has
+    default_config: ToolsetConfigWire = ToolsetConfigWire()
+    configs: dict[str, ToolsetConfigWire] = {}
 
 
 class ToolChoiceWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +68,9 @@ KEPT = (
     "allowed_callers",
     "display_width_px",
     "display_height_px",
+    "mcp_server_name",
+    "default_config",
+    "configs",
 )
 
 
@@ -74,12 +87,16 @@ def read_tools(
     fields: Fields, wires: Sequence[ToolWire], history: History, choice: ToolChoiceWire | None
 ) -> Tools:
     """The tools that the model may call now. Raises InvalidRequest."""
-    read = [(wire, _tool(fields, f"tools[{k}]", wire)) for k, wire in enumerate(wires)]
+    read = [
+        (wire, _tool(fields, f"tools[{k}]", wire))
+        for k, wire in enumerate(wires)
+        if kind_of(wire) != TOOLSET
+    ]
     tools = {tool.name: (wire, tool) for wire, tool in read if isinstance(tool, Tool)}
     mentioned = dict.fromkeys(history.referenced)
     if choice is not None and choice.name:
         mentioned[choice.name] = None
-    searched = any(_kind(wire).startswith(SEARCH) for wire in wires)
+    searched = any(kind_of(wire).startswith(SEARCH) for wire in wires)
     at_once = [tool for wire, tool in tools.values() if searched or not wire.defer_loading]
     later = [tools[name][1] for name in mentioned if name in tools]
     given = {tool.name: tool for tool in (*at_once, *later) if tool.name not in history.removed}
@@ -90,15 +107,20 @@ def read_tools(
 
 
 def read_choice(
-    fields: Fields, wires: Sequence[ToolWire], tools: Sequence[Tool], wire: ToolChoiceWire | None
+    fields: Fields,
+    wires: Sequence[ToolWire],
+    tools: Sequence[Tool],
+    wire: ToolChoiceWire | None,
+    *,
+    has_served: bool = False,
 ) -> Choice:
-    """Whether a tool must be called. Raises InvalidRequest."""
+    """Whether a tool must be called. `has_served`: MCP servers have some. Raises InvalidRequest."""
     match wire:
         case None:
-            return "auto" if tools else "none"
+            return "auto" if tools or has_served else "none"
         case ToolChoiceWire(type="auto" | "none" as mode):
             return "auto" if mode == "auto" else "none"
-        case ToolChoiceWire(type="any") if tools:
+        case ToolChoiceWire(type="any") if tools or has_served:
             return "required"
         case ToolChoiceWire(type="any"):
             raise fields.wrong("tool_choice", "A call can't be required without tools.")
@@ -138,12 +160,12 @@ def _function(wire: ToolWire, description: str | None, parameters: Mapping[str, 
 
 _DATED = re.compile(r"(?P<kind>.+?)(_(?P<date>\d{8}))?")
 SEARCH = "tool_search_tool"
+TOOLSET = "mcp_toolset"  # see `served`
 ELSEWHERE: Mapping[str, str] = {
     "advisor": "Anthropic's servers ask another model",
     "browser_toolset": "its tools are known to Anthropic's models alone",
     "code_execution": "Anthropic's servers run it",
     "computer_toolset": "its tools are known to Anthropic's models alone",
-    "mcp_toolset": "no server of this name is configured here",
     "tool_search_tool_bm25": "all tools are given to the model at once",
     "tool_search_tool_regex": "all tools are given to the model at once",
     "web_fetch": "Anthropic's servers run it",
@@ -157,7 +179,8 @@ def _parted(wire: ToolWire) -> tuple[str, str]:
     return (dated["kind"], dated["date"] or "") if dated else ("", "")
 
 
-def _kind(wire: ToolWire) -> str:
+def kind_of(wire: ToolWire) -> str:
+    """Its type, without a version: "bash"."""
     return _parted(wire)[0]
 
 

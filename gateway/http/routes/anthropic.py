@@ -23,6 +23,7 @@ from gateway.http.openapi import DEFAULT, USER, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
+from gateway.mcp.rounds import AnswerInRounds
 from gateway.request import ChatRequest, ImagePart, all_unapplied
 
 
@@ -40,13 +41,14 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = line_of(request).id
     return Exchange(
-        services.pipeline.chat,
+        lambda call: services.rounds.chat(call, "calls"),
         call_of(request, exchange.request),
         lambda answer: anthropic.MessagesReply(
             exchange,
             id=f"msg_{request_id}",
             model=answer.model,
             prompt_tokens=answer.usage().prompt_tokens,
+            served=answer.served if isinstance(answer, AnswerInRounds) else {},
         ),
         services.failed(request.auth, anthropic.error_event),
         services.account("messages", exchange.request.model, line_of(request), request.auth),

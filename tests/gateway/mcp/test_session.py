@@ -1,0 +1,175 @@
+"""One MCP server: sessions over a command's input and output, and servers that mean ill. A failure
+is a result that the model reads, and the next call begins anew.
+"""
+
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import psutil
+import pytest
+
+from config.mcp import McpConfig
+from gateway.mcp.session import McpServer, ServerFailed
+from gateway.tasks import companions
+from tests.hang import HANG
+from tests.served import ROOT
+
+pytestmark = pytest.mark.anyio
+NEVER = 3600.0  # seconds
+
+
+def command(*words: str) -> str:
+    return shlex.join((sys.executable, "-m", *words))
+
+
+def hostile(kind: str, **options: Any) -> McpConfig:
+    return McpConfig(
+        name="hostile",
+        command=command("tests.mcp_servers.hostile", *kind.split()),
+        folder=str(ROOT),
+        **{"timeout": HANG, "connect_timeout": HANG, **options},
+    )
+
+
+@asynccontextmanager
+async def opened(config: McpConfig) -> AsyncIterator[McpServer]:
+    async with companions() as tasks:
+        yield McpServer(config, tasks)
+
+
+async def test_a_server_without_faults() -> None:
+    async with opened(hostile("none")) as server:
+        assert [tool.name for tool in await server.tools()] == ["call"]
+        result = await server.call("call", {})
+        assert (result.text, result.is_error) == ("fine", False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("dies", "its command has ended"),
+        ("endless line", "sent a message of more than"),
+        ("endless notices", "that nobody asked for"),
+        ("endless requests", "that nobody asked for"),
+        ("malformed", "did not answer as it should"),
+    ],
+)
+async def test_what_a_server_does_wrong_is_said_to_the_model(kind: str, reason: str) -> None:
+    async with opened(hostile(kind, max_message=1 << 20)) as server:
+        result = await server.call("call", {})
+        assert result.is_error
+        assert reason in result.text
+        assert "secret" not in result.text  # what it printed is for the log
+        assert [tool.name for tool in await server.tools()] == ["call"]  # in another session
+
+
+async def test_a_call_that_is_never_answered_ends_in_time() -> None:
+    async with opened(hostile("never answers", timeout=0.3)) as server:
+        await server.tools()
+        result = await server.call("call", {})
+    assert result.is_error
+    assert "longer than 0.3 seconds" in result.text
+
+
+async def test_a_server_that_never_begins_is_given_up() -> None:
+    async with opened(hostile("never begins", connect_timeout=0.3)) as server:
+        with pytest.raises(ServerFailed, match=r"within 0\.3 seconds"):
+            await server.tools()
+
+
+async def test_a_command_that_is_not_there() -> None:
+    async with opened(McpConfig(name="x", command="/nowhere/at/all")) as server:
+        with pytest.raises(ServerFailed, match="command"):
+            await server.tools()
+
+
+async def test_tools_that_no_prompt_can_have_are_left_out() -> None:
+    async with opened(hostile("names")) as server:
+        assert [tool.name for tool in await server.tools()] == ["one tool", "one.tool", "one_tool"]
+    for kind in ("long schema", "deep schema"):
+        async with opened(hostile(kind)) as server:
+            assert [tool.name for tool in await server.tools()] == ["small"]
+
+
+async def test_lists_are_bounded() -> None:
+    async with opened(hostile("many", max_tools=7)) as server:
+        assert len(await server.tools()) == 7
+    async with opened(hostile("endless pages")) as server:
+        assert 1 <= len(await server.tools()) <= 128
+
+
+async def test_a_result_is_not_held_to_a_servers_own_schema() -> None:
+    """Its pattern would take years, on the event loop."""
+    async with opened(hostile("slow pattern")) as server:
+        await server.tools()
+        result = await server.call("call", {})
+    assert not result.is_error
+    assert "aaaa" in result.text
+
+
+async def test_results_are_cut_and_what_is_no_text_is_named() -> None:
+    async with opened(hostile("long", max_output=100)) as server:
+        result = await server.call("call", {})
+        assert result.text == "x" * 100 + "\n[… 99,900 more characters are left out]"
+    async with opened(hostile("other parts")) as server:
+        result = await server.call("call", {})
+        assert result.text == "(image: image/png)\na: file:///a\ninside"
+
+
+async def test_an_allowed_list_is_all_that_may_be_called() -> None:
+    async with opened(hostile("many", tools=("t3", "t9"))) as server:
+        assert [tool.name for tool in await server.tools()] == ["t3", "t9"]
+
+
+def children() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+async def test_nothing_is_left_of_a_command() -> None:
+    before = children()
+    async with opened(hostile("never answers", timeout=NEVER)) as server:
+        await server.tools()
+        assert children() - before
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.call, "call", {})
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert not children() - before
+
+
+@pytest.mark.parametrize("steps", range(0, 60, 6))
+async def test_who_leaves_leaves_a_server_that_works(steps: int) -> None:
+    """A caller is cancelled at any await: opening, listing, calling."""
+    async with opened(hostile("none")) as server:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.tools)
+                tasks.start_soon(server.call, "call", {})
+                for _ in range(steps):
+                    await anyio.sleep(0.002)
+                scope.cancel()
+        assert (await server.call("call", {})).text == "fine"
+        assert [tool.name for tool in await server.tools()] == ["call"]
+
+
+async def test_an_idle_session_ends_and_another_begins() -> None:
+    before = children()
+    async with opened(hostile("none", idle=0.05)) as server:
+        await server.call("call", {})
+        with anyio.fail_after(HANG):
+            while children() - before:
+                await anyio.sleep(0.01)
+        assert (await server.call("call", {})).text == "fine"
+
+
+async def test_private_addresses_are_refused_unless_configured() -> None:
+    async with opened(McpConfig(name="x", url="http://127.0.0.1:9/mcp")) as server:
+        with pytest.raises(ServerFailed, match="address is private"):
+            await server.tools()
+        result = await server.call("call", {})
+    assert "address is private" in result.text
