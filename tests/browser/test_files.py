@@ -1,8 +1,10 @@
 """Files in the chat: text and code, PDFs as text or as pictures, long pastes; their bounds."""
 
+import base64
 import io
 import json
 import re
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -19,6 +21,7 @@ from tests.browser.test_conversations import message
 from tests.browser.test_inert import GUARD, MARK, untouched
 from tests.browser.test_pages import check
 from tests.browser.test_real import talk
+from tests.hang import HANG
 
 pytestmark = pytest.mark.browser
 
@@ -195,20 +198,33 @@ def test_what_cannot_be_sent_is_said(
     expect(listed).to_have_count(0)
 
 
+def bomb() -> bytes:
+    """A page of 60 MB of operators that draw nothing, in 60 kB."""
+    packed = zlib.compress(b"q Q " * 15_000_000, 9)
+    head = b"<< /Filter /FlateDecode /Length %d >>\nstream\n" % len(packed)
+    body = b"trailer << /Root 1 0 R >>\n1 0 obj\n<< /Type /Catalog /Pages 2 0 R >>\nendobj\n"
+    body += b"2 0 obj\n<< /Type /Pages /Count 1 /Kids [3 0 R] >>\nendobj\n3 0 obj\n<< /Type /Page"
+    body += b" /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << >> >>\nendobj\n"
+    return b"%PDF-1.7\n" + body + b"4 0 obj\n" + head + packed + b"\nendstream\nendobj\n"
+
+
 def test_reading_a_pdf_ends_in_time(stand: Stand, open_page: OpenPage) -> None:
-    """Also where its reader would never answer: its worker is ended."""
+    """Also where its reader is at it for long: its worker is ended."""
     page = open_page(stand().url)
     message(page).wait_for()
     why = page.evaluate(
-        """async bytes => {
+        """async text => {
             const {readPdf} = await import('/ui/chat/pdf.js');
-            const data = new Uint8Array(bytes).buffer;
-            return readPdf(data, {limit: 0}).then(() => 'read', error => error.message);
+            const data = Uint8Array.from(atob(text), sign => sign.charCodeAt(0)).buffer;
+            return readPdf(data, {limit: 500}).then(() => 'read', error => error.message);
         }""",
-        list(pdf("A page.")),
+        base64.b64encode(bomb()).decode(),
     )
     assert why == "takes too long to read"
-    assert page.workers == []
+    ends = time.monotonic() + HANG
+    while page.workers:  # told of its end a little later
+        assert time.monotonic() < ends, "its worker goes on"
+        page.wait_for_timeout(10)
 
 
 PASTE = """text => {

@@ -156,3 +156,4 @@ def test_a_real_answer_waits_for_another_models_memory(tmp_path: Path, open_page
         page.keyboard.press("Escape")
         message(page).press("Escape")
         expect(page.locator(".answer")).to_contain_text("Stopped.")
+        page.close()  # before its server is
