@@ -154,6 +154,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     remote: RemoteTarget | None = None  # a server answers for it: another one, or one started here
     node: NodeShare | None = None  # all paths are of this machine; None: of this one
     task: Task = "generate"  # where a server answers for it: it isn't known
+    described: Mapping[str, str] = {}  # what its makers wrote of it: name, license, author, …
 
     @property
     def elsewhere(self) -> RemoteTarget | None:

@@ -44,7 +44,16 @@ from gateway.http.openapi import Api, document_routes
 from gateway.http.page import FOLDER, page_files, page_routes
 from gateway.http.publishing import Publisher
 from gateway.http.request_record import ID_HEADER, Activity, RequestLog
-from gateway.http.routes import admin, console, console_models, enabled_apis, kept, openai, turns
+from gateway.http.routes import (
+    admin,
+    console,
+    console_details,
+    console_models,
+    enabled_apis,
+    kept,
+    openai,
+    turns,
+)
 from gateway.http.routes import inspector as inspector_routes
 from gateway.http.services import Services, given
 from gateway.http.sockets import Sockets
@@ -69,6 +78,7 @@ OWN = Api(
         **admin.ROUTES,
         **console.ROUTES,
         **console_models.ROUTES,
+        **console_details.ROUTES,
         **inspector_routes.ROUTES,
         **kept.ROUTES,
         **turns.ROUTES,

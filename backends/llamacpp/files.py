@@ -7,6 +7,7 @@ that it may name is not read: it is the same on every engine here.
 """
 
 import grp
+import itertools
 import math
 import os
 import re
@@ -57,6 +58,8 @@ from backends.speculation import STREAMS, TOGETHER
 from config.engines import DraftOptions, EngineOptions, LlamaCppOptions, SpeculationOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.
+GENERAL = "general."  # the keys of what makers write of a model (llama.cpp, docs of GGUF)
+MOST_DESCRIPTIONS, LONGEST_DESCRIPTION = 32, 300  # of them, and characters of each
 NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "temp": ("temperature", float),
     "top_k": ("top_k", int),
@@ -212,7 +215,18 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         sliding_bytes_per_token=0 if encodes else graph.sliding,
         positions=_positions(tensors),
         task=memory.task(header),
+        described=described(header),
     )
+
+
+def described(header: Header) -> Mapping[str, str]:
+    """What the makers wrote of it, without `general.`."""
+    texts = {
+        key.removeprefix(GENERAL): value[:LONGEST_DESCRIPTION]
+        for key, value in header.metadata.items()
+        if key.startswith(GENERAL) and isinstance(value, str) and value
+    }
+    return dict(itertools.islice(texts.items(), MOST_DESCRIPTIONS))
 
 
 def _positions(tensors: Iterable[Tensor]) -> int:

@@ -213,6 +213,29 @@ def inspection(number: int = 29, **more: object) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def details(**more: object) -> dict[str, Any]:
+    """What is known of a model that was downloaded."""
+    return {
+        "model": "broken-download",
+        "repository": "Qwen/Qwen3-8B-GGUF",
+        "download": "Qwen/Qwen3-8B-GGUF:Q4_K_M",
+        "license": "apache-2.0",
+        "described": {"name": "Qwen3 8B", "size_label": "8B", "base_model.0.name": "Qwen3 8B Base"},
+        "template": "{%- for message in messages %}<|im_start|>{{ message.role }}\n" * 20,
+        "split": {"format": "qwen3", "why": "the template has <tool_call>"},
+        "capabilities": ["tools", "reasoning"],
+        "sampling": {"temperature": 0.6, "top_p": 0.95},
+        "trained_context": 40_960,
+        "layers": 36,
+        "vocabulary": 151_936,
+        "folder": "/models/Qwen3-8B-GGUF-Q4_K_M",
+        "files": [{"name": "Qwen3-8B-Q4_K_M.gguf", "bytes": 5_027_783_488}],
+        "deletable": True,
+        "why_not": None,
+        **more,
+    }
+
+
 def hub_models() -> list[dict[str, Any]]:
     """What the hub lists: one that fits, one that fits after others go, one of unknown size."""
     room = {"device": "cuda:0", "needs": 5_500_000_000, "estimate": "size", "why": None}

@@ -196,3 +196,64 @@ def test_a_hub_that_is_away_says_so(stand: Stand, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}#/models")
     page.get_by_text("Add a model").click()
     expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("can't reach the hub")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+def test_a_model_that_failed_is_downloaded_again(
+    width: int, theme: str, stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    again = {
+        ("DELETE", "/v1/admin/models"): {"deleted": "broken-download"},
+        ("POST", "/v1/admin/downloads"): (202, reports.downloads()[0]),
+    }
+    server = stand(answers={**ANSWERS, **again})
+    page = open_page(f"{server.url}#/models", width=width, theme=theme, height=1800)
+    failed = page.get_by_role("region", name="Failed")
+    failed.get_by_role("button", name="broken-download", exact=True).click()
+    about = failed.get_by_role("region", name="About broken-download")
+    expect(about).to_contain_text("apache-2.0")
+    about.get_by_text("Chat template").click()
+    expect(about.get_by_label("Chat template", exact=True)).to_contain_text("im_start")
+    check(page)
+    shoot(page, f"model-details-{width}-{theme}")
+    about.get_by_text("Download again…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Qwen3-8B-Q4_K_M.gguf")
+    dialog.get_by_text("Delete and download").click()
+    expect(dialog).to_have_count(0)
+    assert server.sent("POST", "/v1/admin/downloads") == [{"model": "Qwen/Qwen3-8B-GGUF:Q4_K_M"}]
+    how = [(one, path) for one, path, _ in server.calls if one == "DELETE"]
+    assert how == [("DELETE", "/v1/admin/models?model=broken-download")]
+
+
+def test_what_may_not_be_deleted_says_why(stand: Stand, open_page: OpenPage) -> None:
+    kept = reports.details(deletable=False, why_not="deleting models is disabled (hub.deletion)")
+    answers = {**ANSWERS, ("GET", "/v1/admin/models/details"): kept}
+    page = open_page(f"{stand(answers=answers).url}#/models")
+    page.get_by_role("button", name="mistral-small-24b", exact=True).click()
+    expect(page.get_by_text("deleting models is disabled")).to_be_visible()
+    expect(page.get_by_text("Delete files…")).to_be_disabled()
+
+
+REASONS = {
+    "/models/a/b.gguf: the file ends after 1.2 of 2.0 GiB": "the file ends after 1.2 of 2.0 GiB",
+    "b.gguf: its header can't be read. Try again.": "its header can't be read",
+    "x" * 200: "x" * 89 + "…",
+    "": "It failed",
+}
+
+
+def test_failures_are_told_shortly_and_together(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand().url)
+    page.get_by_label("Message", exact=True).wait_for()
+    found: Any = page.evaluate(
+        """async reasons => {
+            const {reasonOf, failedGroups} = await import("/ui/models/sorting.js");
+            const models = ["1", "2"].map(id => ({id, why_failed: `it ends after ${id} GiB`}));
+            const groups = failedGroups([...models, {id: "c", why_failed: "other"}]);
+            return [reasons.map(why_failed => reasonOf({why_failed})),
+                    groups.map(([, list]) => list.length)];
+        }""",
+        list(REASONS),
+    )
+    assert found == [list(REASONS.values()), [2, 1]]

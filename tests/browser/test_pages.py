@@ -76,6 +76,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
         "models": {"added": ["phi-4"], "removed": [], "reloaded": [], "updated": []},
     },
     ("POST", "/v1/admin/models/estimate"): ESTIMATE,
+    ("GET", "/v1/admin/models/details"): reports.details(),
     ("GET", "/v1/admin/models/options"): {
         "model": "mistral-small-24b", "backend": "llamacpp",
         "options": [{**OPTION, "name": "context_length", "type": "integer", "value": 32768},

@@ -6,7 +6,7 @@ import { Bones, Empty, Icon, Search, Segments, later } from "../ui/parts.js";
 import { matching } from "../chat/page.js";
 import { AddDialog } from "./add.js";
 import { ModelRow, RowHead } from "./row.js";
-import { VIEWS, parted } from "./sorting.js";
+import { VIEWS, failedGroups, parted } from "./sorting.js";
 import { Transfers, upload, uploads } from "./transfers.js";
 
 const HubSearch = later(() => import("./hub.js"));
@@ -55,7 +55,8 @@ function Content({ text, setText, onAdd }) {
   return html`<div class="toolbar"><${Search} label="Search models" value=${text} onInput=${setText} />
       <${Segments} label="Which models" options=${views} value=${view.value} onChange=${(value) => { view.value = value; }} /></div>
     <${Section} title="In memory" list=${present} />
-    <${Section} title=${present.length || view.value !== "all" ? "Not loaded" : "Models"} list=${absent} />
+    <${Section} title=${present.length || view.value !== "all" ? "Not loaded" : "Models"} list=${absent.filter((model) => model.state !== "failed")} />
+    <${Failed} list=${absent.filter((model) => model.state === "failed")} />
     ${!present.length && !absent.length && html`<${Empty} icon="search" title="No such model"><p>None of the ${models.value.length} models is like that.</p>
       <div class="row"><button class="button" onClick=${() => { setText(""); view.value = "all"; }}>Show all</button></div></${Empty}>`}`;
 }
@@ -66,6 +67,15 @@ function Section({ title, list }) {
   return html`<section class="section" aria-label=${title}><h2>${title}<span class="count">${list.length}</span></h2>
     <div class="card" role="table" aria-label=${title}><${RowHead} />${list.slice(0, most).map((model) => html`<${ModelRow} key=${model.id} model=${model} />`)}</div>
     ${list.length > most && html`<div class="row"><button class="button quiet" onClick=${() => setMost(most + AT_FIRST)}>Show ${Math.min(AT_FIRST, list.length - most)} more</button></div>`}</section>`;
+}
+
+/** What failed, by its reason, so that twenty broken downloads are one line. */
+function Failed({ list }) {
+  if (!list.length) return null;
+  return html`<section class="section" aria-label="Failed"><h2>Failed<span class="count">${list.length}</span></h2>
+    ${failedGroups(list).map(([reason, models]) => html`<div class="card failed-group" key=${reason}>
+      <div class="card-head"><span class="bad break">${reason}</span>${models.length > 1 && html`<span class="count soft">${models.length} models</span>`}</div>
+      <div role="table" aria-label=${reason}>${models.slice(0, AT_FIRST).map((model) => html`<${ModelRow} key=${model.id} model=${model} />`)}</div></div>`)}</section>`;
 }
 
 function NoModels({ onAdd }) {

@@ -2,10 +2,12 @@
 import { html, useState } from "../vendor/preact.js";
 import { go } from "../core/browser.js";
 import { call, gauges, isAdmin, learn } from "../core/server.js";
-import { Dot, Menu, Progress, bytes, clock, count, seconds, tokens, trying } from "../ui/parts.js";
+import { Dot, Menu, Progress, bytes, clock, count, later, seconds, tokens, trying } from "../ui/parts.js";
 import { begin, setModels } from "../chat/room.js";
 import { DuplicateDialog, LoadDialog } from "./options.js";
-import { doing, fitWords } from "./sorting.js";
+import { doing, fitWords, reasonOf } from "./sorting.js";
+
+const Makers = later(() => import("./details.js"));
 
 export function RowHead() {
   // The classes hide on narrow screens what the rows hide there.
@@ -48,7 +50,7 @@ function Doing({ model }) {
     return html`<${Progress} done=${model.progress?.done ?? 0} total=${model.progress?.total ?? 0} label=${`Loading ${model.id}`} /><span class="num">${words}</span>`;
   }
   if (words) return html`<span class="num">${words}</span>`;
-  if (model.state === "failed") return html`<span class="bad">${model.why_failed}</span>`;
+  if (model.state === "failed") return html`<span class="bad" title=${model.why_failed}>${reasonOf(model)}</span>`;
   const [fit, kind] = fitWords(model.fit);
   return html`<span class=${kind === "good" ? "" : kind} title=${model.fit?.why ?? model.memory ?? ""}>${fit}</span>`;
 }
@@ -86,7 +88,7 @@ function Details({ model }) {
     ["Weights", parts && bytes(parts.weights)], ["Cache", parts && bytes(parts.cache)], ["Projector", parts?.projector ? bytes(parts.projector) : null],
     ["Engine", parts && bytes(parts.engine)], ["Known by", model.cost && (model.measured ? "an earlier load" : "an estimate")],
   ];
-  return html`<div class="model-details"><${Facts} facts=${facts} /><div><${Facts} facts=${memory} />${model.memory && html`<p class="small faint break">${model.memory}</p>`}</div></div>`;
+  return html`<div role="row"><div class="model-details" role="cell"><${Facts} facts=${facts} /><div><${Facts} facts=${memory} />${model.memory && html`<p class="small faint break">${model.memory}</p>`}</div><${Makers} model=${model} /></div></div>`;
 }
 
 function Facts({ facts }) {

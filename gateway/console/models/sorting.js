@@ -9,6 +9,26 @@ export function parted(models) {
   return { present: byName.filter((model) => IN_MEMORY.has(model.state)), absent: byName.filter((model) => !IN_MEMORY.has(model.state)) };
 }
 
+const LONGEST = 90; // characters of a short reason
+
+/** Why a model failed, in few words: without places and what follows the first sentence. */
+export function reasonOf({ why_failed: why }) {
+  const words = (why ?? "").replaceAll(/(?:\/[^\s:,]+)+\/?:?\s?/g, "").replace(/^[^:]{1,60}\.(?:gguf|json|safetensors):\s*/, "").trim();
+  const first = /^.*?(?=[.;](?:\s|$)|\n|$)/s.exec(words)[0];
+  return first.length > LONGEST ? `${first.slice(0, LONGEST - 1)}…` : first || "It failed";
+}
+
+/** Models that failed, together where they did for the same reason but for numbers and names. @returns {[string, object[]][]} */
+export function failedGroups(models) {
+  const groups = new Map();
+  for (const model of models) {
+    const reason = reasonOf(model);
+    const key = reason.replaceAll(/\d+(?:\.\d+)?/g, "#").replaceAll(model.id, "");
+    groups.set(key, [...(groups.get(key) ?? []), [reason, model]]);
+  }
+  return [...groups.values()].map((list) => [list[0][0], list.map(([, model]) => model)]).sort((a, b) => b[1].length - a[1].length);
+}
+
 export const VIEWS = {
   all: () => true,
   memory: (model) => IN_MEMORY.has(model.state),

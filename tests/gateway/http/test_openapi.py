@@ -165,6 +165,7 @@ async def test_lists_and_states_are_answered_as_promised(running: Running) -> No
         "/models/sse",
         "/v1/admin/events",
         "/v1/admin/hub/files",
+        "/v1/admin/hub/search",
         "/v1/stream",
     }
     asked = 0
