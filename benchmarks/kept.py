@@ -2,6 +2,7 @@
 after a restart, and with more conversations than slots.
 
     python -m benchmarks.kept [--models llama lfm2] [--tokens 8000] [--rounds 4] [--skip …]
+        [--host worker]
 
 The models have random weights at 8 bits in the proportions that people run: 16 layers, hidden
 1,024, heads of 64 that share keys; one has attention in each layer, the other (LFM2) in every
@@ -12,15 +13,21 @@ second one, and convolutions with a state in between.
   reports it.
 - beside: tokens a second of 16 streams with the store and without it, in turn.
 - in turn: 64 conversations of three turns over 16 slots, with a short side job after each turn: the
-  share of prompt tokens that is not computed. With the bundled model.
+  share of prompt tokens that is not computed. With the bundled model; llama-server with its own
+  `--cache-ram` beside it.
+- stalls: the gaps between a stream's tokens while nothing else happens, while two long
+  conversations are put back in turn, and while they are computed in turn, without the store.
 """
 
 import argparse
 import contextlib
 import json
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,7 +39,7 @@ import numpy as np
 
 import bundled
 from benchmarks import report
-from benchmarks.peers import Running, roundhouse
+from benchmarks.peers import Running, llama_server, roundhouse
 from benchmarks.realistic import Shape, random_matrix, write
 from benchmarks.vocabulary import tokenizer
 from training import gguf_file
@@ -42,7 +49,9 @@ CONTEXT = 12_288
 FROM_MEMORY, FROM_DISK = 0.15, 0.25  # of the time that computing takes
 BESIDE = 0.99  # of the tokens a second without the store
 FOUND = 0.95  # of the prompt tokens of conversations in turn
-CONVERSATIONS, SLOTS, TURNS = 64, 16, 3
+CONVERSATIONS, SLOTS, TURNS, TURN_CONTEXT = 64, 16, 3, 2_048
+STORES: Sequence[tuple[str, str | int]] = (("Roundhouse", "auto"), ("Roundhouse, no store", 0))
+STREAMED = 400  # tokens of the stream whose gaps are measured
 WORDS = "the engine went over the bridge and came back by night while nobody had seen it go "
 
 
@@ -115,9 +124,11 @@ def _matrices(shape: Shape) -> Iterator[tuple[str, int, int]]:
 WRITERS: Mapping[str, Any] = {"llama": lambda path: write(path, SHAPE), "lfm2": write_lfm2}
 
 
-def configured(place: Path, model: Path, context: int, **kept: Any) -> Path:
+def configured(
+    place: Path, model: Path, context: int, slots: int = 4, host: str = "process", **kept: Any
+) -> Path:
     """A configuration file with one model."""
-    options = {"context_length": context, "max_concurrent": 4}
+    options = {"context_length": context, "max_concurrent": slots, "host": host}
     settings = {
         "models": [{"name": "model", "path": str(model), "options": options}],
         "kept": kept,
@@ -149,7 +160,7 @@ def first_text(api: httpx.Client, prompt: Sequence[int]) -> tuple[float, Mapping
     return first - load, timings
 
 
-def away(kind: str, tokens: int) -> Away:
+def away(kind: str, tokens: int, host: str) -> Away:
     """Of one prompt."""
     dice = np.random.default_rng(1)
     prompts = [dice.integers(300, 8_000, tokens).tolist() for _ in range(2)]
@@ -157,7 +168,8 @@ def away(kind: str, tokens: int) -> Away:
         folder = Path(name)
         model = WRITERS[kind](folder / f"{kind}.gguf")
         context = tokens + 512
-        path = configured(folder, model, context, memory="4GiB", folder=str(folder / "kept"))
+        place = str(folder / "kept")
+        path = configured(folder, model, context, host=host, memory="4GiB", folder=place)
         with roundhouse("--config", str(path)) as running, client(running) as api:
             first_text(api, prompts[1][:600])  # speeds are known, and it is warm
             computed, _ = first_text(api, prompts[0])
@@ -173,61 +185,115 @@ def away(kind: str, tokens: int) -> Away:
 
 
 def spoken(api: httpx.Client, text: str, tokens: int) -> tuple[int, int, str]:
-    """Prompt tokens, those that were cached, and the answer."""
+    """Prompt tokens, those that were cached, and the answer; of either server."""
     body = {"model": "model", "prompt": text, "max_tokens": tokens, "temperature": 0}
     answer = api.post("/v1/completions", json=body | {"ignore_eos": True}).json()
-    usage = answer["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return usage["prompt_tokens"], cached, answer["choices"][0]["text"]
+    prompt, cached = answer["usage"]["prompt_tokens"], answer["timings"]["cache_n"]
+    return prompt, cached, answer["choices"][0]["text"]
 
 
-def in_turn() -> tuple[float, float]:
+def in_turn() -> Mapping[str, float]:
     """The shares of prompt tokens that were known to a conversation's later turns and weren't
-    computed, with the store and without.
+    computed.
     """
-    return _in_turn("auto"), _in_turn("0")
-
-
-def _in_turn(memory: str) -> float:
     with tempfile.TemporaryDirectory() as name:
-        path = configured(Path(name), bundled.GGUF, 2_048, memory=memory)
-        settings = json.loads(path.read_text())
-        settings["models"][0]["options"]["max_concurrent"] = SLOTS
-        path.write_text(json.dumps(settings))
-        with roundhouse("--config", str(path)) as running, client(running) as api:
-            texts = [f"Conversation {number}: " + WORDS * 8 for number in range(CONVERSATIONS)]
-            known = [0] * CONVERSATIONS
-            all_tokens = found = 0
-            for turn in range(TURNS):
-                for number, text in enumerate(texts):
-                    prompt, cached, answer = spoken(api, text, 16)
-                    if turn:
-                        all_tokens += known[number]
-                        found += min(cached, known[number])
-                    known[number] = prompt
-                    texts[number] = f"{text}{answer} And then {WORDS}"
-                    spoken(api, f"A title for number {number}, turn {turn}: {WORDS}", 4)
+        shares = {}
+        for ours, memory in STORES:
+            path = configured(Path(name), bundled.GGUF, TURN_CONTEXT, SLOTS, memory=memory)
+            with roundhouse("--config", str(path)) as running, client(running) as api:
+                shares[ours] = _in_turn(api)
+    server = llama_server(bundled.GGUF, TURN_CONTEXT, SLOTS)  # 8 GiB of --cache-ram: its default
+    with server as running, client(running) as api:
+        shares["llama-server"] = _in_turn(api)
+    return shares
+
+
+def _in_turn(api: httpx.Client) -> float:
+    texts = [f"Conversation {number}: " + WORDS * 8 for number in range(CONVERSATIONS)]
+    known = [0] * CONVERSATIONS
+    all_tokens = found = 0
+    for turn in range(TURNS):
+        for number, text in enumerate(texts):
+            prompt, cached, answer = spoken(api, text, 16)
+            if turn:
+                all_tokens += known[number]
+                found += min(cached, known[number])
+            known[number] = prompt
+            texts[number] = f"{text}{answer} And then {WORDS}"
+            spoken(api, f"A title for number {number}, turn {turn}: {WORDS}", 4)
     return found / all_tokens
+
+
+class Gaps(msgspec.Struct, frozen=True):
+    """Milliseconds between a stream's tokens, and how many conversations came back meanwhile."""
+
+    median: float
+    p99: float
+    longest: float
+    back: int
+
+
+def stalls(kind: str, tokens: int, host: str) -> Mapping[str, Gaps]:
+    """What another stream sees of conversations with so many tokens."""
+    gaps = {}
+    with tempfile.TemporaryDirectory() as name:
+        model = WRITERS[kind](Path(name) / f"{kind}.gguf")
+        for outcome, memory in (("put back", "2GiB"), ("computed", 0)):
+            path = configured(Path(name), model, tokens + 512, 2, host, memory=memory)
+            with roundhouse("--config", str(path)) as running, client(running) as api:
+                if memory:
+                    gaps["alone"] = _gaps(api, ())
+                gaps[outcome] = _gaps(api, _long(tokens))
+    return gaps
+
+
+def _long(tokens: int) -> Sequence[Sequence[int]]:
+    dice = np.random.default_rng(2)
+    return [dice.integers(300, 8_000, tokens).tolist() for _ in range(2)]
+
+
+def _gaps(api: httpx.Client, prompts: Sequence[Sequence[int]]) -> Gaps:
+    """Of one stream, while `prompts` are asked for in turn."""
+    for prompt in prompts:
+        first_text(api, prompt)
+    begun, ended, times = threading.Event(), threading.Event(), list[float]()
+
+    def read() -> None:
+        body = {"model": "model", "prompt": [400, 500], "max_tokens": STREAMED, "stream": True}
+        with api.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    times.append(time.perf_counter())
+                    begun.set()
+        ended.set()
+
+    back = 0
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(read)
+        begun.wait()
+        while prompts and not ended.is_set():
+            first_text(api, prompts[back % len(prompts)])
+            back += not ended.is_set()
+        reading.result()
+    gaps = sorted((later - earlier) * 1_000 for earlier, later in pairwise(times[1:]))
+    return Gaps(median(gaps), gaps[int(len(gaps) * 0.99)], gaps[-1], back)
 
 
 def speeds(rounds: int) -> tuple[float, float]:
     """Tokens a second of 16 streams of the bundled model, with the store and without, in turn."""
     import asyncio  # noqa: PLC0415 - here alone
 
-    found: dict[str, list[float]] = {"auto": [], "0": []}
+    found: dict[str, list[float]] = {name: [] for name, _ in STORES}
     with contextlib.ExitStack() as held:
         ports = {}
-        for memory in found:
+        for name, memory in STORES:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory()))
-            path = configured(folder, bundled.GGUF, 1_024, memory=memory)
-            settings = json.loads(path.read_text())
-            settings["models"][0]["options"]["max_concurrent"] = SLOTS
-            path.write_text(json.dumps(settings))
-            ports[memory] = held.enter_context(roundhouse("--config", str(path))).port
+            path = configured(folder, bundled.GGUF, 1_024, SLOTS, memory=memory)
+            ports[name] = held.enter_context(roundhouse("--config", str(path))).port
         for _ in range(rounds + 1):
-            for memory, port in ports.items():
-                found[memory].append(asyncio.run(_speed(port)))
-    with_store, without = (median(found[memory][1:]) for memory in ("auto", "0"))
+            for name, port in ports.items():
+                found[name].append(asyncio.run(_speed(port)))
+    with_store, without = (median(found[name][1:]) for name, _ in STORES)
     return with_store, without
 
 
@@ -265,19 +331,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="*", choices=WRITERS, default=list(WRITERS))
     parser.add_argument("--tokens", type=int, default=8_000)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--skip", nargs="*", choices=("beside", "in-turn"), default=[])
+    parser.add_argument("--host", choices=("process", "worker"), default="process")
+    parser.add_argument("--skip", nargs="*", choices=("beside", "in-turn", "stalls"), default=[])
     options = parser.parse_args(argv)
     machine = report.machine()
     print(f"{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}\n")
     met: list[report.Target] = []
     for kind in options.models:
-        one = away(kind, options.tokens)
+        one = away(kind, options.tokens, options.host)
         print(kind, one, flush=True)
         met += targets(kind, one)
     if "in-turn" not in options.skip:
-        share, without = in_turn()
-        outcome = f"{share:.1%}, without the store {without:.1%}"
-        met.append(report.Target(f"{CONVERSATIONS} in turn: {FOUND:.0%}", outcome, share >= FOUND))
+        shares = in_turn()
+        outcome = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        ahead = shares["Roundhouse"] >= FOUND
+        met.append(report.Target(f"{CONVERSATIONS} in turn: {FOUND:.0%}", outcome, ahead))
+    if "stalls" not in options.skip:
+        gaps = stalls("llama", options.tokens // 4, options.host)
+        for name, found in gaps.items():
+            print("gaps in ms,", name, found, flush=True)
+        outcome = f"{gaps['put back'].p99:.0f} ms, computed {gaps['computed'].p99:.0f} ms"
+        calm = gaps["put back"].p99 <= gaps["computed"].p99
+        met.append(report.Target("gaps beside (p99): none longer than of prompts", outcome, calm))
     if "beside" not in options.skip:
         with_store, without = speeds(options.rounds)
         share = with_store / without

@@ -598,8 +598,7 @@ class LlamaCppEngine:
         if isinstance(found, Coming):
             self._coming = True
             return False
-        if found is not None or slot is not source or not placement.keep:
-            self._take_out(slot, placement.keep if slot is source else 0)
+        self._take_out(slot, placement.keep if slot is source else 0)
         if found is not None:
             self._restore(slot, found, running, placement.parted)
             return True

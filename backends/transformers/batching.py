@@ -537,8 +537,7 @@ class Batching:
         if isinstance(found, Coming):
             self._coming = True
             return
-        if found is not None or slot is not source or not placement.keep:
-            self._take_out(slot, placement.keep if slot is source else 0)
+        self._take_out(slot, placement.keep if slot is source else 0)
         keep = 0
         if found is not None:
             running.restoring = self._restoring(slot, found, running, placement.parted)

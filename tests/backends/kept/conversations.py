@@ -60,6 +60,20 @@ def tokens_meanwhile(engine: Engine, swap: Callable[[], None], prompt: tuple[int
     return others
 
 
+def kept_of_a_slot_that_is_taken(engine: Engine, shared: int) -> int:
+    """Tokens that come back of a conversation, after another one, which begins with `shared` tokens
+    alike, had its slot: the only one.
+    """
+    assert isinstance(engine, Keeping)
+    store = KeptStore(memory=20_000_000)
+    engine.kept = DearBeginnings(store, "the same engine", "model")
+    one, other = (letters(5, shared) + letters(seed, 120 - shared) for seed in (1, 2))
+    first = answer(engine, 0, one)
+    answer(engine, 1, other)
+    assert answer(engine, 2, one) == first
+    return store.counts().tokens["memory"]
+
+
 def texts_after_swaps(
     made: Callable[[], AbstractContextManager[Engine]], swap: Callable[[Engine], None]
 ) -> None:

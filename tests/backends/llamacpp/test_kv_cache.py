@@ -26,6 +26,7 @@ from tests.backends.contract import GREEDY
 from tests.backends.kept.afar import from_afar
 from tests.backends.kept.conversations import (
     answer,
+    kept_of_a_slot_that_is_taken,
     letters,
     texts_after_swaps,
     tokens_meanwhile,
@@ -112,6 +113,12 @@ def test_what_is_put_back_from_the_store_is_what_would_be_computed(
     kept = DearBeginnings(store, "the same engine", "model")
     tried(model, LAYOUTS[layout], jobs=30, kept=kept)
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+@pytest.mark.parametrize("shared", [0, 3, 70])
+def test_a_slot_that_another_conversation_takes_is_kept(tmp_path: Path, shared: int) -> None:
+    with engine(written("llama", tmp_path), COLD) as tested:
+        assert kept_of_a_slot_that_is_taken(tested, shared) == 119
 
 
 @pytest.mark.slow

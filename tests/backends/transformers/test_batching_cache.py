@@ -22,7 +22,12 @@ from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check
 from tests.backends.contract import GREEDY
 from tests.backends.kept.afar import from_afar
-from tests.backends.kept.conversations import letters, texts_after_swaps, tokens_meanwhile
+from tests.backends.kept.conversations import (
+    kept_of_a_slot_that_is_taken,
+    letters,
+    texts_after_swaps,
+    tokens_meanwhile,
+)
 from tests.backends.kept.dear import DearBeginnings
 from tests.backends.transformers.test_batching_architectures import STATEFUL, TRIED, write
 
@@ -113,6 +118,14 @@ def test_what_is_put_back_from_the_store_is_what_would_be_computed(model: Path) 
     kept = DearBeginnings(store, "the same engine", "model")
     tried(model, ROOMY, jobs=40, kept=kept)
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [0, 3, 70])
+def test_a_row_that_another_conversation_takes_is_kept(tmp_path: Path, shared: int) -> None:
+    write("llama", tmp_path)
+    with engine(tmp_path, COLD) as tested:
+        assert kept_of_a_slot_that_is_taken(tested, shared) >= 100
 
 
 @pytest.mark.slow
