@@ -57,6 +57,7 @@ def test_models_answer_from_other_nodes_and_outlive_them(cluster: Any, tmp_path:
         "models": [
             {"name": "tiny", "path": str(bundled.GGUF)},
             scripted(tmp_path, "talker", say="word " * 1_000, tokens_per_second=50.0),
+            {**scripted(tmp_path, "twin", say="Here."), "replicas": 2},
         ],
         "swap": {"memory": {"cpu": 0}, "backoff": 0.1},  # nothing fits here
         "log": {"format": "json"},
@@ -80,6 +81,23 @@ def test_models_answer_from_other_nodes_and_outlive_them(cluster: Any, tmp_path:
         assert server.client.post("/v1/chat/completions", json=message).status_code == 200
         assert home_of(server, "tiny") != first
         server.client.post("/v1/nodes/drain", json={"node": first, "draining": False})
+
+        # Two replicas lie on two machines; drained of one, the model answers from the other.
+        body = {"model": "twin", "messages": [{"role": "user", "content": "Hello"}]}
+        for name in ("twin@1", "twin@2"):
+            assert server.client.post("/v1/chat/completions", json=body).status_code == 200
+            server.log.wait_for("model loaded", lambda line, name=name: line["model"] == name)
+        homes = {home_of(server, name) for name in ("twin@1", "twin@2")}
+        assert homes == {*rays}
+        server.client.post("/v1/nodes/drain", json={"node": first})
+        wait_until(server, "they left", lambda there: not there[first]["models"])
+        assert server.client.post("/v1/chat/completions", json=body).status_code == 200
+        server.client.post("/v1/nodes/drain", json={"node": first, "draining": False})
+        wait_until(
+            server,
+            "it is loaded there again",
+            lambda there: {"twin@1", "twin@2"} & {*there[first]["models"]},
+        )
 
         # The node of a running answer dies: the answer ends with an error that names it.
         home, told = _streams(server)
