@@ -247,6 +247,7 @@ class FramedPort(asyncio.Protocol, ABC):
         self._shelf = Shelf(shared=shared)
         self._frames = Frames(decode_event, self._answer_received)
         self._receive: Callable[[Event], None] | None = None
+        self._relay: Callable[[bytes], None] = lambda _: None
         self._early: list[Event] = []  # that came before anyone was there to receive them
         self._transport: asyncio.Transport | None = None
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
@@ -282,6 +283,10 @@ class FramedPort(asyncio.Protocol, ABC):
         early, self._early = self._early, []
         for event in early:
             receive(event)
+
+    def relay(self, hand_on: Callable[[bytes], None]) -> None:
+        """From now on, hand on what needn't be known here as it came: frames (`framing.Frames`)."""
+        self._frames.relays, self._relay = True, hand_on
 
     def send(self, command: Command) -> None:
         """See `Port.send`."""
@@ -333,7 +338,10 @@ class FramedPort(asyncio.Protocol, ABC):
             self._kill(f"sent what can't be read ({error})")
             return
         for event in events:
-            self._hand_on(event)
+            if isinstance(event, Outcomes):  # nearly all
+                self._tell(event)
+            else:
+                self._hand_on(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -357,10 +365,10 @@ class FramedPort(asyncio.Protocol, ABC):
         else:
             self._receive(event)
 
-    def _hand_on(self, event: WorkerEvent) -> None:
+    def _hand_on(self, event: WorkerEvent | bytes) -> None:
         match event:
-            case Outcomes():  # nearly all
-                self._tell(event)
+            case bytes():
+                self._relay(event)
             case Pong():
                 pass
             case Received():
