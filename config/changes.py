@@ -26,6 +26,7 @@ Effect: TypeAlias = Literal["live", "models", "restart"]
 # Every option, or the section it stands in.
 EFFECTS: Mapping[str, Effect] = {
     "cluster": "restart",
+    "cluster_tls": "restart",
     "server.host": "restart",
     "server.port": "restart",
     "server.allow_open": "live",

@@ -305,6 +305,7 @@ class Config(Section, frozen=True):
     nodes: tuple[NodeConfig, ...] = ()  # machines whose workers run models of this server
     mcp: tuple[McpConfig, ...] = ()  # MCP servers whose tools are run here, for models
     cluster: Name | None = None  # Ray's, whose nodes run models: its address, or auto; None: none
+    cluster_tls: bool = False  # connections to the workers there are encrypted
     default_model: str | None = None  # None: the only model there is, else the first in `models`
     unknown_models: Literal["refuse", "default"] = "refuse"  # requests for a model that isn't there
     template_dir: PathText | None = None  # chat templates to switch to (NAME.jinja)

@@ -58,8 +58,9 @@ ENVIRONMENT = {
 class Control:
     """Ray's nodes but the gateway's own, a supervisor on each."""
 
-    def __init__(self, reports: BinaryIO) -> None:
-        """`reports`: read by the gateway."""
+    def __init__(self, reports: BinaryIO, *, tls: bool) -> None:
+        """`reports`: read by the gateway; `tls`: connections to workers are encrypted."""
+        self._tls = tls
         self._reports = reports
         self._own = ray.get_runtime_context().get_node_id()
         self._supervisors: dict[str, Any] = {}  # by Ray's id of a node
@@ -105,7 +106,7 @@ class Control:
         actor: Any = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=8)(Supervisor)
         self._supervisors[number] = actor.options(
             scheduling_strategy=strategy, runtime_env={"env_vars": environment()}
-        ).remote(str(node["NodeManagerAddress"]))
+        ).remote(str(node["NodeManagerAddress"]), tls=self._tls)
         thread = threading.Thread(target=self._tell, args=(number, STARTING), daemon=True)
         thread.start()
 
@@ -218,14 +219,16 @@ def reason(error: BaseException) -> str:
     return lines[0] if lines else type(cause).__name__
 
 
-def main(parent: str, address: str) -> None:
-    """Of a process that `backends.cluster.nodes` starts. `address`: Ray's, or `auto`."""
+def main(parent: str, address: str, tls: str) -> None:
+    """Of a process that `backends.cluster.nodes` starts. `address`: Ray's, or `auto`; `tls`: 1 or
+    0.
+    """
     end_with(int(parent))
     reports = os.fdopen(os.dup(1), "wb")  # Ray prints to stdout as it likes
     os.dup2(2, 1)
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
-        control = Control(reports)
+        control = Control(reports, tls=tls == "1")
     except Exception as error:  # noqa: BLE001 - whatever Ray raises
         reports.write(encode(Connected(reason(error))) + b"\n")
         reports.flush()

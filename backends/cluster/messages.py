@@ -37,6 +37,7 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     token: str
     total: dict[str, int]
     free: dict[str, int]
+    fingerprint: str | None = None  # of its certificate; None: without TLS
 
     def __repr__(self) -> str:
         """All but the secret, since representations end in logs."""

@@ -71,13 +71,13 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterNodes:
-    """`address`: of Ray's cluster, or `auto`."""
+    """`address`: of Ray's cluster, or `auto`; `tls`: connections to workers are encrypted."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, tls: bool = False) -> None:
         """Raises ClusterFailed where Ray isn't installed."""
         if find_spec("ray") is None:
             raise ClusterFailed(f"the package `ray` is missing. Install it: {command('cluster')}")
-        self._address = address
+        self._address, self._tls = address, tls
         self.nodes: dict[str, ClusterNode] = {}
         self._drained: set[str] = set()
         self._has: set[tuple[str, Path]] = set()  # what was brought to which node
@@ -191,7 +191,8 @@ class ClusterNodes:
     async def connect(self) -> None:
         """Start the process that speaks to Ray, and wait until it does. Raises ClusterFailed."""
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"{__package__}.control", str(os.getpid()), self._address),
+            *(sys.executable, "-m", f"{__package__}.control", str(os.getpid())),
+            *(self._address, str(int(self._tls))),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # Ray keeps logs of its own
@@ -261,8 +262,14 @@ class ClusterNodes:
 
     def _hear(self, line: bytes) -> None:
         match decode_report(line):
-            case Joined(node, address, token, total, free):
-                config = NodeConfig(name=node, address=address, token=token)
+            case Joined(node, address, token, total, free, fingerprint):
+                config = NodeConfig(
+                    name=node,
+                    address=address,
+                    token=token,
+                    tls=fingerprint is not None,
+                    fingerprint=fingerprint,
+                )
                 known = self.nodes.get(node)
                 if known is None:
                     log.info("a node joined", node=node, address=address, devices=total)

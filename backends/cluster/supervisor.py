@@ -26,6 +26,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
     address: str
     token: str
+    fingerprint: str | None  # of its certificate; None: without TLS
     total: dict[str, int]
     free: dict[str, int]
 
@@ -79,9 +80,9 @@ class Copies:
 class Supervisor(Copies):
     """One for each node. Its methods are called by the gateway's `control`, some at a time."""
 
-    def __init__(self, host: str, folder: str | None = None) -> None:
+    def __init__(self, host: str, folder: str | None = None, *, tls: bool = False) -> None:
         """`host`: the node's address; `folder`: for copies of files."""
-        self._host = host
+        self._settings = ListenerSettings(host=host, tls=tls)
         super().__init__(Path(folder) if folder else user_folder() / FOLDER)
         self._listening: Future[Listening] = Future()
         self._ended = threading.Event()
@@ -90,7 +91,7 @@ class Supervisor(Copies):
 
     def _listen(self) -> None:
         try:
-            with listener(ListenerSettings(host=self._host)) as there:
+            with listener(self._settings) as there:
                 self._listening.set_result(there)
                 self._ended.wait()
         except Exception as error:  # noqa: BLE001 - whoever asks for it gets it
@@ -104,6 +105,7 @@ class Supervisor(Copies):
         return NodeFacts(
             address=there.address,
             token=there.token,
+            fingerprint=there.fingerprint,
             total={name: one.total for name, one in cards.items()} | main_memory("MemTotal"),
             free={name: one.free for name, one in cards.items()} | main_memory("MemAvailable"),
         )

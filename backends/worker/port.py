@@ -54,8 +54,8 @@ from config.engines import EngineOptions
 
 log = structlog.get_logger(__name__)
 
-BEAT = 1.0  # seconds between heartbeats
-BEATS = 3  # that stay unanswered
+BEAT = 0.9  # seconds between heartbeats
+BEATS = 3  # that stay unanswered; with the time before the first, less than four seconds
 LONGEST_BUSY = 60.0  # seconds for one that answers no heartbeat, but computes or reads
 GOODBYE = 10.0  # seconds from `Close`, or what came last to be kept, to the end of the process
 DYING = 1.0  # seconds from the end of its socket to its own

@@ -221,7 +221,7 @@ class Registry:
         self._history = history or History(default_path())
         self._clock = clock or LoopClock()
         self._watch = watch
-        self.cluster = None if config.cluster is None else _cluster(config.cluster)
+        self.cluster = None if config.cluster is None else _cluster(config.cluster, config)
         self._places = Places()
         self.watchers = Watchers()
         self._names = ModelNames(library, self.watchers.note)
@@ -781,9 +781,9 @@ async def _waited(
     return True
 
 
-def _cluster(address: str) -> ClusterNodes:
+def _cluster(address: str, config: Config) -> ClusterNodes:
     """Raises ConfigError where it can't be used."""
     try:
-        return ClusterNodes(address)
+        return ClusterNodes(address, tls=config.cluster_tls)
     except ClusterFailed as error:
         raise ConfigError("the configuration", "$.cluster", str(error)) from error

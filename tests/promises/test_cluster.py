@@ -54,6 +54,7 @@ def test_models_answer_from_other_nodes_and_outlive_them(cluster: Any, tmp_path:
     rays = {name: cluster.add_node(**SMALL, node_name=name) for name in ("box-b", "box-c")}
     config = {
         "cluster": cluster.address,
+        "cluster_tls": True,
         "models": [
             {"name": "tiny", "path": str(bundled.GGUF)},
             scripted(tmp_path, "talker", say="word " * 1_000, tokens_per_second=50.0),
