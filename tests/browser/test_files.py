@@ -268,6 +268,26 @@ def test_files_that_were_not_sent_yet_stay(stand: Stand, open_page: OpenPage) ->
     expect(listed).to_have_count(0)
 
 
+DRAFTS = """async () => {
+    const {drafts} = await import('/ui/chat/conversation.js');
+    return (await drafts.readAll()).length;
+}"""
+
+
+def test_files_of_a_deleted_conversation_are_deleted(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand(answers={CHAT: reports.answer("Yes.")}).url)
+    say(page, "Hello")
+    chosen(page, given("area.py", CODE))
+    page.get_by_label("Actions for Hello").click()
+    page.get_by_text("Delete").click()
+    expect(page.locator(".said")).to_have_count(0)
+    chosen(page, given("area.py", CODE))
+    assert page.evaluate(DRAFTS) == 2  # until then it can be undone
+    page.reload()
+    expect(page.locator(".composer .file")).to_have_count(1)
+    assert page.evaluate(DRAFTS) == 1
+
+
 def test_more_than_the_context_is_said_before_it_is_sent(stand: Stand, open_page: OpenPage) -> None:
     page = open_page(stand(answers={COUNT: {"input_tokens": 40_000}}).url)
     chosen(page, given("book.txt", b"word " * 40_000))

@@ -114,8 +114,10 @@ function keepDraft(id) {
 }
 
 /** What was about to be sent when the page was left, beside what was added while this was read. */
-drafts.readAll().then((kept) => {
-  for (const { id, pictures: before, files: listed } of kept) {
+Promise.all([drafts.readAll(), readConversations()]).then(([kept]) => {
+  const known = new Set([NEW, ...conversations.value.map((one) => one.id)]);
+  for (const { id } of kept) if (!known.has(id)) drafts.remove(id); // its conversation was deleted
+  for (const { id, pictures: before, files: listed } of kept.filter((one) => known.has(one.id))) {
     albums.value = placed(albums.value, id, [...before, ...(albums.value[id] ?? [])]);
     folders.value = placed(folders.value, id, [...listed, ...(folders.value[id] ?? [])]);
     readFiles(listed.filter((one) => one.isReading), id);
