@@ -3,6 +3,8 @@ people use, and a real MCP server over a real socket.
 """
 
 import json
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +14,11 @@ from typing import Any
 
 import anthropic
 import openai
+import psutil
 import pytest
 
-from tests.served import ROOT, Served, served
+import bundled
+from tests.served import ROOT, Serve, Served, served
 
 # The conversation as it is, so that a line of the script can wait for a result.
 TEMPLATE = (
@@ -387,3 +391,77 @@ def test_a_server_that_is_not_there_is_an_error_that_names_the_field(server: Ser
         with pytest.raises(anthropic.BadRequestError) as raised:
             api.beta.messages.create(**CLAUDE, tools=[TOOLSET | {"mcp_server_name": "y"}])
         assert "tools[0].mcp_server_name" in str(raised.value)
+
+
+def test_a_real_engine_calls_a_commands_tool(tmp_path: Path, serve: Serve) -> None:
+    """The bundled model is made to call; its server is a process below this one."""
+    command = shlex.join((sys.executable, "-m", "tests.mcp_servers.hostile", "none"))
+    config = {
+        "models": [{"name": "tiny", "path": str(bundled.GGUF)}],
+        "mcp": [{"name": "near", "command": command, "folder": str(ROOT), "tools": ["call"]}],
+    }
+    server = serve(config)
+    near: Any = {"type": "mcp", "server_label": "near", "require_approval": "never"}
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any") as api:
+        answer = api.responses.create(
+            model="tiny",
+            input="Call the tool.",
+            tools=[near],
+            tool_choice={"type": "mcp", "server_label": "near", "name": "call"},
+            max_output_tokens=400,
+            temperature=0,
+        )
+    call = next(item for item in answer.output if item.type == "mcp_call")
+    assert (call.name, call.output, call.status) == ("call", "fine", "completed")
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    assert any("hostile" in " ".join(child.cmdline()) for child in children)
+    assert server.stop() == 0
+    assert not any(child.is_running() for child in children)
+    assert tmp_path.exists()
+
+
+def test_a_reload_changes_what_is_allowed(tmp_path: Path, serve: Serve) -> None:
+    command = shlex.join((sys.executable, "-m", "tests.mcp_servers.hostile", "none"))
+    entry = {"name": "near", "command": command, "folder": str(ROOT)}
+    model = script(tmp_path, "caller", [{"when": "", "say": "Hello."}])
+    server = serve({"models": [model], "mcp": [entry]})
+    asked = {
+        "model": "caller",
+        "input": "Hi",
+        "tools": [{"type": "mcp", "server_label": "near", "require_approval": "never"}],
+    }
+    assert server.client.post("/v1/responses", json=asked).status_code == 200
+    file = tmp_path / "roundhouse.yaml"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "mcp": []}))
+    server.signal(signal.SIGHUP)
+    server.log.wait_for("config")
+    told = server.client.post("/v1/responses", json=asked)
+    while told.status_code == 200:  # the signal is handled beside requests
+        told = server.client.post("/v1/responses", json=asked)
+    assert told.json()["error"]["param"] == "tools[0].server_label"
+
+
+def test_a_server_that_fails_is_said(tmp_path: Path, serve: Serve) -> None:
+    model = script(tmp_path, "caller", [{"when": "", "say": "Hello."}])
+    broken = {"name": "broken", "command": "/nowhere/at/all"}
+    server = serve({"models": [{**model, "mcp": ["broken"]}], "mcp": [broken]})
+    asked: Any = {"model": "caller", "input": "Hi"}
+    answer = server.client.post("/v1/responses", json=asked)  # it didn't ask for the server
+    assert answer.status_code == 200
+    assert "mcp.broken" in answer.headers["x-roundhouse-ignored"]
+    asked["tools"] = [{"type": "mcp", "server_label": "broken"}]
+    told = server.client.post("/v1/responses", json=asked)
+    assert told.status_code == 424
+    assert told.json()["error"]["param"] == "tools[0]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["streamable-http", "sse"])
+def test_transports_old_and_new(tmp_path: Path, serve: Serve, transport: str) -> None:
+    with listening(transport) as url:
+        entry = {"name": "honest", "url": url, "allow_private_addresses": True}
+        server = serve({"models": [script(tmp_path, "caller", LINES)], "mcp": [entry]})
+        asked = {"model": "caller", "input": "Please add.", "tools": [MCP]}
+        answer = server.client.post("/v1/responses", json=asked).json()
+    assert "5" in [item.get("output") for item in answer["output"]]
