@@ -125,6 +125,8 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
 
     ttl: IdleSeconds | None = 300.0  # as `transformers serve` does
     device: str = "auto"  # auto, cpu, cuda:0
+    # layers on the card, the last ones, the others in main memory; -1: all; auto: as many as fit
+    gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | Literal["auto"] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     attn_implementation: Annotated[str | None, RUNS_CODE] = None  # also a kernel of the hub
     quantization: Literal["bnb-4bit", "bnb-8bit"] | None = None

@@ -17,19 +17,23 @@ from backends.catalog import (
     IN_WSL,
     SUITE,
     Cards,
+    Fitted,
     Installation,
     LoadFacts,
     ModelFiles,
     Placement,
+    Room,
     Translation,
     Way,
     adapters,
-    as_it_is,
     renamed,
     smallest_first,
 )
 from backends.errors import LoadFailed
+from backends.placement import Device, Fit, ModelWeights, Variant, reads, sentence
+from backends.placement import fit as best_fit
 from backends.protocol import MemoryNeed
+from backends.transformers.offload import COPIED, layers_of, weights_of
 from config.engines import DraftOptions, EngineOptions, SpeculationOptions, TransformersOptions
 
 LONGEST_TEXT = 8_192  # tokens of one text: a pass takes it as a whole
@@ -169,7 +173,14 @@ def placements(
 ) -> Sequence[Placement]:
     """In main memory where this build of torch knows no cards; else see `singly`."""
     assert isinstance(options, TransformersOptions)
-    return singly(options, cards if devices.torch_is_for_cards() else {})
+    ways = singly(options, cards if devices.torch_is_for_cards() else {})
+    decided = options.gpu_layers != "auto" and options.gpu_layers >= 0
+    if files is None or not decided or not (count := _layer_count(files)):
+        return ways
+    part = 1 - layers_away(count, options) / (count + 1)
+    if part == 1:
+        return ways
+    return tuple({**{card: part for card in way if card != CPU}, CPU: 1 - part} for way in ways)
 
 
 def singly(options: TransformersOptions, cards: Cards) -> Sequence[Placement]:
@@ -183,7 +194,7 @@ def singly(options: TransformersOptions, cards: Cards) -> Sequence[Placement]:
 def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
     """On the card of the placement."""
     assert isinstance(options, TransformersOptions)
-    (card,) = placement
+    card = next((one for one in placement if one != CPU), CPU)
     if options.device not in AUTOMATIC or card not in cards:
         return options
     return msgspec.structs.replace(options, device=devices.torch_name(card))
@@ -211,6 +222,7 @@ def draft_options(files: ModelFiles, options: TransformersOptions) -> Transforme
         context_length=length,
         cache_tokens=length * options.max_concurrent,
         quantization=None,
+        gpu_layers=-1,
         adapters={},
         snapshot_memory=0,
         speculation=SpeculationOptions(mode="off"),
@@ -331,7 +343,114 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
 }
 
 
-fit = as_it_is
+def fit(files: ModelFiles, options: EngineOptions, cards: Cards, room: Room) -> Fitted | None:
+    """See `FilesModule.fit`: where `gpu_layers` is `auto` and no card was named, layers in main
+    memory; all of it there, where that is better.
+    """
+    assert isinstance(options, TransformersOptions)
+    usable = devices.torch_cards(cards) if devices.torch_is_for_cards() else {}
+    return fit_on(files, options, tuple(usable), room)
+
+
+def fit_on(
+    files: ModelFiles, options: TransformersOptions, usable: Sequence[str], room: Room
+) -> Fitted | None:
+    """As `fit`, on one of the `usable` cards."""
+    if not usable or not _may_be_cut(files, options):
+        return None
+    tensors = [model_folder.tensor_bytes(path) for path in model_folder.weights(files.path)]
+    named = {name: size for part in tensors for name, size in part.items()}
+    layers = layers_of(named, _layer_count(files))
+    if layers is None:
+        return None
+    need, number = _estimate(files, options), number_bytes(files, options)
+    weights = weights_of(layers, number / _stored_bytes(files))
+    size = cache_size(files, options)
+    form = Variant(  # what is kept of a sequence stays on the card, which computes all layers
+        context=size.length,
+        cache_type="",
+        caches=(0,) * len(weights.layers),
+        buffers=need.cache + need.engine,
+        moved=weights.largest,
+    )
+    there = [Device(one, room.free.get(one, 0), _bandwidth(one, room)) for one in usable]
+    main = Device(CPU, max(0, room.free.get(CPU, 0) - need.snapshots), COPIED)
+    ways = [found for card in there if (found := best_fit(weights, (form,), [card], main))]
+    if any(way.is_whole(weights) for way in ways):
+        return None
+    ways += _on_cpu(weights, form, there, main, room)
+    found = max(ways, key=lambda way: way.speed, default=None)
+    return None if found is None else _cut(options, need, weights, form, found)
+
+
+def _on_cpu(
+    weights: ModelWeights, form: Variant, cards: Sequence[Device], main: Device, room: Room
+) -> Sequence[Fit]:
+    """All of it in main memory, if it fits there, which the CPU reads itself then: as fast as that,
+    compared with the fastest card.
+    """
+    alone = msgspec.structs.replace(
+        main, bandwidth=room.bandwidths.get(CPU, devices.MAIN_BANDWIDTH)
+    )
+    found = best_fit(weights, (form,), [], alone)
+    fastest = max(card.bandwidth for card in cards)
+    speed = alone.bandwidth / fastest
+    return [] if found is None else [msgspec.structs.replace(found, speed=speed)]
+
+
+def _bandwidth(card: str, room: Room) -> float:
+    return room.bandwidths.get(card, devices.CARD_BANDWIDTH)
+
+
+def _may_be_cut(files: ModelFiles, options: TransformersOptions) -> bool:
+    changed = options.adapters or options.quantization or options.compile or options.draft.model
+    free = options.gpu_layers == "auto" and options.device in AUTOMATIC
+    return free and not changed and files.task == "generate" and files.modalities == ("text",)
+
+
+def _cut(
+    options: TransformersOptions,
+    need: MemoryNeed,
+    weights: ModelWeights,
+    form: Variant,
+    found: Fit,
+) -> Fitted:
+    """Layers are counted as of the model: what is behind the last one is on the card as well."""
+    on_card = max(0, found.on_cards - 1)
+    held = dict(found.sizes)
+    if found.layers and CPU in held:  # its buffers are the card's alone
+        held[CPU] = max(1, held[CPU] - form.buffers)
+    changed = msgspec.structs.replace(options, gpu_layers=on_card)
+    for card in found.layers:
+        changed = msgspec.structs.replace(changed, device=devices.torch_name(card))
+    if not found.layers:
+        changed = msgspec.structs.replace(changed, device="cpu", gpu_layers=-1)
+    total = sum(held.values())
+    cache = min(need.cache, total)
+    engine = min(need.engine + (form.moved if found.layers else 0), total - cache)
+    return Fitted(
+        options=changed,
+        need=MemoryNeed(
+            weights=total - cache - engine, cache=cache, engine=engine, snapshots=need.snapshots
+        ),
+        placement={name: size / total for name, size in held.items()},
+        speed=found.speed,
+        note=sentence(found, weights, form),
+        reasons=found.reasons,
+        reads=reads(weights, found, CPU),
+    )
+
+
+def _layer_count(files: ModelFiles) -> int:
+    """As its configuration says."""
+    text = model_folder.text_config(model_folder.read_json(files.path / "config.json"))
+    return model_folder.number(text, "num_hidden_layers")
+
+
+def layers_away(layers: int, options: TransformersOptions) -> int:
+    """Of so many layers, those in main memory that a card computes with."""
+    count = options.gpu_layers
+    return 0 if count == "auto" or count < 0 else max(0, layers - count)
 
 
 def facts(options: EngineOptions) -> LoadFacts:

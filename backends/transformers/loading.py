@@ -6,11 +6,12 @@ some of their tensors anew at random (DoRA's magnitudes) and says so in a log al
 layers into the model it is given, so that the model stays the same object.
 """
 
+import itertools
 import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -38,11 +39,13 @@ from backends.transformers.files import (
     computes_wide,
     draft,
     draft_options,
+    layers_away,
     snapshot_bytes,
 )
 from backends.transformers.forward import LayerPattern, batching_pattern
 from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
+from backends.transformers.offload import device_map
 from backends.transformers.traced import TracedPasses, traced
 from backends.vocabulary import HfVocabulary, whole_tokenizer
 from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
@@ -301,7 +304,7 @@ def model_of(
             files.path,
             config=config,
             dtype=_dtype(files, options, device),
-            device_map=None if device.type == "cpu" else {"": device},
+            device_map=_device_map(kind, options, config, device),
             attn_implementation=options.attn_implementation,
             quantization_config=_quantization(options),
             trust_remote_code=options.trust_remote_code,
@@ -314,6 +317,24 @@ def model_of(
     if options.compile:
         model.compile(dynamic=True)
     return model
+
+
+def _device_map(kind: Any, options: TransformersOptions, config: Any, device: torch.device) -> Any:
+    """Where each module goes; None: the model is made in main memory, and stays there."""
+    if device.type == "cpu":
+        return None
+    layers = config.get_text_config().num_hidden_layers
+    if not (away := layers_away(layers, options)):
+        return {"": device}
+    return device_map(names_of(kind, options, config), away, str(device))
+
+
+def names_of(kind: Any, options: TransformersOptions, config: Any) -> Sequence[str]:
+    """Of the parameters and buffers that a model of this configuration has."""
+    with torch.device("meta"):
+        empty = kind.from_config(config, trust_remote_code=options.trust_remote_code)
+    tied = empty.named_parameters(remove_duplicate=False)
+    return [name for name, _ in itertools.chain(tied, empty.named_buffers())]
 
 
 def settle_longrope(model: Any, length: int) -> None:

@@ -54,11 +54,11 @@ MISTAKES = [
         "4: $.models[0].options.gpu_layer: no backend has this option; did you mean 'gpu_layers'?",
     ),
     (
-        ONE_MODEL + "    backend: transformers\n    options:\n      gpu_layers: 3",
-        "6: $.models[0].options.gpu_layers: unknown option; available: adapters",
+        ONE_MODEL + "    backend: transformers\n    options:\n      cpu_experts: 3",
+        "6: $.models[0].options.cpu_experts: unknown option; available: adapters",
     ),
     (
-        ONE_MODEL + "    options: {gpu_layers: 3, device: cpu}",
+        ONE_MODEL + "    options: {cpu_experts: 3, device: cpu}",
         "4: $.models[0].options: no backend has all of these options together",
     ),
     (
@@ -319,8 +319,10 @@ def test_an_option_set_back_to_its_default_wins_too() -> None:
 
 
 def test_options_of_another_backend_are_refused_once_the_files_told_which_it_is() -> None:
-    with pytest.raises(ConfigError, match=r"model 'one' \(transformers\): \$\.options\.gpu_layers"):
-        options_for(Config(), model(options={"gpu_layers": 3}), "transformers")
+    with pytest.raises(
+        ConfigError, match=r"model 'one' \(transformers\): \$\.options\.cpu_experts"
+    ):
+        options_for(Config(), model(options={"cpu_experts": 3}), "transformers")
 
 
 def test_sampling_defaults_become_the_struct_of_the_floor_above() -> None:
