@@ -176,6 +176,11 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     chunk_size: int | None = None  # prompt tokens in one pass
     draft_model: str | None = None  # its path
     adapters: tuple[Adapter, ...] = ()
+    # Bytes that the engine itself may keep conversations in: of main memory, of it for the states
+    # of recurrent layers, where there are any, and of a disk.
+    kept_memory: int = 0
+    kept_states: int = 0
+    kept_disk: int = 0
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):

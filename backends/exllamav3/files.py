@@ -300,7 +300,13 @@ fit = as_it_is
 def facts(options: EngineOptions) -> LoadFacts:
     """See `FilesModule.facts`."""
     assert isinstance(options, ExLlamaV3Options)
-    return shared.facts(options, options.cache_type)
+    found = shared.facts(options, options.cache_type)
+    return msgspec.structs.replace(
+        found,
+        kept_memory=MEGABYTE * options.cpu_cache_size,
+        kept_states=MEGABYTE * options.recurrent_cache_size,
+        kept_disk=1024 * MEGABYTE * options.disk_cache_size if options.disk_cache_dir else 0,
+    )
 
 
 # -- architectures ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ Answers: TypeAlias = Mapping[tuple[str, str], Any]  # method and path without it
 
 # What pages ask for on every server.
 ALWAYS: dict[tuple[str, str], Any] = {
-    ("GET", "/v1/kept"): {"object": "list", "data": [], "counts": None}
+    ("GET", "/v1/kept"): {"object": "list", "data": [], "counts": None, "engines": None}
 }
 
 

@@ -67,6 +67,8 @@ ANSWERS: dict[tuple[str, str], Any] = {
                    "disk": 4_197_473_792, "disk_limit": 21_474_836_480,
                    "hits": {"memory": 4, "disk": 0}, "tokens": {"memory": 31_874, "disk": 0},
                    "seconds": 35.7, "taken": 5},
+        "engines": [{"model": "qwen3-8b-exl3", "backend": "exllamav3",
+                     "memory_limit": 4_294_967_296, "disk_limit": 53_687_091_200}],
     },
     ("GET", "/v1/admin/requests/29"): reports.inspection(),
     ("GET", "/v1/usage"): {"object": "usage", "data": reports.usage_rows()},

@@ -86,6 +86,7 @@ def test_a_conversation_of_a_model_in_a_worker_goes_on_after_it_was_away(tmp_pat
         assert said(again) == said(first)
         listed = server.client.get("/v1/kept").json()
     assert listed["counts"]["hits"]["memory"] == 1
+    assert listed["engines"] == []
     assert {one["model"] for one in listed["data"]} == {"left", "right"}
 
 

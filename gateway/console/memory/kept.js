@@ -14,15 +14,16 @@ const drop = (one) => trying(async () => { await call("DELETE", `/v1/kept?id=${o
 
 export function Kept() {
   useEffect(() => { fetchKept(); }, [gauges.value === null]);
-  const { data, counts } = kept.value ?? {};
-  if (!data?.length) return null;
+  const { data = [], counts, engines } = kept.value ?? {};
+  if (!data.length && !engines?.length) return null;
   return html`<section class="card device" aria-label="Kept conversations">
     <div class="card-head"><h2>Kept conversations</h2>${counts && html`<span class="soft num">${bytes(counts.memory)} in memory of ${bytes(counts.memory_limit)}${counts.disk ? `, ${bytes(counts.disk)} on disk` : ""}; ${seconds(counts.seconds)} saved</span>`}</div>
-    <div class="card-body"><div class="table-scroll frame" tabindex="0" role="region" aria-label="What is kept of conversations"><table class="table">
+    <div class="card-body">${(engines ?? []).map((one) => html`<p class="soft" key=${one.model}>${one.model} (${one.backend}) keeps conversations itself, in up to ${bytes(one.memory_limit)} of memory${one.disk_limit ? ` and ${bytes(one.disk_limit)} on disk` : ""}.</p>`)}
+      ${data.length > 0 && html`<div class="table-scroll frame" tabindex="0" role="region" aria-label="What is kept of conversations"><table class="table">
       <thead><tr><th>Model</th><th>Key</th><th>Conversation</th><th class="number">Tokens</th><th class="number">Size</th><th>Where</th><th class="number">Used</th><th class="number">Age</th><th /></tr></thead>
       <tbody>${data.map((one) => html`<tr key=${one.id}><td>${one.model}</td><td class="soft">${one.key ?? "–"}</td><td class="soft break">${one.conversation ?? "–"}</td>
         <td class="number">${count(one.tokens)}</td><td class="number">${bytes(one.size)}</td><td class="soft">${one.tiers.join(", ")}</td>
         <td class="number soft">${count(one.uses)}</td><td class="number soft">${seconds(one.age)}</td>
         <td><span class="row"><button class="button small" aria-pressed=${one.pinned} onClick=${() => pin(one)}>${one.pinned ? "Unpin" : "Pin"}</button><button class="button small" onClick=${() => drop(one)}>Drop</button></span></td></tr>`)}</tbody>
-    </table></div></div></section>`;
+    </table></div>`}</div></section>`;
 }

@@ -56,7 +56,7 @@ function Figures({ device }) {
   const figures = [
     ["Promised to models", device.promised, device.budget !== null && `of ${bytes(device.budget)} budget`],
     ["Free for models", device.free, device.free < 0 ? "the budget was cut" : null],
-    ["Kept conversations", device.kept ?? null, "given up for models"],
+    ...(device.kept ? [["Kept conversations", device.kept, "given up for models"]] : []),
     ["Others on this machine", device.others, null],
     ["This process holds", device.process, null],
     ["The machine has free", device.available, null],

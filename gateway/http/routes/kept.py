@@ -39,12 +39,26 @@ class KeptWire(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool
 
 
+class KeptByEngine(msgspec.Struct, frozen=True):
+    """A loaded model whose engine keeps conversations itself, in so many bytes at most. What is in
+    them it doesn't say: they are no part of the list.
+    """
+
+    model: str
+    backend: str
+    memory_limit: int
+    disk_limit: int
+
+
 class KeptListWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Kept conversations, the last used first, and the counts of the whole store."""
+    """Kept conversations, the last used first, and the counts of the whole store; what engines keep
+    besides. Null for a key that is no administrator's.
+    """
 
     object: str = "list"
     data: list[KeptWire]
-    counts: KeptCounts | None  # null for a key that is no administrator's
+    counts: KeptCounts | None
+    engines: list[KeptByEngine] | None
 
 
 class PinOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,8 +85,28 @@ async def kept(request: AnyRequest, services: Services) -> ASGIApp:
         str(one.files.path): one.id for one in reversed(services.registry.statuses()) if one.files
     }
     found = [_wire(one, names, services) for one in store.listed() if access.oversees(one.owner)]
-    counts = store.counts() if access.role == "admin" else None
-    return Plain(msgspec.json.encode(KeptListWire(data=found, counts=counts)))
+    sees_all = access.role == "admin"
+    listed = KeptListWire(
+        data=found,
+        counts=store.counts() if sees_all else None,
+        engines=by_engines(services) if sees_all else None,
+    )
+    return Plain(msgspec.json.encode(listed))
+
+
+def by_engines(services: Services) -> list[KeptByEngine]:
+    """What loaded models' engines keep themselves."""
+    found = []
+    for status in services.registry.statuses():
+        facts = services.facts(status) if status.info is not None else None
+        if facts is None or status.files is None:
+            continue
+        keeps_states = status.files.recurrent_layers or status.files.sliding_bytes_per_token
+        states = facts.kept_states if keeps_states else 0
+        limits = facts.kept_memory + states, facts.kept_disk
+        if any(limits):
+            found.append(KeptByEngine(status.id, status.files.backend, *limits))
+    return found
 
 
 @post("/v1/kept/pin", status_code=200, access="user")

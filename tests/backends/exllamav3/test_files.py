@@ -15,6 +15,7 @@ from backends.exllamav3.files import (
     cache_share,
     cache_size,
     estimate,
+    facts,
     fitted,
     placed,
     placements,
@@ -302,3 +303,12 @@ def test_drafts_have_the_names_that_other_engines_have(
     chosen: dict[str, Any], found: Drafts
 ) -> None:
     assert drafts(msgspec.convert(chosen, ExLlamaV3Options)) == found
+
+
+def test_what_the_engine_keeps_of_conversations_is_told() -> None:
+    plain = facts(ExLlamaV3Options(recurrent_cache_size=0))
+    assert (plain.kept_memory, plain.kept_states, plain.kept_disk) == (0, 0, 0)
+    options = ExLlamaV3Options(cpu_cache_size=64, disk_cache_dir="kept", disk_cache_size=2)
+    found = facts(options)
+    assert (found.kept_memory, found.kept_states) == (64 << 20, 4 << 30)
+    assert found.kept_disk == 2 << 30
