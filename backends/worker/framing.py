@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.catalog import ModelFiles, Placement
+from backends.errors import NotAble
 from backends.messages import (
     Answered,
     Begin,
@@ -46,6 +47,7 @@ HEADER = struct.Struct("<IB")
 PLAIN, ENCLOSED = 0, 1
 LARGE = 256 * 1024  # bytes of a buffer, from which on it lies beside its message
 LARGEST = 2**31  # bytes of a frame; a peer that announces more is not one of ours
+LONGEST = LARGEST - 2**20  # bytes of the buffers that a frame may hold themselves
 MEMFD = sys.platform == "linux"
 
 Buffer: TypeAlias = bytes | bytearray | mmap.mmap
@@ -192,8 +194,12 @@ class Shelf:
         self._kept: list[list[int]] = []  # file descriptors, by message
 
     def frame(self, message: WorkerCommand | WorkerEvent) -> bytes:
-        """The bytes of `message`."""
+        """The bytes of `message`. Raises NotAble where it is too large for a network; an answer is
+        replaced by that error.
+        """
         bare, buffers = parted(message)
+        if not self._shared and sum(map(len, buffers)) > LONGEST:
+            bare, buffers = refused(message), ()
         payload = _encode(bare)
         if not buffers:
             return HEADER.pack(len(payload), PLAIN) + payload
@@ -308,6 +314,14 @@ def _read(blob: Blob) -> Buffer:
 
 
 Message: TypeAlias = WorkerCommand | WorkerEvent
+
+
+def refused(message: Message) -> Message:
+    """In place of an answer that is too large. Raises NotAble for anything else."""
+    error = NotAble("A slot of more than 2 GiB can't be saved or restored over a network.")
+    if isinstance(message, Answered):
+        return Answered(message.number, Failure.of(error))
+    raise error
 
 
 def parted(message: Message) -> tuple[Message, Sequence[Buffer]]:

@@ -1,22 +1,27 @@
 """What goes into frames comes out of them, however they are cut. Large buffers lie beside them."""
 
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from backends.catalog import ModelFiles
-from backends.errors import LoadFailed
+from backends.errors import LoadFailed, NotAble
 from backends.messages import (
     Answered,
     Begin,
     Broke,
     Encoded,
     Failure,
+    KeptAnswered,
+    KeptAsked,
+    KeptBytes,
     Leave,
     Left,
+    OfferedBytes,
     Outcomes,
     RestoreSlot,
     SlotStates,
@@ -26,6 +31,7 @@ from backends.worker.framing import (
     HEADER,
     LARGE,
     LARGEST,
+    LONGEST,
     Frames,
     Loading,
     LoadModel,
@@ -56,6 +62,8 @@ COMMANDS: Sequence[Message] = (
     Begin(2, Generation(prompt=(1, 2), images=PICTURES[1:])),
     RestoreSlot(3, 0, bytes(LARGE)),
     RestoreSlot(4, 0, b"few"),
+    KeptAnswered(6, KeptBytes(bytes(LARGE))),
+    KeptAnswered(7, KeptBytes(b"few")),
     Leave(5),
 )
 EVENTS: Sequence[Message] = (
@@ -64,6 +72,8 @@ EVENTS: Sequence[Message] = (
     Outcomes(((1, Piece("a", (1,))), (2, Piece("b", (2,))))),
     Answered(1, SavedSlot(3, bytearray(b"x") * LARGE)),
     Answered(2, SavedSlot(3, bytearray(b"few"))),
+    KeptAsked(9, OfferedBytes(3, 1, 70, bytes(LARGE))),
+    KeptAsked(10, OfferedBytes(3, 1, 70, b"few")),
 )
 
 
@@ -92,8 +102,12 @@ def open_files() -> int:
 
 
 def shown(message: Message) -> Message:
-    """A saved slot may be mapped, and Raw is compared by what it holds."""
+    """Large buffers may be mapped, and Raw is compared by what it holds."""
     match message:
+        case KeptAnswered(number, KeptBytes(data)):
+            return KeptAnswered(number, KeptBytes(data[:]))
+        case KeptAsked(number, OfferedBytes(data=data) as piece):
+            return KeptAsked(number, msgspec.structs.replace(piece, data=data[:]))
         case Answered(answer=SavedSlot(tokens, data)):
             return Answered(message.number, SavedSlot(tokens, bytearray(data[:])))
         case LoadModel(files, options):
@@ -140,3 +154,14 @@ def test_what_a_relay_need_not_know_stays_as_it_came_and_in_its_place(size: int)
     again = b"".join(one if isinstance(one, bytes) else shelf.frame(one) for one in came)
     assert again == b"".join(data), "in order, and all of it"
     assert read(Frames(decode_event, lambda: None), again, size) == sent
+
+
+def test_what_is_too_large_for_a_network_is_said() -> None:
+    large, shelf = mmap.mmap(-1, LONGEST + 1), Shelf(shared=False)
+    with pytest.raises(NotAble, match="2 GiB"):
+        shelf.frame(RestoreSlot(1, 0, cast(bytes, large)))
+    framed = shelf.frame(Answered(7, SavedSlot(3, cast(bytearray, large))))
+    (answered,) = Frames(decode_event, lambda: None).feed(framed)
+    assert answered.number == 7
+    assert isinstance(answered.answer.error(), NotAble)
+    large.close()
