@@ -48,10 +48,10 @@ test-gateway: $(GATEWAY) ## the gateway's and the configuration's tests: no comp
 	@$(PYTEST) $(PARALLEL) $(HEAVY) tests/config tests/gateway tests/promises/clients $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
-	@$(PYTEST) -m "slow and not long and not gpu" $(PARALLEL) $(ARGS)
+	@$(PYTEST) -m "slow and not long and not gpu and not vulkan" $(PARALLEL) $(ARGS)
 
 test-long: $(TEST) ## what takes minutes a test: fuzzing at length
-	@$(PYTEST) -m "long and not gpu" --hypothesis-profile=search $(ARGS)
+	@$(PYTEST) -m "long and not gpu and not vulkan" --hypothesis-profile=search $(ARGS)
 
 test-browser: $(TEST) ## the console in Chromium, which is installed if apt-get can
 	@scripts/chromium && $(PYTEST) -m browser -rs $(PARALLEL) tests/browser $(ARGS)
@@ -77,7 +77,7 @@ test-gpu: $(GPU) ## the tests that need a CUDA card
 test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in software
 	@scripts/vulkan && VENV=$(VULKAN_VENV) CMAKE_ARGS=-DGGML_VULKAN=on scripts/install llamacpp,test-device
 	@GGML_VK_VISIBLE_DEVICES=$${GGML_VK_VISIBLE_DEVICES:-0,0} GGML_VK_DISABLE_FUSION=1 \
-		$(VULKAN_VENV)/bin/python -m pytest -m vulkan -rs tests/device $(ARGS)
+		$(VULKAN_VENV)/bin/python -m pytest -m "vulkan and not slow" -rs tests/device $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)

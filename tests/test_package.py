@@ -25,7 +25,9 @@ from tests.hang import HANG
 from tests.served import Printed
 
 ROOT = Path(__file__).parent.parent
-NEEDS_A_MODEL = {"/v1/model/embedding"}  # of a kind that isn't bundled: 503
+NO_HUB = "http://127.0.0.1:9"  # nobody listens there: no test asks a stranger's server
+# A model of a kind that isn't bundled, and a hub: 503 without.
+NEEDS_MORE = {"/v1/model/embedding", "/v1/admin/hub/search"}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,12 @@ def outside(site: Path, folder: Path) -> Iterator[Callable[..., subprocess.Popen
         process = subprocess.Popen(
             [str(Path(sys.executable).absolute()), "-S", *arguments],
             cwd=folder,
-            env={"PYTHONPATH": path, "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+            env={
+                "PYTHONPATH": path,
+                "HOME": str(folder),
+                "PATH": "/usr/bin:/bin",
+                "HF_ENDPOINT": NO_HUB,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -103,7 +110,7 @@ def serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
     assert page.headers["content-type"].startswith("text/html"), page.text
     for path in plain_routes():
         with httpx.stream("GET", url + path, timeout=HANG) as answer:  # some are endless streams
-            sound = answer.status_code < 500 or path in NEEDS_A_MODEL
+            sound = answer.status_code < 500 or path in NEEDS_MORE
             assert sound, (path, answer.status_code, answer.read())
     process.terminate()
     assert process.wait(HANG) == 0

@@ -2,6 +2,8 @@
 the CPU's. The torch of all other modules stays as it is.
 """
 
+import ctypes
+import gc
 import math
 import weakref
 from collections.abc import Callable, Iterator
@@ -126,7 +128,9 @@ class Cuda:
         return nullcontext()
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """What this process holds is what is taken."""
+        """What this process holds is what is taken, but for what malloc keeps for later."""
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
         total = psutil.virtual_memory().total
         return total - psutil.Process().memory_info().rss, total
 

@@ -29,7 +29,13 @@ ENDLESS = {"/models/sse", "/v1/admin/events", "/v1/stream"}  # their answers may
 GROWTH = 512 << 20  # bytes that the process may grow by; it grew by 40 MB in 10,000 cases
 BUDGET = 1 << 30  # bytes of models: an administrator may load one with a context of millions
 NO_HUB = "http://127.0.0.1:9"  # nobody listens there: strangers' servers are none to try things on
-FROM_THE_HUB = ("/v1/admin/hub/files", "/v1/download", "/models", "/api/pull")
+FROM_THE_HUB = (
+    "/v1/admin/hub/files",
+    "/v1/admin/hub/search",
+    "/v1/download",
+    "/models",
+    "/api/pull",
+)
 FOR_ENCODERS = (
     "/v1/embeddings",
     "/embedding",
