@@ -104,6 +104,11 @@ class McpServers:
         """None is configured."""
         return not self._configs
 
+    def names(self, access: Access) -> tuple[str, ...]:
+        """The servers that a key may name."""
+        usable = (config for config in self._configs.values() if not config.is_open)
+        return tuple(config.name for config in usable if _may_use(config, access))
+
     def of_model(self, model: str, access: Access) -> tuple[ServedTools, ...]:
         """The servers that a model always has, as far as the key may use them."""
         return tuple(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import psutil
 import pytest
@@ -465,3 +466,42 @@ def test_transports_old_and_new(tmp_path: Path, serve: Serve, transport: str) ->
         asked = {"model": "caller", "input": "Please add.", "tools": [MCP]}
         answer = server.client.post("/v1/responses", json=asked).json()
     assert "5" in [item.get("output") for item in answer["output"]]
+
+
+# ------------------------------------------------------------------ one at a time, for a page
+
+
+def asked(server: Served, path: str, key: str = "mine", body: Any = None) -> httpx.Response:
+    """GET, or POST where there is a body."""
+    headers = {"authorization": f"Bearer {key}"}
+    method = "GET" if body is None else "POST"
+    return server.client.request(method, path, json=body, headers=headers)
+
+
+def test_a_page_lists_servers_and_their_tools(server: Served) -> None:
+    assert asked(server, "/v1/admin/me").json()["mcp"] == ["honest"]
+    answer = asked(server, "/v1/admin/mcp/tools?server=honest").json()
+    assert [tool["name"] for tool in answer["tools"]] == ["add", "weather", "fail"]
+    add, weather, _ = answer["tools"]
+    assert add["function"] == "honest__add"
+    assert set(add["parameters"]["properties"]) == {"a", "b"}
+    assert (add["asks"], weather["asks"]) == (False, True)
+
+
+def test_a_page_runs_a_tool_that_its_user_allowed(server: Served) -> None:
+    def called(tool: str, **arguments: Any) -> Any:
+        body = {"server": "honest", "tool": tool, "arguments": arguments}
+        return asked(server, "/v1/admin/mcp/call", body=body).json()
+
+    assert called("add", a=2, b=3) == {"text": "5", "is_error": False}
+    assert called("weather", city="Oslo")["text"] == "Rain in Oslo."
+    assert called("fail")["is_error"]
+    assert called("who")["error"]["param"] == "tool"  # it is none of those that may be called
+
+
+def test_a_page_gets_no_other_keys_servers(server: Served) -> None:
+    assert asked(server, "/v1/admin/me", "yours").json()["mcp"] == []
+    answer = asked(server, "/v1/admin/mcp/tools?server=honest", "yours")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "server")
+    body = {"server": "honest", "tool": "add", "arguments": {"a": 1, "b": 1}}
+    assert asked(server, "/v1/admin/mcp/call", "yours", body).status_code == 400

@@ -12,7 +12,9 @@
  * @typedef {{id: string, content: string, reasoning: string, reasoningSeconds: number | null, toolCalls: ToolCall[],
  *   finish: string | null, error: string | null, usage: object | null, timings: object | null, ttft: number | null,
  *   seconds: number | null, probabilities: object[], notes: string[], sent: object | null, model: string | null,
+ *   ran?: {server: string, name: string, arguments: string, output: string, isError: boolean}[],
  *   stream: {id: string, began: number, content: string, reasoning: string} | null, after: Turn[]}} Version
+ *   `ran`: tools that the server ran within the answer
  *   `progress`, `place` and `rate`: of reading its prompt, in the line, and its tokens per second, while it is written
  *   `stream`: while it is written, the name of its stream on the server, its start (Unix time in ms) and the texts that
  *   it goes on from
@@ -24,7 +26,7 @@
  * @typedef {{id: string, title: string, created: number, updated: number, pinned?: boolean, models: string[], system: string,
  *   settings: object, turns: Turn[]}} Conversation */
 
-export const PLAIN = Object.freeze({ sampling: {}, maxTokens: null, probabilities: false, thinking: "default", shape: "none", schema: "", tools: "" });
+export const PLAIN = Object.freeze({ sampling: {}, maxTokens: null, probabilities: false, thinking: "default", shape: "none", schema: "", tools: "", servers: [], without: [], allowed: [] });
 const TITLE_LENGTH = 60;
 const FORMAT = "roundhouse.conversations";
 const DEEPEST = 100; // branches within branches of an imported file
@@ -41,7 +43,7 @@ export function fresh(models = [], settings = PLAIN, system = "") {
 export function emptyVersion(more = {}) {
   return {
     id: newId(), content: "", reasoning: "", reasoningSeconds: null, toolCalls: [], finish: null, error: null, usage: null,
-    timings: null, ttft: null, seconds: null, probabilities: [], notes: [], sent: null, model: null, stream: null,
+    timings: null, ttft: null, seconds: null, probabilities: [], notes: [], ran: [], sent: null, model: null, stream: null,
     after: [], progress: null, place: null, rate: null, ...more,
   };
 }
@@ -223,8 +225,10 @@ function cleaned(given) {
   return it;
 }
 
+/** Nothing that comes from a file runs unasked: `allowed` stays empty. */
 export function cleanSettings(given) {
   const settings = { ...PLAIN, ...pick(given ?? {}, { maxTokens: "number", probabilities: "boolean", thinking: "string", shape: "string", schema: "string", tools: "string", preset: "string" }) };
+  for (const name of ["servers", "without"]) settings[name] = list(given?.[name]).filter(isText);
   settings.sampling = Object.fromEntries(Object.entries(given?.sampling ?? {}).filter(([, value]) => typeof value === "number"));
   return settings;
 }
@@ -257,6 +261,7 @@ function cleanLane(lane, depth) {
     ...emptyVersion(), ...pick(one ?? {}, { content: "string", reasoning: "string", reasoningSeconds: "number", finish: "string", error: "string", ttft: "number", seconds: "number", model: "string" }),
     toolCalls: list(one?.toolCalls).map((call) => ({ id: String(call?.id), name: String(call?.name), arguments: String(call?.arguments) })),
     notes: list(one?.notes).filter(isText),
+    ran: list(one?.ran).map((it) => ({ ...Object.fromEntries(["server", "name", "arguments", "output"].map((name) => [name, String(it?.[name])])), isError: it?.isError === true })),
     after: cleanTurns(one?.after, depth + 1),
   }));
   return { model: String(lane?.model ?? ""), versions, chosen: within(lane?.chosen, versions) };
@@ -281,8 +286,9 @@ export function watched(body, model) {
 
 /** The body for one lane's answer. Raises Error where the settings hold a text that is no JSON.
  * @param {import("./conversation.js").Conversation} conversation
- * @param {{lane?: number, before?: string | null, prefix?: object | null}} [options] `prefix`: a message to go on from */
-export function requestBody(conversation, { lane = 0, before = null, prefix = null } = {}) {
+ * @param {{lane?: number, before?: string | null, prefix?: object | null, served?: object[]}} [options] `prefix`: a message to go
+ *   on from; `served`: functions that this server can run */
+export function requestBody(conversation, { lane = 0, before = null, prefix = null, served = [] } = {}) {
   const { settings } = conversation;
   const messages = messagesOf(conversation, lane, before);
   return {
@@ -296,7 +302,7 @@ export function requestBody(conversation, { lane = 0, before = null, prefix = nu
     ...(settings.probabilities ? { logprobs: true, top_logprobs: ALTERNATIVES } : {}),
     ...thinking(settings.thinking),
     ...shape(settings),
-    ...tools(settings.tools),
+    ...tools(settings.tools, served),
   };
 }
 
@@ -310,11 +316,11 @@ function shape({ shape: kind, schema }) {
   return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: parsed(schema, "The schema") } } };
 }
 
-function tools(text) {
-  if (!text.trim()) return {};
-  const list = parsed(text, "The list of tools");
-  if (!Array.isArray(list)) throw new Error("The list of tools is not a JSON array.");
-  return { tools: list.map((tool) => (tool.function ? tool : { type: "function", function: tool })) };
+function tools(text, served) {
+  const own = text.trim() ? parsed(text, "The list of tools") : [];
+  if (!Array.isArray(own)) throw new Error("The list of tools is not a JSON array.");
+  const all = [...own.map((tool) => (tool.function ? tool : { type: "function", function: tool })), ...served];
+  return all.length ? { tools: all } : {};
 }
 
 /** The JSON in `text`. Raises Error that begins with `what`. */

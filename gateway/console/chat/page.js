@@ -1,7 +1,7 @@
 // The page of the chat: the choice of a model, where one writes, the list of conversations.
 import { computed, effect, html, signal, useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { stored, to } from "../core/browser.js";
-import { byId, isAdmin, models, saveAs } from "../core/server.js";
+import { byId, isAdmin, me, models, saveAs } from "../core/server.js";
 import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
 import { chosen, drafts, exported, groups, holding, imported, newId } from "./conversation.js";
 import { Panel } from "./panel.js";
@@ -243,12 +243,22 @@ export function Composer() {
     <div class="composer-foot">
       <input ref=${chooser} type="file" multiple hidden aria-label="Files to send" onChange=${(event) => { addFiles(event.target.files); event.target.value = ""; }} />
       <button type="button" class="button quiet small icon" aria-label="Add files" title=${`Add files: text, code, PDF${sees() ? ", pictures" : "; this model takes no pictures"}`} disabled=${!talking.value.length} onClick=${() => chooser.current.click()}><${Icon} name="clip" /></button>
+      ${me.value?.mcp?.length > 0 && html`<${ToolServers} />`}
       <${ContextMeter} />
       <span class="hint grow cut">${isBusy.value ? "Esc stops" : "Enter sends, Shift+Enter breaks the line"}</span>
       ${isBusy.value ? html`<button type="button" class="button icon round" aria-label="Stop" title="Stop (Esc)" onClick=${stop}><${Icon} name="stop" /></button>`
         : html`<button class="button primary icon round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}><${Icon} name="send" /></button>`}
     </div>
   </form>`;
+}
+
+/** Which of the server's tools the conversation has; the panel has them one by one. */
+function ToolServers() {
+  const { servers = [] } = open.value.settings;
+  const on = me.value.mcp.filter((name) => servers.includes(name));
+  const toggle = (name) => import("./tools.js").then((module) => module.toggle(name));
+  const items = me.value.mcp.map((name) => ({ icon: on.includes(name) ? "check" : "plus", text: name, act: () => toggle(name) }));
+  return html`<${Menu} label=${on.length ? `Tools: ${on.join(", ")}` : "Tools"} icon="tool" end=${false} items=${items} text=${on.length ? html`<span class="cut">${on.length === 1 ? on[0] : on.length}</span>` : null} />`;
 }
 
 /** A file that will be sent. */

@@ -1,8 +1,8 @@
 // The panel beside a conversation: presets, system prompt, sampling, thinking, structured output, tools.
 import { effect, html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { stored } from "../core/browser.js";
-import { byId, call, saveAs } from "../core/server.js";
-import { Dialog, Menu, Segments, say, trying } from "../ui/parts.js";
+import { byId, call, me, saveAs } from "../core/server.js";
+import { Dialog, Menu, Segments, later, say, trying } from "../ui/parts.js";
 import { PLAIN, cleanSettings, parsed } from "./conversation.js";
 import { change, open, setSettings, talking } from "./room.js";
 
@@ -20,8 +20,11 @@ const ofModels = stored("chat.presets.models", {}); // names of presets, by mode
 
 const named = (name) => presets.value.find((one) => one.name === name);
 
-/** What a preset holds of a conversation. */
-const heldBy = ({ system, settings: { preset: _, ...settings } }) => ({ system, settings });
+/** What a preset holds of a conversation. What runs unasked is each conversation's own. */
+const heldBy = ({ system, settings: { preset: _, allowed: __, ...settings } }) => {
+  const { allowed, ...plain } = PLAIN;
+  return { system, settings: { ...plain, ...settings } };
+};
 
 /** A conversation with a preset's values; without one, with none set. */
 const dressed = (conversation, preset) => ({ ...conversation, system: preset?.system ?? "", settings: { ...PLAIN, ...preset?.settings, preset: preset?.name } });
@@ -224,6 +227,8 @@ function ThinkingRow({ abilities }) {
   return html`<div class="panel-row tall"><span>Thinking</span><${Segments} label="Thinking" options=${options} value=${thinking} onChange=${(value) => setSettings({ thinking: value })} /></div>`;
 }
 
+const Servers = later(() => import("./tools.js").then(({ Servers: View }) => ({ default: View })));
+
 const SCHEMA_HINT = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}';
 const TOOLS_HINT = '[{"name": "weather", "description": "…", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]';
 
@@ -236,10 +241,12 @@ function Shape({ settings, isOff }) {
 }
 
 function Tools({ settings, isOff }) {
-  return html`<details open=${settings.tools.trim() !== ""}><summary>Tools</summary><div class="panel-rows">
+  const hasServers = me.value?.mcp?.length > 0;
+  return html`<details open=${settings.tools.trim() !== "" || settings.servers?.length > 0}><summary>Tools</summary><div class="panel-rows">
     ${isOff && html`<p class="hint">This model knows no tools: they have no effect.</p>`}
+    ${hasServers && html`<div class="stack"><p class="hint">Run by this server (MCP), once you allow a call:</p><${Servers} /></div>`}
     <${JsonArea} label="Functions, as OpenAI lists them" what="The list of tools" rows="6" value=${settings.tools} hint=${TOOLS_HINT} onChange=${(value) => setSettings({ tools: value })} />
-    <p class="hint">Nothing is run: you give the results.</p></div></details>`;
+    <p class="hint">${hasServers ? "Of these, nothing" : "Nothing"} is run: you give the results.</p></div></details>`;
 }
 
 function JsonArea({ label, what, rows, value, hint, onChange }) {

@@ -88,7 +88,7 @@ class AnswerReader {
   /** Back to what was there before the answer; its times stay as they were seen first. */
   restart() {
     const { content, reasoning } = this.version.stream;
-    this.version = { ...this.version, content, reasoning, toolCalls: [], probabilities: [], finish: null, error: null };
+    this.version = { ...this.version, content, reasoning, toolCalls: [], ran: [], probabilities: [], finish: null, error: null };
   }
 
   /** What the server did with the request, by the answer's headers. */
@@ -136,6 +136,7 @@ class AnswerReader {
     else if ((delta.content || delta.tool_calls) && version.reasoning) version.reasoningSeconds ??= elapsed - version.ttft;
     if (delta.content) version.content += delta.content;
     delta.tool_calls?.forEach((call) => this.call(call));
+    delta.executed_tools?.forEach((it) => { version.ran = [...(version.ran ?? []), { server: it.server_label, name: it.name, arguments: it.arguments, output: it.output, isError: Boolean(it.is_error) }]; });
     if (logprobs?.content) version.probabilities = version.probabilities.concat(logprobs.content);
     if (finish) version.finish = finish;
     if (fault) version.notes = [...version.notes, `Misses its schema: ${fault}`];
@@ -250,7 +251,7 @@ effect(() => {
 });
 
 export function begin() {
-  open.value = fresh([], { ...PLAIN, ...lastSettings.value, schema: "", shape: "none", tools: "" });
+  open.value = fresh([], { ...PLAIN, ...lastSettings.value, schema: "", shape: "none", tools: "", allowed: [] });
   go("chat");
 }
 
@@ -330,8 +331,10 @@ export const toAnswer = (turn, lane, index) => change((it) => chooseAnswer(it, t
 export const giveResults = (results) => answer((it) => withResults(it, results));
 
 async function answer(prepare) {
+  const served = await servedNow();
+  if (!served) return false;
   const prepared = prepare({ ...open.value, models: talking.value });
-  const bodies = tryBodies(() => prepared.models.map((model, lane) => bodyOf(prepared, model, { lane })));
+  const bodies = tryBodies(() => prepared.models.map((model, lane) => bodyOf(prepared, model, { lane, served })));
   if (!bodies) return false;
   const versions = bodies.map((body) => begun(emptyVersion({ sent: abridged(body), model: body.model })));
   const asked = withAnswer(prepared, versions);
@@ -343,11 +346,13 @@ async function answer(prepare) {
 }
 
 /** A lane's answer once more, beside what it was; by another model where one is named. */
-export function regenerate(turn, lane, other = null) {
+export async function regenerate(turn, lane, other = null) {
+  const served = await servedNow();
   const now = open.value;
+  if (!served) return;
   const lanes = now.turns.find((one) => one.id === turn).lanes;
   const model = other ?? talking.value[lane] ?? lanes[lane].model;
-  const bodies = tryBodies(() => [bodyOf(now, model, { lane, before: turn })]);
+  const bodies = tryBodies(() => [bodyOf(now, model, { lane, before: turn, served })]);
   if (!bodies) return;
   const version = begun(emptyVersion({ sent: abridged(bodies[0]), model }));
   put(answeredAgain(now, turn, lane, version));
@@ -355,10 +360,12 @@ export function regenerate(turn, lane, other = null) {
 }
 
 /** Another model answers in place of one that is waited for, and from then on. */
-export function answerBy(turn, lane, other) {
+export async function answerBy(turn, lane, other) {
+  const served = await servedNow();
   const now = open.value;
+  if (!served) return;
   const waited = chosen(now.turns.find((one) => one.id === turn).lanes[lane]);
-  const bodies = tryBodies(() => [bodyOf(now, other, { lane, before: turn })]);
+  const bodies = tryBodies(() => [bodyOf(now, other, { lane, before: turn, served })]);
   if (!bodies) return;
   const version = begun(emptyVersion({ sent: abridged(bodies[0]), model: other }));
   streams.value.get(waited.id)?.stop();
@@ -371,11 +378,13 @@ export function answerBy(turn, lane, other) {
 export const hasPictures = ({ turns }) => turns.some((turn) => turn.images?.length || turn.files?.some((file) => file.pictures.length));
 
 /** A lane's answer goes on from its text, which may have been edited. */
-export function goOn(turn, lane) {
+export async function goOn(turn, lane) {
+  const served = await servedNow();
   const now = open.value;
+  if (!served) return;
   const it = now.turns.find((one) => one.id === turn).lanes[lane];
   const version = { ...chosen(it), toolCalls: [], finish: null, error: null, probabilities: [] };
-  const bodies = tryBodies(() => [bodyOf(now, version.model ?? it.model, { lane, before: turn, prefix: assistantMessage(version) })]);
+  const bodies = tryBodies(() => [bodyOf(now, version.model ?? it.model, { lane, before: turn, prefix: assistantMessage(version), served })]);
   if (!bodies) return;
   const going = begun({ ...version, sent: abridged(bodies[0]) });
   put(withLane(now, turn, lane, setVersion(going)));
@@ -386,12 +395,25 @@ export const editAnswer = (turn, lane, content) => change((it) => withLane(it, t
 
 const bodyOf = (conversation, model, options) => watched({ ...requestBody(conversation, options), model }, byId.value.get(model));
 
+/** The functions of the open conversation that this server can run; null, and it is said why, where they can't be had. */
+async function servedNow() {
+  const { settings } = open.value;
+  if (!settings.servers?.length) return [];
+  try { return await (await import("./tools.js")).functionsOf(settings); } catch (error) {
+    say(error.message, { kind: "bad" });
+    return null;
+  }
+}
+
 function tryBodies(make) {
   try { return make(); } catch (error) {
     say(error.message, { kind: "bad" });
     return null;
   }
 }
+
+/** Answers whose end this page has seen, by their version's id: their calls haven't run yet. */
+export const finishedHere = new Set();
 
 const places = new Map(); // of the answers under way: their turns and lanes, by their version's id
 
@@ -408,6 +430,7 @@ async function write(conversation, turn, lane, body, version) {
   places.set(version.id, { turn, lane });
   const finished = await follow(conversation, version, { body, save });
   places.delete(version.id);
+  finishedHere.add(version.id);
   batch(() => {
     const home = conversations.value.find((one) => one.id === conversation);
     if (home) put(withLane(home, turn, lane, setVersion(finished)));

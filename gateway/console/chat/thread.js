@@ -1,12 +1,14 @@
 // A conversation as it is read: its turns, their answers, and what can be looked up about one.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { address, byId, isAdmin, key } from "../core/server.js";
-import { Code, Copy, Dialog, Icon, Notice, Segments, Versions, bytes, count, percent, rate, seconds } from "../ui/parts.js";
+import { Code, Copy, Dialog, Icon, Notice, Segments, Versions, bytes, count, later, percent, rate, seconds } from "../ui/parts.js";
 import { asCurl, asPython, chosen, said } from "./conversation.js";
 import { Markdown } from "./markdown.js";
 import { FileDialog, ModelPicker } from "./page.js";
-import { askAgain, editAnswer, fork, giveResults, goOn, isBusy, open, regenerate, streams, toAnswer, toSaid } from "./room.js";
+import { askAgain, editAnswer, fork, goOn, isBusy, open, regenerate, streams, toAnswer, toSaid } from "./room.js";
 import { Waiting } from "./waiting.js";
+
+const Calls = later(() => import("./tools.js"));
 
 // ------------------------------------------------------------------------------------------------------------
 // An answer token by token: how likely each was, and what else could have come.
@@ -106,6 +108,7 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
   return html`<article class="answer" aria-label=${`Answer of ${model}`} aria-busy=${isWriting}>
     ${(showName || isMixed) && html`<div class="answer-model cut">${model}</div>`}
     ${(version.reasoning || version.reasoningSeconds !== null) && html`<${Reasoning} version=${version} isWriting=${isWriting} />`}
+    ${version.ran?.map((one, index) => html`<${Ran} key=${index} ran=${one} />`)}
     ${isEditing ? html`<${Editor} text=${version.content} onClose=${() => setEditing(false)}
         onSave=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); }}
         onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
@@ -139,6 +142,13 @@ function Reasoning({ version, isWriting }) {
 function Call({ call, isWriting }) {
   return html`<div class="call"><div class="call-head"><${Icon} name="tool" size="14" /><code class="break">${call.name || "…"}</code>
     <span class="faint small">${isWriting ? "called" : "tool call"}</span></div><pre tabindex="0" aria-label="Arguments">${pretty(call.arguments)}</pre></div>`;
+}
+
+/** A tool that the server ran within the answer. */
+function Ran({ ran }) {
+  return html`<details class="call ran"><summary class="call-head"><${Icon} name="tool" size="14" /><code class="break">${ran.name}</code>
+    <span class=${`small ${ran.isError ? "bad" : "faint"}`}>${ran.isError ? "failed" : "ran"} · ${ran.server}</span><${Icon} name="right" size="12" /></summary>
+    <pre tabindex="0" aria-label="Arguments">${pretty(ran.arguments)}</pre><pre tabindex="0" aria-label="Result">${ran.output}</pre></details>`;
 }
 
 function pretty(text) {
@@ -253,7 +263,7 @@ function Turn({ turn, isLast, settings }) {
   const isPair = turn.lanes.length > 1;
   return html`<div class=${`lanes ${isPair ? "pair" : ""}`}>${turn.lanes.map((_, lane) => html`<${Answer} key=${lane} turn=${turn} lane=${lane}
     showName=${isPair} isLast=${isLast} showProbabilities=${settings.probabilities} />`)}</div>
-    ${isLast && !isBusy.value && turn.lanes.some((lane) => chosen(lane).toolCalls.length) && html`<${ResultsForm} turn=${turn} />`}`;
+    ${isLast && !isBusy.value && turn.lanes.some((lane) => chosen(lane).toolCalls.length) && html`<${Calls} key=${turn.id} turn=${turn} />`}`;
 }
 
 function Said({ turn }) {
@@ -281,19 +291,4 @@ function SaidFile({ file }) {
 function Results({ turn }) {
   return html`<div class=${`lanes ${turn.results.length > 1 ? "pair" : ""}`}>${turn.results.map((results, lane) => html`<div key=${lane} class="stack">${results.map((one) => html`<div class="call result" key=${one.id}>
     <div class="call-head"><${Icon} name="right" size="14" /><code class="break">${one.name}</code><span class="faint small">result</span></div><pre tabindex="0" aria-label="Result">${one.content}</pre></div>`)}</div>`)}</div>`;
-}
-
-/** The tools run nowhere: who talks gives what they would have said. */
-function ResultsForm({ turn }) {
-  const calls = turn.lanes.map((lane) => chosen(lane).toolCalls);
-  const [texts, setTexts] = useState({});
-  const submit = (event) => {
-    event.preventDefault();
-    giveResults(calls.map((lane, index) => lane.map(({ id, name }, place) => ({ id, name, content: texts[`${index}-${place}`] ?? "" }))));
-  };
-  return html`<form class="results-form" onSubmit=${submit}>
-    ${calls.flatMap((lane, index) => lane.map((call, place) => html`<label class="field" key=${`${index}-${place}`}><span class="label">Result of <code>${call.name}</code></span>
-      <textarea class="input mono" rows="2" value=${texts[`${index}-${place}`] ?? ""} onInput=${(event) => setTexts({ ...texts, [`${index}-${place}`]: event.target.value })} /></label>`))}
-    <div><button class="button primary">Send results</button></div>
-  </form>`;
 }

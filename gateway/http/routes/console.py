@@ -60,6 +60,7 @@ class MeWire(msgspec.Struct, frozen=True, kw_only=True):
     downloads: bool  # whether there is a folder for them
     uploads: bool
     deletion: bool
+    mcp: Sequence[str]  # servers whose tools it may use
 
 
 class RequestsWire(msgspec.Struct, frozen=True):
@@ -98,6 +99,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         downloads=folder,
         uploads=folder,
         deletion=config.hub.deletion,
+        mcp=services.mcp.names(access),
     )
 
 

@@ -1,0 +1,129 @@
+"""The tools of MCP servers, for a page that shows its user each call and runs it when allowed.
+
+The page gives a model these tools as functions of its own, so what the model may call, and what
+ran, is in the conversation as for any client's tools. Chats whose tools run without a page are
+`gateway.mcp.rounds`.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from litestar import get, post
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.dialects.dialect import body
+from gateway.dialects.fields import Fields, order_object
+from gateway.errors import InvalidRequest
+from gateway.http.auth import AnyRequest
+from gateway.http.openapi import Described, Routes
+from gateway.http.request_record import audit
+from gateway.http.services import Services
+from gateway.http.sse import WholeErrand
+from gateway.mcp.servers import Toolset
+from gateway.request import ServedTools
+from gateway.tasks import companions
+
+
+class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool. `function`: what a model calls it; `asks`: the configuration has each call wait for
+    its user; `reads_only`: it changes nothing, by its server's word.
+    """
+
+    name: str
+    function: str
+    description: str
+    parameters: Mapping[str, Any]
+    asks: bool
+    reads_only: bool
+
+
+class ToolsWire(msgspec.Struct, frozen=True):
+    """The tools of one server."""
+
+    server: str
+    tools: Sequence[ToolWire]
+
+
+class ToolOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that its user allowed."""
+
+    server: str
+    tool: str
+    arguments: dict[str, Any] = {}
+
+
+class ToolResultWire(msgspec.Struct, frozen=True):
+    """What the tool answered, as a model would be told."""
+
+    text: str
+    is_error: bool
+
+
+@get("/v1/admin/mcp/tools", access="user")
+async def tools(request: AnyRequest, services: Services, server: str = "") -> ASGIApp:
+    """List the tools of an MCP server."""
+
+    async def run() -> bytes:
+        async with _opened(services, server, request.auth) as toolset:
+            return body(ToolsWire(server, _wires(toolset)))
+
+    return WholeErrand(run)
+
+
+@post("/v1/admin/mcp/call", status_code=200, access="user")
+async def call(request: AnyRequest, services: Services) -> ASGIApp:
+    """Run a tool of an MCP server, as its user has allowed. The call ends with the connection."""
+    order = Fields(order_object(await request.body()), {}).read(ToolOrder)
+    audit(request, "call tool", server=order.server, tool=order.tool)
+
+    async def run() -> bytes:
+        async with _opened(services, order.server, request.auth) as toolset:
+            name = toolset.function(order.server, order.tool)
+            if name is None:
+                message = f"tool: No tool {order.tool!r:.64} of {order.server!r:.64}."
+                raise InvalidRequest(message, param="tool")
+            result = await toolset.runnable[name].run(order.arguments)
+            return body(ToolResultWire(result.text, result.is_error))
+
+    return WholeErrand(run)
+
+
+@asynccontextmanager
+async def _opened(services: Services, server: str, access: Access) -> AsyncIterator[Toolset]:
+    """One server's tools. Raises InvalidRequest and ToolServerFailed."""
+    wanted = ServedTools(label=server, name=server, field="server", named_at="server")
+    async with companions() as tasks:
+        yield await services.mcp.opened(
+            (wanted,), (), access, tasks, can_approve=True, taken=frozenset()
+        )
+
+
+def _wires(toolset: Toolset) -> Sequence[ToolWire]:
+    described = {
+        entry["name"]: entry for listed in toolset.listed for entry in listed.tools
+    }  # by the server's own names
+    found = []
+    for tool in toolset.tools:
+        runnable = toolset.runnable[tool.name]
+        hints = described[runnable.name]["annotations"] or {}
+        assert isinstance(hints, Mapping)
+        found.append(
+            ToolWire(
+                name=runnable.name,
+                function=tool.name,
+                description=tool.description or "",
+                parameters=tool.parameters or {},
+                asks=runnable.shown.waits,
+                reads_only=bool(hints.get("readOnlyHint")),
+            )
+        )
+    return found
+
+
+ROUTES: Routes = {
+    tools: Described(gives=(ToolsWire,)),
+    call: Described(takes=ToolOrder, gives=(ToolResultWire,)),
+}
