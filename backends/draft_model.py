@@ -285,10 +285,17 @@ class ModelDrafter:
     """See `backends.speculation.Drafter`. `vocabulary`: the large model's tokens."""
 
     def __init__(
-        self, model: DraftModel, options: DraftOptions, vocabulary: int, *, measures: bool = True
+        self,
+        model: DraftModel,
+        options: DraftOptions,
+        vocabulary: int,
+        *,
+        measures: bool = True,
+        most: int = MOST,
     ) -> None:
-        auto = options.tokens == "auto"
-        self.most = (MOST if measures else WITHOUT_MEASURING) if auto else int(options.tokens)
+        """`most`: see `Speculation`."""
+        usual = MOST if measures else WITHOUT_MEASURING
+        self.most = min(most, usual if options.tokens == "auto" else options.tokens)
         self._vocabulary = vocabulary
         self._measures = measures
         self._sequences = DraftSequences(model)

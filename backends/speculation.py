@@ -29,6 +29,10 @@ MOST = 31  # tokens drafted for a job at a time: a pass of 32
 TOGETHER = 32  # for all jobs of a step
 STREAMS = 8  # jobs; a step of more has enough to do
 
+# Why nothing is drafted for a model.
+IS_OFF = "speculation is off for this model"
+STAYS = "the states of its recurrent layers can't be taken back"
+
 # ------------------------------------------------------------------------------------- measuring
 
 TRUSTED = 6.0  # tokens as which a prior counts
@@ -302,12 +306,19 @@ class Speculation:
     """
 
     def __init__(
-        self, options: SpeculationOptions, *, even: bool = False, drafter: Drafter | None = None
+        self,
+        options: SpeculationOptions,
+        *,
+        even: bool = False,
+        drafter: Drafter | None = None,
+        most: int = MOST,
     ) -> None:
-        """`drafter`: drafts where a text's repetitions promise less."""
+        """`drafter`: drafts where a text's repetitions promise less; `most`: tokens of a draft that
+        the engine can take back.
+        """
         self._mode = options.mode
         self._drafter = drafter if options.mode in {"auto", "model"} else None
-        self._most = MOST if options.tokens == "auto" else min(options.tokens, TOGETHER)
+        self._most = min(most, MOST if options.tokens == "auto" else min(options.tokens, TOGETHER))
         self._even = even
         self._jobs: dict[int, DraftingJob] = {}
         self._recent = RecentAnswers()

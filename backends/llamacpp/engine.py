@@ -248,11 +248,11 @@ class LlamaCppEngine:
         self.kept: Beginnings = NothingKept()
         self._coming = False  # a job waits for what the store reads
         self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
-        self._speculation = speculation or _speculation(loaded)
+        self._speculation = speculation or _speculation(loaded, self._cache)
         self.info: ModelInfo = msgspec.structs.replace(
             loaded.info,
             heeds_marks=self._takes_snapshots,
-            drafts=self._cache.goes_back and not self._speculation.is_off,
+            drafts=self._cache.goes_back > 0 and not self._speculation.is_off,
         )
         self.keeper = LlamaSlotKeeper(
             self._slots, loaded.context, self._cache, self._running, loaded.info
@@ -469,7 +469,7 @@ class LlamaCppEngine:
         return self._speculation.drafts([self._answering(running, rows) for running in answering])
 
     def _answering(self, running: LlamaJob, rows: int) -> Answering:
-        room = min(rows, self.info.context_length - len(running.tokens))
+        room = min(rows, self._cache.goes_back, self.info.context_length - len(running.tokens))
         return Answering(running.key, min(running.useful, room), room, running.mask)
 
     def _compose_draft(self, running: LlamaJob, drafts: Mapping[int, StepDraft]) -> Fed:
@@ -580,7 +580,9 @@ class LlamaCppEngine:
         running.row = None
         if running.drafted:
             running.drafted.clear()
-            self._go_back(running, running.fed)
+            assert running.slot is not None
+            if not self._cache.turn_back(running.slot.index, running.position):
+                self._go_back(running, running.fed)
 
     # -- cells -----------------------------------------------------------------------------------
 
@@ -849,14 +851,19 @@ class LlamaCppEngine:
         slot.shorten(0)
 
 
-def _speculation(loaded: LlamaModel) -> Speculation:
+def _speculation(loaded: LlamaModel, cache: KvCache) -> Speculation:
+    """A pass over states has as many tokens of each sequence, as one over parts of a cache has."""
     drafter, options = None, loaded.speculation
     if loaded.draft_model is not None:
-        measures = options.mode == "auto"
         drafter = ModelDrafter(
-            loaded.draft_model, loaded.draft, loaded.vocabulary.size, measures=measures
+            loaded.draft_model,
+            loaded.draft,
+            loaded.vocabulary.size,
+            measures=options.mode == "auto",
+            most=cache.goes_back,
         )
-    return Speculation(options, even=loaded.split, drafter=drafter)
+    even = loaded.split or cache.keeps_states
+    return Speculation(options, even=even, drafter=drafter, most=cache.goes_back)
 
 
 def _encoder_thread(loaded: LlamaModel) -> EncoderThread | None:

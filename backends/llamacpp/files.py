@@ -54,7 +54,7 @@ from backends.placement import Device, Fit, ModelWeights, Variant, reads, senten
 from backends.placement import fit as best_fit
 from backends.protocol import MemoryNeed
 from backends.samplers import Sampling
-from backends.speculation import STREAMS, TOGETHER
+from backends.speculation import IS_OFF, STAYS, STREAMS, TOGETHER
 from config.engines import DraftOptions, EngineOptions, LlamaCppOptions, SpeculationOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.
@@ -106,6 +106,15 @@ PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (lla
 MOVED = 1
 # What states and windows of all sequences may take of the device, unless these are fewer.
 SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
+# Whose states llama.cpp keeps of the last tokens of a pass, so that drafts can be taken back
+# (llama-arch.cpp, llm_arch_supports_rs_rollback): those of it that were tried. So many tokens, and
+# of the weights at most so large a part, if nobody wishes for more.
+TURNED_BACK = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
+BACK, BACK_SHARE = 8, 32
+NO_ROOM = (
+    "the states of its recurrent layers are large, and earlier ones aren't kept unless a number is "
+    "set for speculation.tokens"
+)
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CACHE_BITS = {
     "f32": 32,
@@ -269,7 +278,7 @@ def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:
     """As many of the `slots` as their states and windows leave most of the device for; each has its
     own, whether it is used or not.
     """
-    size = part_bytes(files, options)
+    size = part_bytes(files, options) + _wished_back(files, options) * _states(files)
     if not size:
         return slots
     return min(slots, max(FEWEST_SLOTS, int(device_bytes(options) * SLOTS_SHARE) // size))
@@ -278,7 +287,50 @@ def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:
 def part_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
     """What of one sequence can't be cut: its states, and the cells of a window."""
     window = int(files.window * files.sliding_bytes_per_token * _of_16_bits(options))
-    return files.state_bytes * files.recurrent_layers + window
+    return _states(files) + window
+
+
+def _states(files: ModelFiles) -> int:
+    """Bytes of one sequence's."""
+    return files.state_bytes * files.recurrent_layers
+
+
+def states_back(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """How many earlier states each sequence has, one for each token that may be taken back: what
+    was drafted. 0: nothing is drafted. All slots have them, used or not, so without a wish they
+    take no more than a small part of what the weights do.
+    """
+    if options.speculation.mode == "off" or files.architecture not in TURNED_BACK:
+        return 0
+    if wished := _wished_back(files, options):
+        return wished
+    each = cache_layout(files, options).slots * _states(files)
+    return min(_most_back(options), files.size_bytes // BACK_SHARE // max(1, each))
+
+
+def undrafted(files: ModelFiles, options: LlamaCppOptions) -> str:
+    """Why nothing is drafted; "": something may be."""
+    if options.speculation.mode == "off":
+        return IS_OFF
+    if not files.recurrent_layers or states_back(files, options):
+        return ""
+    return STAYS if files.architecture not in TURNED_BACK else NO_ROOM
+
+
+def _wished_back(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """The same, where drafts are asked for."""
+    speculation = options.speculation
+    asked = speculation.tokens != "auto" or speculation.mode in {"ngram", "model"}
+    if speculation.mode == "off" or not (asked or options.draft.model):
+        return 0
+    return _most_back(options) if files.architecture in TURNED_BACK else 0
+
+
+def _most_back(options: LlamaCppOptions) -> int:
+    """llama.cpp wants a pass to have room for them and more."""
+    wanted = options.speculation.tokens
+    room = min(options.micro_batch_size, options.batch_size) - 2
+    return max(0, min(BACK if wanted == "auto" else wanted, room))
 
 
 def device_bytes(options: LlamaCppOptions) -> int:
@@ -440,20 +492,20 @@ def _cache_of(options: LlamaCppOptions, length: int, kind: str) -> Mapping[str, 
 
 def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights) -> Variant:
     layout = cache_layout(files, options)
-    bits, slots = _of_16_bits(options), layout.slots
+    bits, states = _of_16_bits(options), layout.slots * (1 + states_back(files, options))
     cells, windows = _padded(layout), _window_cells(files, options, layout)
     projector = files.projector
     beside = sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
     if projector:
         scores = options.flash_attention == "off"
         beside += projector.stat().st_size + memory.buffer(projector, scores=scores)
-    if (drafting := draft(options)) is not None:
+    if (drafting := draft(files, options)) is not None:
         beside += _estimate(drafting, draft_options(drafting, options)).loaded
     return Variant(
         context=context_length(files, options),
         cache_type=options.cache_type_k,
         caches=tuple(
-            int((cells * one.cache + windows * one.sliding) * bits) + slots * one.state
+            int((cells * one.cache + windows * one.sliding) * bits) + states * one.state
             for one in weights.layers
         ),
         buffers=_buffers(files, options, layout),
@@ -498,17 +550,22 @@ def _fitted(
     )
 
 
-def draft(options: LlamaCppOptions) -> ModelFiles | None:
-    """The draft model, if there is one. Raises LoadFailed."""
+def draft(files: ModelFiles, options: LlamaCppOptions) -> ModelFiles | None:
+    """The draft model, if the model in `files` has one and can take drafts back.
+
+    Raises LoadFailed.
+    """
     if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
+        return None
+    if undrafted(files, options):
         return None
     path = Path(options.draft.model).expanduser()
     if not path.exists():
         raise LoadFailed(f"draft model not found: {options.draft.model}")
-    files = recognise(path)
-    if files is None or files.task != "generate":
+    found = recognise(path)
+    if found is None or found.task != "generate":
         raise LoadFailed(f"the draft model {path} is not a model that llamacpp can generate with")
-    return msgspec.structs.replace(files, projector=None, modalities=("text",))
+    return msgspec.structs.replace(found, projector=None, modalities=("text",))
 
 
 def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOptions:
@@ -537,7 +594,7 @@ def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOption
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """Of the model, and of its draft model."""
     assert isinstance(options, LlamaCppOptions)
-    alone, drafting = _estimate(files, options), draft(options)
+    alone, drafting = _estimate(files, options), draft(files, options)
     if drafting is None or files.task != "generate":
         return alone
     return alone.plus(_estimate(drafting, draft_options(drafting, options)))
@@ -559,7 +616,7 @@ def _estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     sliding = files.sliding_bytes_per_token
     cells = _padded(layout) * (files.cache_bytes_per_token - sliding)
     cells += _window_cells(files, options, layout) * sliding
-    states = layout.slots * files.state_bytes * files.recurrent_layers
+    states = layout.slots * _states(files) * (1 + states_back(files, options))
     return MemoryNeed(
         weights=weights,
         cache=int(cells * _of_16_bits(options)) + states,
@@ -642,7 +699,7 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
         attending = tokens * files.attention_bytes + scores
     else:
         mask = 2 * mask
-    states = layout.slots * files.state_bytes  # of one layer
+    states = layout.slots * files.state_bytes * (1 + states_back(files, options))  # of one layer
     # Scored prompts add at most `OUTPUT_BYTES`.
     logits = 4 * max(layout.slots, _drafted(options)) * files.vocab_size
     return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits

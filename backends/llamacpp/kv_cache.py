@@ -23,6 +23,7 @@ from backends.llamacpp.batch import LlamaJob
 from backends.llamacpp.library import api
 from backends.llamacpp.pieces import PART, WHOLE, Filling, Stage, State, States
 from backends.protocol import ModelInfo, SavedSlot
+from backends.speculation import MOST
 
 
 class KvCache:
@@ -43,6 +44,8 @@ class KvCache:
         self._memory = api.llama_get_memory(context)
         self._split = split
         self._recurrent = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
+        self._states_back = int(api.llama_n_rs_seq(context)) if self._recurrent else 0
+        self._turned: set[int] = set()  # sequences that were turned back
         # Where nothing of it is a window's or recurrent, a part is the whole.
         parted = self.size(0, PART) != self.size(0, WHOLE)
         self._window = api.llama_model_n_swa(model) if parted else 0
@@ -56,9 +59,14 @@ class KvCache:
         return not self._recurrent and not self._window
 
     @property
-    def goes_back(self) -> bool:
-        """Whether the newest tokens of a sequence can be taken back."""
-        return not self._recurrent
+    def keeps_states(self) -> bool:
+        """Whether there are layers whose state is one of all tokens, and can't be cut."""
+        return bool(self._recurrent)
+
+    @property
+    def goes_back(self) -> int:
+        """How many of the tokens that were computed last, all in one pass, can be taken back."""
+        return self._states_back if self._recurrent else MOST
 
     @property
     def slides(self) -> bool:
@@ -78,9 +86,11 @@ class KvCache:
 
     def clear(self) -> None:
         """Forget all sequences."""
+        self._turned.clear()
         api.llama_memory_clear(self._memory, True)
 
     def forget(self, sequence: int) -> None:
+        self._turned.discard(sequence)
         api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
     def copy(self, source: int, target: int) -> bool:
@@ -88,7 +98,9 @@ class KvCache:
         self.forget(target)
         if not (self._split and self._window):
             api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-            return True
+            # Which of its states is the one to go on from, llama.cpp keeps for the source alone.
+            turned = source in self._turned
+            return not turned or self._states.write(target, self.part(source), PART)
         # Between parts llama.cpp copies when it next decodes, over what is put there until then.
         return self._states.write(target, self._states.read(source, WHOLE), WHOLE)
 
@@ -96,17 +108,34 @@ class KvCache:
         """Forget what stands at `position` and behind it. False: what is left is not enough to go
         on from there. It is to be put back, or forgotten.
 
-        A recurrent state can't be turned back. And a model with a sliding window may have given
-        cells that the sequence's end no longer attended to to others, although the removal
+        A recurrent state can't be cut, see `turn_back`. And a model with a sliding window may have
+        given cells that the sequence's end no longer attended to to others, although the removal
         succeeds: the token at `position` attends to the `window - 1` positions before it
         (llama-hparams.h, is_masked_swa). What is there is without gaps (llama-kv-cache.cpp,
         apply_ubatch), so its first position decides.
         """
         whole = api.llama_memory_seq_pos_max(self._memory, sequence) < position
-        if position <= 0 or not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+        if position <= 0 or (self._recurrent and not whole):
+            return False
+        if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
         first = api.llama_memory_seq_pos_min(self._memory, sequence)
         return bool(first >= 0 and (whole or first <= max(0, position - self._window + 1)))
+
+    def turn_back(self, sequence: int, position: int) -> bool:
+        """Take back what was drafted from `position` on and computed last, in one pass with a token
+        before it. False: as for `cut`.
+
+        llama.cpp keeps the states behind each of the last tokens of a pass (`n_rs_seq`), and goes
+        on from one of them. It doesn't know how many there are of a pass, nor whether another came
+        since (llama-memory-recurrent.cpp, seq_rm): asked for more, it would go on from an old one.
+        """
+        if not self._recurrent:
+            return self.cut(sequence, position)
+        if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+            return False
+        self._turned.add(sequence)
+        return True
 
     def cuts_from(self, sequence: int, cells: int) -> int:
         """From where on a sequence of so many `cells` can be cut."""

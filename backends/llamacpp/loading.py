@@ -42,12 +42,15 @@ from backends.llamacpp.files import (
     layers_without_experts,
     outputs,
     snapshot_bytes,
+    states_back,
+    undrafted,
 )
 from backends.llamacpp.library import api
 from backends.llamacpp.memory import EXPERTS
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
+from backends.speculation import IS_OFF
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
 
@@ -201,6 +204,7 @@ def load(
     files = fitted(files, options)
     listen()
     _refuse_the_impossible(files, options)
+    _say_undrafted(files, options)
     with ExitStack() as undone:
         model = load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
@@ -213,7 +217,7 @@ def load(
             pictures = _open_projector(files.projector, model, vocabulary, options, progress)
             undone.callback(pictures.free)
         info, drafter = _info(model, vocabulary, files, options, pictures), None
-        if (drafting := draft(options)) is not None:
+        if (drafting := draft(files, options)) is not None:
             from backends.llamacpp import draft as drafts  # noqa: PLC0415 - it imports this module
 
             drafter = drafts.load(drafting, options, vocabulary, undone, progress)
@@ -242,6 +246,13 @@ def load(
             adapters=loras,
             held=undone.pop_all(),
         )
+
+
+def _say_undrafted(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """Drafts were asked for, and there will be none."""
+    asked = options.draft.model is not None or options.speculation.mode != "auto"
+    if asked and (reason := undrafted(files, options)) not in {"", IS_OFF}:
+        log.warning("nothing is drafted", model=files.path.name, reason=reason)
 
 
 def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
@@ -431,6 +442,7 @@ def make_context(
     params = api.llama_context_default_params()
     params.n_ctx = layout.cells
     params.n_seq_max = layout.slots
+    params.n_rs_seq = states_back(files, options)
     params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
     params.kv_unified = not layout.split
     params.swa_full = whole_window
@@ -568,6 +580,7 @@ def _info(
         constrains=True,
         reports_progress=True,
         reports_after_samplers=True,
+        undrafted=undrafted(files, options),
         keeps_slots=True,
         chooses_adapters=True,
         adapters=loadable_adapters(options.adapters, options.adapter_scaling),

@@ -48,7 +48,7 @@ async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SE
     """Raises LoadFailed for a file that ends the process that tries it, or keeps it longer than
     `seconds` and the time to read the file.
     """
-    if files.task == "generate" and (drafting := draft(options)) is not None:
+    if files.task == "generate" and (drafting := draft(files, options)) is not None:
         await check(drafting, draft_options(drafting, options), seconds)
     files = fitted(files, options)
     survived = _verdict(files, options)

@@ -52,6 +52,7 @@ class TransformersEngine:
             heeds_marks=self._batching is not None and self._batching.takes_snapshots,
             build=loading.build() if self._batching is not None else "",
             drafts=self._batching is not None and self._batching.drafts,
+            undrafted=loading.undrafted(loaded),
         )
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
@@ -163,10 +164,10 @@ def _batching(
     beside = loaded.model.device.type != "cpu"
     threads = StepThreads(controller, torch.set_num_threads, IdleCores(), beside=beside)
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
-    if speculation is None and loaded.speculation.mode != "off":
+    if speculation is None and not loading.undrafted(loaded):
         speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))
     if grid.keeps_states:
-        speculation = None  # they can't be taken back
+        speculation = None
     return Batching(
         forward, grid, loaded.limit, room, vocabulary, context, threads, speculation, pace
     )

@@ -234,7 +234,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """Of the model, and of its draft model."""
     assert isinstance(options, TransformersOptions)
     alone, drafting = _estimate(files, options), draft(options)
-    if drafting is None or files.task != "generate":
+    if drafting is None or files.task != "generate" or files.recurrent_layers:
         return alone
     return alone.plus(_estimate(drafting, draft_options(drafting, options)))
 

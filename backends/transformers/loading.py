@@ -18,6 +18,7 @@ from textwrap import shorten
 from typing import Any
 
 import msgspec
+import structlog
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -30,6 +31,7 @@ from backends.draft_model import check_vocabularies
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.truncation import SUPPORTED
+from backends.speculation import IS_OFF, STAYS
 from backends.threads import counts
 from backends.transformers import solo
 from backends.transformers.files import (
@@ -49,6 +51,8 @@ from backends.transformers.offload import device_map
 from backends.transformers.traced import TracedPasses, traced
 from backends.vocabulary import HfVocabulary, whole_tokenizer
 from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
+
+log = structlog.get_logger(__name__)
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")  # pickled ones could run code
 
@@ -157,9 +161,21 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Tra
     """
     with failing_in_our_words(files, options) as device:
         loaded = _load(files, options, device, progress)
-    if (drafting := draft(options)) is not None:
+    reason, asked = undrafted(loaded), options.speculation.mode != "auto"
+    if reason not in {"", IS_OFF} and (asked or options.draft.model is not None):
+        log.warning("nothing is drafted", model=files.path.name, reason=reason)
+    if not reason and (drafting := draft(options)) is not None:
         loaded = _with_draft(loaded, drafting, options, progress)
     return loaded
+
+
+def undrafted(loaded: TransformersModel) -> str:
+    """Why nothing is drafted; "": something may be."""
+    if loaded.speculation.mode == "off":
+        return IS_OFF
+    if loaded.pattern is None:
+        return "its requests share no passes"
+    return STAYS if any(layer.states for layer in loaded.pattern.layers) else ""
 
 
 def _with_draft(

@@ -52,13 +52,17 @@ def unapplied_here(
         reasons[params.spelled.get("lora", "lora")] = _no_such(info)
     if params.reports_progress and not info.reports_progress:
         reasons[params.spelled.get("return_progress", "return_progress")] = _no_such(info)
-    if params.drafts and not info.drafts:
-        reasons[params.spelled.get("speculative", "speculative")] = (
-            f"{info.backend} drafts no tokens for this model"
-        )
+    if params.drafts and (reason := undrafted(info)):
+        reasons[params.spelled.get("speculative", "speculative")] = reason
     if not reasons:
         return params.unapplied
     return (*(Unapplied(name, reasons[name]) for name in sorted(reasons)), *params.unapplied)
+
+
+def undrafted(info: ModelInfo) -> str | None:
+    """Why a request can't choose how much is drafted; None: it can."""
+    usual = f"{info.backend} drafts no tokens for this model"
+    return None if info.drafts else info.undrafted or usual
 
 
 def _no_such(info: ModelInfo) -> str:

@@ -122,12 +122,23 @@ def dressed(dice: random.Random, job: Generation, text: str, letters: Sequence[i
     return msgspec.structs.replace(job, **dice.choice(changes))
 
 
-def prompted(dice: random.Random, letters: Sequence[int]) -> Generation:
-    return Generation(
-        prompt=tuple(dice.choices(letters, k=dice.randrange(3, 60))),
-        sampling=GREEDY,
-        max_tokens=40,
-    )
+LONGEST = 90  # tokens of a prompt; there is room for an answer behind it
+
+
+def prompted(
+    dice: random.Random, letters: Sequence[int], talks: Sequence[Sequence[int]] = ()
+) -> Generation:
+    """A new prompt, or one that goes on with one of the `talks`, or with its beginning."""
+    own = dice.choices(letters, k=dice.randrange(3, 60))
+    talk = dice.choice(talks) if talks and dice.random() < 0.5 else ()
+    known = talk[: dice.choice((len(talk), dice.randrange(len(talk) + 1)))]
+    prompt = (*known, *own)[-LONGEST:] if len(known) > LONGEST - 3 else (*known, *own)[:LONGEST]
+    return Generation(prompt=tuple(prompt), sampling=GREEDY, max_tokens=40)
+
+
+def several(dice: random.Random, jobs: Sequence[Generation]) -> list[Generation]:
+    """Some of them more than once, as `n` has it."""
+    return [job for job in jobs for _ in range(dice.choice((1, 1, 1, 2)))]
 
 
 def same(found: Answer, expected: Answer) -> int:
@@ -152,16 +163,19 @@ async def check_greedy_answers(
     plain: DrivenContainer, tested: DrivenContainer, oracle: Oracle, rounds: int = 6
 ) -> None:
     """Those of `tested`, whose drafts are the `oracle`'s, are those of `plain`."""
-    dice, drafted = random.Random(1), 0
+    dice, drafted, talks = random.Random(1), 0, list[Sequence[int]]()
     letters = [plain.tokenize(letter, special=False)[0] for letter in LETTERS]
     for _ in range(rounds):
-        jobs = [prompted(dice, letters) for _ in range(dice.choice((1, 2, 4, 6)))]
+        jobs = [prompted(dice, letters, talks) for _ in range(dice.choice((1, 2, 4, 6)))]
+        jobs = several(dice, jobs)
         known = await answers(plain, jobs)
         jobs = [
             dressed(dice, job, answer.text, letters)
             for job, answer in zip(jobs, known, strict=True)
         ]
         expected = await answers(plain, jobs)
+        # Of several with one prompt, it knows what the last of them says: the others get drafts
+        # that are wrong from some place on.
         oracle.known = {
             job.prompt: answer.tokens for job, answer in zip(jobs, expected, strict=True)
         }
@@ -170,6 +184,7 @@ async def check_greedy_answers(
         for number, answer in enumerate(found):
             if number not in leave:
                 drafted += same(answer, expected[number])
+        talks = [[*job.prompt, *answer.tokens] for job, answer in zip(jobs, expected, strict=True)]
     assert bool(drafted) == tested.info.drafts
 
 

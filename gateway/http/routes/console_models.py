@@ -23,7 +23,7 @@ from config.schema import OptionFacts, facts
 from config.settings import ModelConfig
 from config.values import hub_id
 from gateway.access import Access
-from gateway.answers.parameters import unsupported
+from gateway.answers.parameters import undrafted, unsupported
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
@@ -296,6 +296,8 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Sequence[ParameterWire]
     logprobs: bool | None
     schemas: bool | None
+    drafts: bool | None  # whether it may choose how much is drafted
+    undrafted: str | None  # why not
     images: bool
     tools: bool | None
     reasoning: bool | None
@@ -307,7 +309,7 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
     supported.
     """
     status = services.status((await services.find(model, request.auth)).name, request.auth)
-    known = await services.capabilities.of(status)
+    known, info = await services.capabilities.of(status), status.info
     can = known.capabilities if known else None
     assert status.entry is not None, "a name that resolves has its files"
     found = SamplingWire(
@@ -316,7 +318,9 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
         known=status.info is not None,
         parameters=_parameters(status),
         logprobs=True if status.info is not None else None,
-        schemas=status.info.constrains if status.info is not None else None,
+        schemas=info.constrains if info is not None else None,
+        drafts=info.drafts if info is not None else None,
+        undrafted=undrafted(info) if info is not None else None,
         images="image" in status.modalities,
         tools=None if can is None else "tools" in can,
         reasoning=None if can is None else "reasoning" in can,

@@ -16,15 +16,15 @@ from backends import catalog
 from backends.driver import DrivenContainer
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
+from backends.llamacpp.files import TURNED_BACK
 from backends.protocol import Generation
 from backends.samplers import Sampling
-from backends.speculation import Speculation
+from backends.speculation import STAYS, Answering, Speculation
 from config.engines import LlamaCppOptions
-from tests.backends import gguf_grown
 from tests.backends.contract import GREEDY
 from tests.backends.drafting import ALWAYS, OFF, Oracle, answers, check_greedy_answers, same
 from tests.backends.llamacpp import cache_kinds
-from tests.backends.llamacpp.test_kv_cache import GROWN
+from tests.backends.llamacpp.test_kv_cache import GROWN, written
 
 pytestmark = pytest.mark.anyio
 EXACT = LlamaCppOptions(
@@ -36,6 +36,7 @@ EXACT = LlamaCppOptions(
     flash_attention="off",
     speculation=OFF,
 )
+NEVER = {"mamba", "granitehybrid"}  # llama.cpp keeps no earlier states of them
 LAYOUTS = {
     "split": EXACT,
     "pool": msgspec.structs.replace(EXACT, cache_tokens=640),
@@ -59,25 +60,64 @@ async def container(
 
 @pytest.fixture(scope="module", params=[*cache_kinds.KINDS, *GROWN])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param in GROWN:
-        return gguf_grown.write(request.param, folder / "model.gguf")
-    return cache_kinds.write(request.param, folder / "model.gguf")
+    return written(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_greedy_answers_are_the_same(model: Path, layout: str) -> None:
     options = LAYOUTS[layout]
-    oracle = Oracle(even=layout == "split")
-    async with container(model, options) as plain, container(model, options, oracle) as tested:
+    drafting = msgspec.structs.replace(options, speculation=ALWAYS)
+    architecture = catalog.recognise(model).architecture
+    oracle = Oracle(even=layout == "split" or architecture in TURNED_BACK)
+    async with container(model, options) as plain, container(model, drafting, oracle) as tested:
+        assert tested.info.drafts == (architecture not in NEVER)
         await check_greedy_answers(plain, tested, oracle)
 
 
-async def test_where_a_sequence_cannot_be_cut_nothing_is_drafted(tmp_path: Path) -> None:
-    path = cache_kinds.write("mamba", tmp_path / "model.gguf")
+class Wrong(Oracle):
+    """Whose drafts are wrong behind the first token, and go on behind an answer's last."""
+
+    def _guess(self, one: Answering) -> list[int]:
+        said = tuple(self._jobs[one.key].tokens)
+        whole = next(known for prompt, known in self.known.items() if said[: len(prompt)] == prompt)
+        left = whole[len(said) - self._jobs[one.key].prompt :]
+        return [*left[:1], 98, 98][: one.room]
+
+
+@pytest.mark.parametrize("kind", ["llama", "lfm2", "qwen35", "nemotron_h"])
+@pytest.mark.parametrize("layout", ["split", "pool"])
+async def test_two_go_on_where_drafts_were_taken_back(
+    tmp_path: Path, kind: str, layout: str
+) -> None:
+    """The second of them in a copy of what the first goes on with."""
+    path, options = written(kind, tmp_path), LAYOUTS[layout]
+    drafting, wrong = msgspec.structs.replace(options, speculation=ALWAYS), Wrong(even=True)
+    async with container(path, options) as plain, container(path, drafting, wrong) as tested:
+        first = Generation(prompt=tuple(range(98, 118)), sampling=GREEDY, max_tokens=30)
+        [answer] = await answers(plain, [first])
+        wrong.known = {first.prompt: answer.tokens}
+        # It ends among drafted tokens; those behind are taken back, and nothing comes after that.
+        [job] = await answers(tested, [msgspec.structs.replace(first, max_tokens=24)])
+        assert job.ended is not None
+        assert job.ended.drafted_tokens > job.ended.accepted_tokens > 0
+        said = (*first.prompt, *answer.tokens[:24])
+        nexts = [
+            Generation(prompt=(*said, letter), sampling=GREEDY, max_tokens=20, drafts=0)
+            for letter in (100, 110)
+        ]
+        for found, expected in zip(
+            await answers(tested, nexts), await answers(plain, nexts), strict=True
+        ):
+            same(found, expected)
+
+
+@pytest.mark.parametrize("kind", sorted(NEVER))
+async def test_where_a_sequence_cannot_be_cut_nothing_is_drafted(tmp_path: Path, kind: str) -> None:
+    path = written(kind, tmp_path)
     options = msgspec.structs.replace(EXACT, speculation=ALWAYS)
     async with container(path, options) as recurrent:
         assert not recurrent.info.drafts
+        assert recurrent.info.undrafted == STAYS
         job = Generation(prompt=(97, 98, 99) * 9, sampling=GREEDY, max_tokens=30)
         [answer] = await answers(recurrent, [job])
         assert answer.ended is not None
