@@ -333,13 +333,26 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     library: str | None = None  # ggml's name for it; None: llama.cpp can't use it
 
 
-def devices(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> dict[str, Device]:
-    """By name, `cuda:0`, `vulkan:1`; as they are now. May block: the first time for a second."""
+def devices(
+    environment: Mapping[str, str] = os.environ,
+    nvml: Any = pynvml,
+    free: Callable[[Collection[str]], Mapping[str, int]] = ggml.free,
+) -> dict[str, Device]:
+    """By name, `cuda:0`, `vulkan:1`; as they are now. May block: the first time for a second.
+    `free`: how what ggml's are free of is read.
+    """
     cards = memory(environment, nvml)
     found = ggml.devices()
     named = names(found, cards)
-    free = ggml.free([one.name for one in found if named[one.name] not in cards])
-    return merged(found, cards, free)
+    others = free([one.name for one in found if named[one.name] not in cards])
+    return merged(found, cards, others)
+
+
+def devices_anew(environment: Mapping[str, str] = os.environ) -> dict[str, Device]:
+    """As `devices`, with what is free at this moment of those of which this process may know only
+    what was free at the start. May block for a second.
+    """
+    return devices(environment, free=ggml.free_anew)
 
 
 def main_memory() -> int:

@@ -180,6 +180,16 @@ def free(names: Collection[str]) -> Mapping[str, int]:
     return here().free(names) if loaded and names else {}
 
 
+def free_anew(names: Collection[str]) -> Mapping[str, int]:
+    """As `free`, but where llama.cpp isn't loaded here another process looks, which takes a
+    second.
+    """
+    folder = libraries()
+    if (found := free(names)) or not names or folder is None:
+        return found
+    return {one.name: one.free for one in read(folder) if one.name in names}
+
+
 @cache
 def libraries() -> Path | None:
     """The folder of the installed llama.cpp's, found without importing it."""
@@ -207,8 +217,13 @@ def built_for_cards(folder: Path) -> bool:
 
 @cache
 def listed(folder: Path) -> tuple[GgmlDevice, ...]:
-    """What another process reads in the registry of the library there, once; nothing, with a
-    warning, where that fails.
+    """As `read` found them the first time."""
+    return read(folder)
+
+
+def read(folder: Path) -> tuple[GgmlDevice, ...]:
+    """What another process reads in the registry of the library there; nothing, with a warning,
+    where that fails.
     """
     try:
         child = subprocess.run(  # noqa: S603 - this module

@@ -356,6 +356,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     vectors: Vectors | None = None  # where its task is "embed"
     reading: Reading | None = None  # where it reads texts and writes none
     layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported
+    buffers: Mapping[str, int] = {}  # bytes by the engine's own names; empty: not reported
     # Bytes on each device, as measured when it was loaded, where it has a process of its own; None:
     # it shares one.
     held: Mapping[str, int] | None = None

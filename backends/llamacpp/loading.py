@@ -14,7 +14,7 @@ import re
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -114,6 +114,11 @@ def layers() -> Mapping[str, int]:
     return {ours.get(name, own_name(name)): count for name, count in layers_in(_lines()).items()}
 
 
+def buffers() -> Mapping[str, int]:
+    """Bytes, by this thread's lines; empty: there were none."""
+    return buffers_in(_lines())
+
+
 def _lines() -> list[str]:
     """About buffers and layers."""
     return list(getattr(_here, "lines", ()))
@@ -127,18 +132,32 @@ def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | 
     between them were repacked, or lie on a card, that is too much, and no more than `weights` bytes
     are used.
     """
-    sizes, buffers, holding = {"weights": 0, "cache": 0, "engine": 0}, set(), set()
-    for line in lines:
-        if (match := _BUFFER.search(line)) is not None:
-            sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
-            buffers.add(match["buffer"])
-            holding |= {match["buffer"]} if match["kind"] == "model" else set()
+    sizes, places, holding = {"weights": 0, "cache": 0, "engine": 0}, set(), set()
+    for place, kind, size in _buffers_in(lines):
+        sizes[USES.get(kind, "engine")] += size
+        places.add(place)
+        holding |= {place} if kind == "model" else set()
     if not sizes["weights"]:
         return None
-    if buffers & REPACKED or (MAPPED in buffers and len(holding) > 1):
+    if places & REPACKED or (MAPPED in places and len(holding) > 1):
         sizes["weights"] = min(sizes["weights"], weights)
     sizes["weights"] += projector
     return MemoryNeed(**sizes)
+
+
+def buffers_in(lines: Iterable[str]) -> Mapping[str, int]:
+    """Bytes of what `lines` of the log list, as they call it: `Vulkan0 model`, `CPU KV`."""
+    found: Counter[str] = Counter()
+    for place, kind, size in _buffers_in(lines):
+        found[f"{place} {kind}"] += size
+    return found
+
+
+def _buffers_in(lines: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    """Where each lies, what it is for, and its bytes."""
+    for line in lines:
+        if (match := _BUFFER.search(line)) is not None:
+            yield match["buffer"], match["kind"], int(float(match["size"]) * 2**20)
 
 
 def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
@@ -586,6 +605,7 @@ def _info(
         adapters=loadable_adapters(options.adapters, options.adapter_scaling),
         generation_defaults=files.generation_defaults,
         layers=layers(),
+        buffers=buffers(),
         memory=memory_taken(files),
         tokenizer_path=str(files.path),
         build=build(),

@@ -7,13 +7,14 @@ other devices from `backends.devices`.
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from backends.catalog import CPU
-from backends.devices import Device, devices, main_bandwidth
+from backends.devices import Device, devices, devices_anew, main_bandwidth
 from backends.devices import bandwidths as of_cards
 from gateway.registry.record import Bytes
 
+Finds: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, Device]]  # in this environment
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine
 
 
@@ -26,6 +27,10 @@ class Gauge(Protocol):
 
     def available(self) -> Bytes:
         """Bytes that are free now, per device, the reserve included."""
+        ...
+
+    def free_anew(self) -> Bytes:
+        """As `available`, read anew where that is of an earlier time: it may block for a second."""
         ...
 
     def total(self) -> Bytes:
@@ -59,22 +64,28 @@ class SystemGauge:
     def __init__(
         self,
         environment: Mapping[str, str] = os.environ,
-        find: Callable[[Mapping[str, str]], Mapping[str, Device]] = devices,
+        find: Finds = devices,
+        find_anew: Finds = devices_anew,
         root: Path = Path("/"),
     ) -> None:
         """`root`: where `proc` and `sys` are."""
         self._environment = environment
         self._find = find
+        self._find_anew = find_anew
         self._root = root
 
     def free(self) -> Bytes:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
     def available(self) -> Bytes:
-        return {
-            CPU: _main_memory_free(self._root),
-            **{name: card.free for name, card in self._cards()},
-        }
+        return self._free_of(self._find)
+
+    def free_anew(self) -> Bytes:
+        return self._free_of(self._find_anew)
+
+    def _free_of(self, find: Finds) -> Bytes:
+        cards = {name: card.free for name, card in _own_memory(find(self._environment))}
+        return {CPU: _main_memory_free(self._root), **cards}
 
     def total(self) -> Bytes:
         return {CPU: _main_memory(), **{name: card.total for name, card in self._cards()}}
@@ -88,9 +99,12 @@ class SystemGauge:
         return _with_main({name: card.own for name, card in self._cards() if card.own is not None})
 
     def _cards(self) -> list[tuple[str, Device]]:
-        """Those with memory of their own."""
-        devices = self._find(self._environment)
-        return [(name, device) for name, device in devices.items() if not device.shared]
+        return _own_memory(self._find(self._environment))
+
+
+def _own_memory(found: Mapping[str, Device]) -> list[tuple[str, Device]]:
+    """Those with memory of their own."""
+    return [(name, device) for name, device in found.items() if not device.shared]
 
 
 def _with_main(cards: Bytes) -> Bytes:

@@ -4,7 +4,7 @@ Each move runs in its own task of the registry's group and ends in exactly one `
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -265,7 +265,7 @@ class Moves:
             if container is None:
                 container = await self._brought(node_of(order.need), plan, options, report)
         except OutOfMemory as error:
-            free = await to_thread.run_sync(self._gauge.available)
+            free = await to_thread.run_sync(self._gauge.free_anew)
             return replace(self._failed(loading, name, str(error), memory=True), free=free)
         except LoadFailed as error:
             failed = self._failed(loading, name, str(error), memory=False)
@@ -293,8 +293,8 @@ class Moves:
             ),
             load_seconds=arrived - loading.started,
         )
-        layers = _info_at(node_of(order.need), container.info).layers
-        return self._arrived(order, plan, measurement, layers)
+        info = _info_at(node_of(order.need), container.info)
+        return self._arrived(order, plan, measurement, info)
 
     async def _brought(
         self, at: str, plan: LoadPlan, options: EngineOptions, report: Report
@@ -333,7 +333,7 @@ class Moves:
         order: Load,
         plan: LoadPlan,
         measurement: Measurement,
-        layers: Mapping[str, int],
+        info: ModelInfo,
     ) -> Arrived:
         seconds, held = measurement.load_seconds, measurement.devices
         self._history.put(plan.entry.files, plan.loads, measurement)
@@ -348,9 +348,11 @@ class Moves:
             "model loaded",
             model=order.model,
             seconds=round(seconds, 3),
-            devices=placed(order.need if held is None else held, layers),
+            devices=placed(order.need if held is None else held, info.layers),
             memory=sentence,
         )
+        if plan.fitted is not None and info.buffers:
+            log.info("model lies", model=order.model, buffers=placed(info.buffers, {}))
         return Arrived(name=order.model, measured=measurement)
 
     def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:

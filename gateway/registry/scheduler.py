@@ -768,7 +768,9 @@ class Scheduler:
 
     def _smaller(self, record: ModelRecord, failed: Bytes, free: Bytes) -> Bytes | None:
         """The way that takes less of cards than the one which failed, and nothing from others."""
-        smaller = [way.need for way in record.model.smaller if way.need != failed]
+        there = sum(on_cards(failed).values())
+        needs = (way.need for way in record.model.smaller)
+        smaller = [need for need in needs if sum(on_cards(need).values()) < there]
         ways = list(self.room.possible(smaller, record))
         fitting = (
             need

@@ -293,6 +293,9 @@ class FakeGauge:
     def available(self) -> Bytes:
         return self.free()
 
+    def free_anew(self) -> Bytes:
+        return self.available()
+
     def total(self) -> Bytes:
         return self.free()
 

@@ -63,6 +63,10 @@ class OneCard(FakeGauge):
         return {"cpu": 1000, "cuda:0": 100}
 
     def available(self) -> Bytes:
+        """As it was at the start, which is all that is known of a card that workers use."""
+        return self.free()
+
+    def free_anew(self) -> Bytes:
         return {"cpu": 1000, "cuda:0": 100 - self.taken}
 
     def total(self) -> Bytes:
@@ -133,6 +137,15 @@ async def test_where_memory_runs_out_the_next_smaller_way_is_tried_once() -> Non
         assert held(registry)["b40"] == {"cuda:0": 15, "cpu": 25}, "as much as is really free"
         assert engine.history.count("load b40") == 2
         assert "25 of 40 bytes in RAM" in registry.status("b40").arithmetic
+
+
+async def test_what_ran_out_in_a_smaller_way_is_tried_in_one_that_is_smaller_still() -> None:
+    engine = FittingEngine()
+    engine.failures["a130"] = [OutOfMemory("cudaMalloc failed")]
+    async with registry_of("a130", engine=engine, taken=60) as registry:
+        await registry.load("a130")
+        assert held(registry)["a130"] == {"cuda:0": 37, "cpu": 93}, "three eighths of a card"
+        assert engine.history.count("load a130") == 2
 
 
 async def test_where_memory_runs_out_again_that_is_the_error() -> None:
