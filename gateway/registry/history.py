@@ -13,15 +13,17 @@ import hashlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 import structlog
+from msgspec import Meta
 
 from backends.catalog import CPU, Cards, ModelFiles
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
 from config.values import user_folder
-from gateway.registry.record import Bytes, corrected
+from gateway.registry.record import corrected
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +33,11 @@ HEAD = 64 * 1024  # bytes of each file that tell models apart, besides its size
 LEAST_READ = 256 * 1024 * 1024
 FASTER, SLOWER = 0.5, 0.1  # parts that a new figure has in what is known: others slow an answer
 NOTICED = 0.02  # by how much a pace differs before it is noted again
+# What a file may say: others' figures are divided by these.
+Size: TypeAlias = Annotated[int, Meta(ge=0, le=2**60)]  # bytes
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Pace: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e9)]  # steps a second
+Bandwidth: TypeAlias = Annotated[float, Meta(ge=1e3, le=1e18)]  # bytes a second
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +46,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     answer that was computed alone; None: there was none yet.
     """
 
-    size: int | None
-    load_seconds: float = 0.0
-    devices: Bytes | None = None  # where it lay, if it had processes of its own
+    size: Size | None
+    load_seconds: Seconds = 0.0
+    devices: Mapping[str, Size] | None = None  # where it lay, if it had processes of its own
     exact: bool = False
-    pace: float | None = None
+    pace: Pace | None = None
 
     def corrected(self, estimate: MemoryNeed) -> MemoryNeed:
         """`estimate` with this total."""
@@ -55,7 +62,7 @@ class Learned(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     version: int
     loads: dict[str, Measurement] = {}
-    bandwidths: dict[str, float] = {}
+    bandwidths: dict[str, Bandwidth] = {}
 
 
 class History:
@@ -206,7 +213,7 @@ def _read(path: Path) -> Learned:
         learned = msgspec.json.decode(path.read_bytes(), type=Learned)
     except FileNotFoundError:
         return Learned(version=VERSION)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         log.warning("measurements begun anew", path=str(path), reason=str(error))
         return Learned(version=VERSION)
     if learned.version != VERSION:

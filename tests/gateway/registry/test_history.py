@@ -69,6 +69,17 @@ def test_a_file_that_makes_no_sense_is_begun_anew(tmp_path: Path, content: bytes
         b'{"/models/a#0123": {"size": 55, "load_seconds": 1.5}}',
         b'{"version": 2, "loads": {"a": {"size": 5',
         b'{"version": 2, "models": []}',
+        b'{"version": 2, "bandwidths": {"cpu 0": 0}}',
+        b'{"version": 2, "bandwidths": {"cpu 0": 1e999}}',
+        b'{"version": 2, "loads": {"a": {"size": -1}}}',
+        b'{"version": 2, "loads": {"a": {"size": 99999999999999999999999}}}',
+        b'{"version": 2, "loads": {"a": {"size": 1, "pace": 0}}}',
+        b'{"version": 2, "loads": {"a": {"size": 1, "load_seconds": -1}}}',
+        b'{"version": 2, "loads": {"a": {"size": 1, "devices": {"cuda:0": -1}}}}',
+        b'{"version": 2, "loads": {"a": {"size": 1, "b": '
+        + b"[" * 100_000
+        + b"]" * 100_000
+        + b"}}}",
     ],
 )
 def test_a_torn_or_foreign_file_is_ignored_and_said(tmp_path: Path, content: bytes) -> None:
