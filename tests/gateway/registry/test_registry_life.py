@@ -18,7 +18,7 @@ from gateway.registry import (
     ModelUnloaded,
     Registry,
 )
-from gateway.registry.record import Measurement
+from gateway.registry.history import Measurement
 from tests.gateway.registry.fake_engine import (
     Client,
     Clients,
