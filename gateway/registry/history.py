@@ -149,9 +149,9 @@ class History:
 
     def save(self) -> None:
         """Write the file as a whole or not at all. Blocks; for a worker thread."""
+        self._is_new = False
         if self._path is None:
             return
-        self._is_new = False
         try:
             _replace(self._path, msgspec.json.format(msgspec.json.encode(self._learned)))
         except OSError as error:

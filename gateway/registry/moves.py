@@ -379,11 +379,8 @@ class Moves:
         self._cool(order.model)
         with self._alone():
             await self._close(order.model, resident.container)
-        held = resident.container.info.held
-        if held is not None and resident.plan.entry.files.remote is not None:
-            await to_thread.run_sync(self._learn, resident, held)
-        if self._history.is_new:  # how fast it was
-            await to_thread.run_sync(self._history.save)
+        with anyio.CancelScope(shield=True):  # who is cancelled waits for the end of this
+            await self._remember(resident)
         self._closing.discard(order.model)
         seconds = self._clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
@@ -427,6 +424,14 @@ class Moves:
     def _cool(self, name: str) -> None:
         if (warm := self._warm.pop(name, None)) is not None:
             warm.close()
+
+    async def _remember(self, resident: Resident) -> None:
+        """What was learned of a model that is gone."""
+        held = resident.container.info.held
+        if held is not None and resident.plan.entry.files.remote is not None:
+            await to_thread.run_sync(self._learn, resident, held)
+        if self._history.is_new:  # how fast it was
+            await to_thread.run_sync(self._history.save)
 
     def _learn(self, resident: Resident, held: Bytes) -> None:
         """What processes of a model's own held in the end: the next load is planned with it."""
