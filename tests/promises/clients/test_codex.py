@@ -14,7 +14,9 @@ from tests.served import Serve, scripted
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = "@openai/codex@0.169.0"
+PACKAGE = "@openai/codex@0.171.0"
+# Said in docs/coding-agents.md: the tool is `web_search`, which OpenAI's servers run.
+NOT_APPLIED = "client_metadata, tools[].external_web_access, tools[8]"
 PATCH = """\
 *** Begin Patch
 *** Update File: add.py
@@ -100,5 +102,7 @@ def test_codex_edits_a_file_and_runs_its_test(
     assert done.returncode == 0, done.stderr
     assert "The sum is right now." in done.stdout
     assert "a + b" in (project / "add.py").read_text()
-    methods = {line["method"] for line in server.log.records("request") if "api" in line}
-    assert methods == {"WEBSOCKET" if socket else "POST"}
+    answers = [line for line in server.log.records("request") if "api" in line]
+    assert {line["method"] for line in answers} == {"WEBSOCKET" if socket else "POST"}
+    assert {answer["ignored"] for answer in answers} == {NOT_APPLIED}
+    assert not any("relaxed" in answer for answer in answers)
