@@ -294,10 +294,10 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def _client(server: McpConfig, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
-    read = max(server.timeout, server.idle)
+    """Who asks waits for an answer as long as it wants: a time-out here would end the session."""
     return httpx2.AsyncClient(
         transport=CheckedAddresses(server),
-        timeout=httpx2.Timeout(server.connect_timeout, read=read, pool=None),
+        timeout=httpx2.Timeout(server.connect_timeout, read=None, pool=None),
         headers={**(headers or {}), "accept-encoding": "identity", **server.headers},
         trust_env=False,
     )

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from gateway.answers.answer import Answer, DeltaWriter
 from gateway.answers.call import Call
-from gateway.errors import InvalidRequest
+from gateway.answers.recording import Recording
+from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.events import (
     ArgumentsGrown,
     ChoiceReport,
@@ -259,7 +260,8 @@ class AnswerInRounds(Answer):
         script: _Script,
     ) -> None:
         super().__init__(first.lease, first.unapplied, (), self._all())
-        self.parameters = first.parameters
+        self.parameters, self.turn = first.parameters, first.turn
+        self._recording: Recording | None = None
         self._now = first
         self._round = model_round
         self._running = running
@@ -282,6 +284,11 @@ class AnswerInRounds(Answer):
 
     def offer(self, writer: DeltaWriter) -> None:
         """Every delta is looked at."""
+
+    def record(self, recording: Recording) -> None:
+        """Each round is an answer of its own there."""
+        self._recording = recording
+        self._now.record(recording)
 
     def report(self, index: int) -> ChoiceReport | None:
         """Of the last round."""
@@ -306,10 +313,20 @@ class AnswerInRounds(Answer):
             async for answered in self._answers(turn):
                 if self._shown != "nothing":
                     yield Delta(0, (), answered=(answered,))
-            if not self._goes_on(turn):
+            if not (self._goes_on(turn) and await self._next_round(turn)):
                 yield turn.end()
                 return
+
+    async def _next_round(self, turn: "_Turn") -> bool:
+        """Whether the conversation still fits into the context: what tools answered may be long."""
+        try:
             self._now = await self._round.open(self._request)
+        except ContextLengthExceeded:
+            turn.cut()
+            return False
+        if self._recording is not None:
+            self._now.record(self._recording)
+        return True
 
     async def _said(self, turn: "_Turn") -> AsyncIterator[Delta]:
         """What the client gets of what the model says."""
@@ -469,7 +486,7 @@ class _Turn:
         return now.generated if isinstance(now, _Nothing) else now.usage().completion_tokens
 
     def cut(self) -> None:
-        """There are no tokens left for another round."""
+        """There is no room for another round."""
         self._finished = Finished("length")
 
     def end(self) -> Delta:

@@ -7,9 +7,9 @@ names the server.
 
 import math
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, TypeVar
 
 import anyio
 import httpx2
@@ -33,11 +33,18 @@ from gateway.mcp.connections import (
     streaming,
 )
 
+T = TypeVar("T")
+
 MOST_PAGES = 32  # of a list
 LONGEST_SCHEMA = 64 << 10  # bytes of a tool's
 LONGEST_DESCRIPTION = 4_096  # characters
 LONGEST_ERROR = 600
 LAST_WORDS = 1.0  # seconds in which a session that was lost may say why
+LEAVING = 2.0  # seconds that the end of an idle session may take
+UNANSWERED_IN_A_ROW, MOST_UNANSWERED = 2, 32  # calls, after which a session is of no more use
+# A failure to list tools is kept so many times as long as it took to come: who asks meanwhile is
+# told at once, so a server that hangs holds up a chat now and then, and not each.
+KEPT_FAILURE = 6.0
 DEEPEST = 32  # objects in each other, of a schema
 
 log = structlog.get_logger(__name__)
@@ -45,6 +52,10 @@ log = structlog.get_logger(__name__)
 
 class ServerFailed(Exception):
     """A server can't be asked for its tools. The message says why, for its users."""
+
+
+class SessionForgotten(ServerFailed):
+    """It says that it doesn't know the session: it did nothing."""
 
 
 class ListedTool(msgspec.Struct, frozen=True):
@@ -79,6 +90,8 @@ class McpServer:
         self._listing = anyio.Lock()
         self._listed: Sequence[ListedTool] = ()
         self._good_until = -math.inf
+        self._failed: ServerFailed | None = None
+        self._failed_until = -math.inf
 
     def close(self) -> None:
         """Its session ends; a call that is under way fails."""
@@ -87,9 +100,12 @@ class McpServer:
 
     async def tools(self) -> Sequence[ListedTool]:
         """Those that may be called. Raises ServerFailed."""
+        asked = time.monotonic()
         async with self._listing:
+            if self._failed is not None and self._failed_until > asked:
+                raise ServerFailed(str(self._failed))
             if time.monotonic() >= self._good_until:
-                self._listed, good = await self._list()
+                self._listed, good = await self._list_or_fail()
                 self._good_until = time.monotonic() + good
             return self._listed
 
@@ -109,9 +125,9 @@ class McpServer:
 
     async def _call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            with anyio.fail_after(self.config.timeout):
-                async with self._opened() as client:
-                    found = await client.call_tool(tool, dict(arguments))
+            found = await self._asked(
+                self.config.timeout, lambda client: client.call_tool(tool, dict(arguments))
+            )
         except TimeoutError:
             text = f"Error: the tool took longer than {self.config.timeout:g} seconds."
             return ToolResult(text, is_error=True)
@@ -119,12 +135,20 @@ class McpServer:
             return ToolResult(f"Error: {error}", is_error=True)
         return _result(found, self.config.max_output)
 
+    async def _list_or_fail(self) -> tuple[Sequence[ListedTool], float]:
+        began = time.monotonic()
+        self._failed = None
+        try:
+            return await self._list()
+        except ServerFailed as error:
+            now = time.monotonic()
+            self._failed, self._failed_until = error, now + KEPT_FAILURE * (now - began)
+            raise
+
     async def _list(self) -> tuple[Sequence[ListedTool], float]:
         """The tools, and for how many seconds they are good."""
         try:
-            with anyio.fail_after(self.config.connect_timeout + self.config.timeout):
-                async with self._opened() as client:
-                    return await self._pages(client)
+            return await self._asked(self.config.connect_timeout + self.config.timeout, self._pages)
         except TimeoutError:
             raise ServerFailed("it did not list its tools in time") from None
 
@@ -163,27 +187,41 @@ class McpServer:
 
     # ---- the session
 
+    async def _asked(self, seconds: float, ask: Callable[[Client], Awaitable[T]]) -> T:
+        """What the server answers within `seconds`; it is asked once more where it has forgotten
+        the session, as after a restart, since it did nothing then. Raises as `_opened`.
+        """
+        with suppress(SessionForgotten):
+            async with self._opened(seconds) as client:
+                return await ask(client)
+        async with self._opened(seconds) as client:
+            return await ask(client)
+
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Client]:
-        """A session for as long as the context. Raises ServerFailed, also for what the server
-        answers otherwise than it should, or not at all.
+    async def _opened(self, seconds: float) -> AsyncIterator[Client]:
+        """A session for as long as the context, which may take so long. Raises TimeoutError, and
+        ServerFailed, also for what the server answers otherwise than it should, or not at all.
         """
         session = self._session
         if session is None or session.is_over:
             session = self._session = _Session(self.config, self._changed)
             self._tasks.start_soon(session.run)
-        with session.used():
+        with session.used(), anyio.move_on_after(seconds) as patience:
             client = await session.begun()
             try:
                 yield client
-            except TimeoutError:
-                raise
             except Exception as error:
-                if _is_lost(error):
+                if _is_closed(error):
                     with anyio.move_on_after(LAST_WORDS):
                         await session.over.wait()  # it knows why
+                if _is_lost(error):
                     session.end(reason_of(error))
-                raise ServerFailed(session.why_over or reason_of(error)) from error
+                kind = SessionForgotten if _is_forgotten(error) else ServerFailed
+                raise kind(session.why_over or reason_of(error)) from error
+            session.answered()
+        if patience.cancelled_caught:
+            session.unanswered()
+            raise TimeoutError
 
     def _changed(self) -> None:
         """It says that its tools are others now."""
@@ -200,6 +238,7 @@ class _Session:
         self._begun = anyio.Event()
         self._client: Client | None = None
         self._users = 0
+        self._in_a_row = self._unanswered = 0  # calls that took too long
         self._last = time.monotonic()
         self.is_over = False
         self.over = anyio.Event()
@@ -222,6 +261,16 @@ class _Session:
         finally:
             self._users -= 1
             self._last = time.monotonic()
+
+    def answered(self) -> None:
+        """Its server does what it should."""
+        self._in_a_row = 0
+
+    def unanswered(self) -> None:
+        """A call took too long. What hangs stays so, and each such call may keep a connection."""
+        self._in_a_row, self._unanswered = self._in_a_row + 1, self._unanswered + 1
+        if self._in_a_row >= UNANSWERED_IN_A_ROW or self._unanswered >= MOST_UNANSWERED:
+            self.end("it did not answer")
 
     def end(self, why: str) -> None:
         """It ends soon; nobody begins to use it any more."""
@@ -267,22 +316,22 @@ class _Session:
                     "session begun", server=self._config.name, protocol=client.protocol_version
                 )
                 await self._until_idle()
-        if patience.cancelled_caught:
+                self.is_over, self.why_over = True, "it was idle"
+                patience.deadline = anyio.current_time() + LEAVING  # its server is told
+        if patience.cancelled_caught and self._client is None:
             raise ServerFailed(f"it did not answer within {self._config.connect_timeout:g} seconds")
 
     def _lost(self, why: str) -> None:
         """Its connection has ended. Before it has begun, the library sees that too."""
         if self._begun.is_set():
-            self.end(why)
+            if not self.is_over:
+                self.end(why)
         elif why != CLOSED:
             self._why_lost = why
 
     async def _until_idle(self) -> None:
-        while True:
-            idle = time.monotonic() - self._last
-            if not self._users and idle >= self._config.idle:
-                self.end("it was idle")
-            left = self._config.idle - idle
+        while self._users or time.monotonic() - self._last < self._config.idle:
+            left = self._last + self._config.idle - time.monotonic()
             await anyio.sleep(left if left > 0 else self._config.idle)
 
     async def _told(self, message: IncomingMessage) -> None:
@@ -307,11 +356,23 @@ def _leaf(error: BaseException) -> BaseException:
     return error
 
 
+def _is_closed(error: Exception) -> bool:
+    """The library's own word for a connection that has ended, which doesn't say why."""
+    leaf = _leaf(error)
+    return isinstance(leaf, MCPError) and leaf.message == "Connection closed"
+
+
+def _is_forgotten(error: Exception) -> bool:
+    """The server doesn't know the session; the library's own word for its status, 404."""
+    leaf = _leaf(error)
+    return isinstance(leaf, MCPError) and leaf.message == "Session terminated"
+
+
 def _is_lost(error: Exception) -> bool:
     """The session is of no more use: another is begun for the next call."""
     leaf = _leaf(error)
     if isinstance(leaf, MCPError):
-        return leaf.code == types.CONNECTION_CLOSED or leaf.message == "Session terminated"
+        return leaf.code == types.CONNECTION_CLOSED or _is_forgotten(error)
     return isinstance(
         leaf, httpx2.TransportError | TooMuch | CommandEnded | anyio.BrokenResourceError
     )
@@ -329,6 +390,8 @@ def reason_of(error: BaseException) -> str:
     match leaf:
         case TooMuch():
             return f"the server {leaf}"
+        case MCPError(code=types.PARSE_ERROR):
+            text = "the server did not answer as it should (not a message)"
         case MCPError(message=str(message)):
             text = f"the server says: {message}"
         case httpx2.HTTPStatusError():

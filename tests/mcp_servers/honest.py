@@ -11,7 +11,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("honest", instructions="Adds.")
-calls: list[str] = []
+stops: list[float] = []
 
 
 @server.tool()
@@ -35,8 +35,18 @@ def fail() -> str:
 @server.tool()
 async def wait(seconds: float) -> str:
     """Takes so long."""
-    await anyio.sleep(seconds)
+    try:
+        await anyio.sleep(seconds)
+    except BaseException:
+        stops.append(seconds)
+        raise
     return "waited"
+
+
+@server.tool()
+def stopped() -> str:
+    """How often a wait was broken off."""
+    return f"{len(stops)} stopped"
 
 
 @server.tool()

@@ -41,6 +41,9 @@ LINES = [
     {"when": "for ever", "say": "Again." + calling("honest__add", a=2, b=2)},
     {"when": "Do both", "say": calling("honest__add", a=2, b=3) + calling("own", x=1)},
     {"when": "Please add", "say": "Let me see. " + calling("honest__add", a=2, b=3)},
+    {"when": "Wait for me", "say": "Yes." + calling("honest__wait", seconds=3600)},
+    {"when": "How many", "say": calling("honest__stopped")},
+    {"when": "Please write", "say": calling("honest__long", letters=20_000)},
     {"when": "Please fail", "say": calling("honest__fail")},
     {"when": "The weather", "say": calling("honest__weather", city="Oslo")},
     {"when": "", "say": "Hello."},
@@ -76,6 +79,10 @@ KEYS = [
 ]
 
 
+# websockets of 2026 warns of how OpenAI's client connects.
+pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used:DeprecationWarning")
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("mcp")
@@ -86,12 +93,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             "allow_private_addresses": True,
             "keys": ["mine"],
             "require_approval": ["weather"],
-            "tools": ["add", "fail", "weather"],
+            "tools": ["add", "fail", "long", "stopped", "wait", "weather"],
         }
         model = script(folder, "caller", LINES)
         always = {"name": "always", "of": "caller", "mcp": ["honest"]}
+        short = script(folder, "short", LINES, context_length=4_096)
         config = {
-            "models": [model, always],
+            "models": [model, always, short],
             "mcp": [honest],
             "keys": KEYS,
             "server": {"max_tool_rounds": 3},
@@ -116,7 +124,8 @@ def test_a_response_runs_a_tool_and_goes_on(server: Served) -> None:
     ]
     listed, _, call, _ = answer.output
     assert listed.type == "mcp_list_tools"
-    assert [tool.name for tool in listed.tools] == ["add", "weather", "fail"]
+    named = [tool.name for tool in listed.tools]
+    assert named == ["add", "weather", "fail", "wait", "stopped", "long"]
     assert call.type == "mcp_call"
     assert (call.name, json.loads(call.arguments), call.output) == ("add", {"a": 2, "b": 3}, "5")
     assert (call.status, call.error, call.server_label) == ("completed", None, "honest")
@@ -216,6 +225,62 @@ def test_rounds_are_bounded(server: Served) -> None:
         answer = api.responses.create(model="caller", input="for ever", tools=[MCP])
     assert [item.type for item in answer.output].count("mcp_call") <= 4
     assert answer.status == "completed"
+
+
+def stops(server: Served) -> str:
+    """What the server of tools says of waits that were broken off."""
+    with client(server) as api:
+        answer = api.responses.create(model="caller", input="How many?", tools=[MCP])
+    return next(str(item.output) for item in answer.output if item.type == "mcp_call")
+
+
+def left(server: Served, request: str) -> None:
+    """The request's line says so, and its tool was told."""
+    line = server.log.wait_for("request", lambda record: record["request"] == request)
+    assert line["outcome"] == "left"
+
+
+def test_who_leaves_while_a_tool_runs_ends_it(server: Served) -> None:
+    """Over HTTP, and over a socket that is closed in the middle."""
+    before = int(stops(server).split()[0])
+    asked: Any = {"model": "caller", "input": "Wait for me", "tools": [MCP]}
+    with client(server) as api:
+        with api.responses.create(**asked, stream=True) as stream:
+            next(event for event in stream if event.type == "response.mcp_call_arguments.done")
+            request = stream.response.headers["x-request-id"]
+        left(server, request)
+        with api.responses.connect() as talk:
+            begun: Any = {"type": "response.create", **asked}
+            talk.send(begun)
+            request = next(iter(talk)).to_dict()["headers"]["x-request-id"]  # type: ignore[index]
+            next(event for event in talk if event.type == "response.mcp_call_arguments.done")
+        left(server, request)
+    while stops(server) != f"{before + 2} stopped":  # it is told beside us
+        pass
+
+
+def test_a_result_that_no_longer_fits_ends_the_answer_as_too_long(server: Served) -> None:
+    asked: Any = {"model": "short", "input": "Please write.", "tools": [MCP]}
+    with client(server) as api:
+        answer = api.responses.create(**asked)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    call = next(item for item in answer.output if item.type == "mcp_call")
+    assert len(str(call.output)) == 20_000  # what was done is told
+
+
+def test_the_inspector_shows_each_round(server: Served) -> None:
+    mine = {"authorization": "Bearer mine"}
+    asked: Any = {"model": "caller", "input": "Please add.", "tools": [MCP]}
+    answer = server.client.post("/v1/responses", json=asked, headers=mine)
+    name = answer.headers["x-request-id"]
+    seen = server.client.get(f"/v1/admin/requests/{name}", headers=mine).json()
+    first, second = seen["prompts"]
+    assert "5" not in first["text"]
+    assert "<tool_response>\n5" in second["text"]
+    assert [one["prompt"] for one in seen["answers"]] == [0, 1]
+    assert [part["text"] for part in seen["answers"][1]["parts"]] == ["It is five."]
 
 
 def test_background_and_stored_responses_have_them(server: Served) -> None:

@@ -17,6 +17,7 @@ from config.mcp import McpConfig
 from gateway.mcp.session import McpServer, ServerFailed
 from gateway.tasks import companions
 from tests.hang import HANG
+from tests.mcp_servers.hostile_http import hostile as hostile_over_http
 from tests.served import ROOT
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +67,81 @@ async def test_what_a_server_does_wrong_is_said_to_the_model(kind: str, reason: 
         assert reason in result.text
         assert "secret" not in result.text  # what it printed is for the log
         assert [tool.name for tool in await server.tools()] == ["call"]  # in another session
+
+
+def at(url: str, **options: Any) -> McpConfig:
+    times = {"timeout": HANG, "connect_timeout": HANG, **options}
+    return McpConfig(name="hostile", url=url, allow_private_addresses=True, **times)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("endless body", "sent a message of more than 1,048,576 bytes"),
+        ("endless event", "exceeded the 1048576 byte limit"),
+        ("compressed", "sends what is compressed"),
+        ("elsewhere", "not followed"),
+        ("closes", "not a message"),
+        ("a page", "text/html"),
+        ("forgets", "Session terminated"),
+    ],
+)
+async def test_what_a_server_does_wrong_over_http_is_said_to_the_model(
+    kind: str, reason: str
+) -> None:
+    async with hostile_over_http(kind) as listening:
+        async with opened(at(listening.url, max_message=1 << 20)) as server:
+            result = await server.call("call", {})
+            assert result.is_error
+            assert reason in result.text
+            assert [tool.name for tool in await server.tools()] == ["call"]
+
+
+@pytest.mark.parametrize("kind", ["endless comments", "silence"])
+async def test_what_hangs_is_begun_anew(kind: str) -> None:
+    """After the second call in a row: each keeps a connection of its session."""
+    async with hostile_over_http(kind) as listening:
+        async with opened(at(listening.url, timeout=0.2, refresh=0.001)) as server:
+            await server.tools()
+            for _ in range(2):
+                assert "longer than 0.2 seconds" in (await server.call("call", {})).text
+            await server.tools()
+            assert listening.methods.count("initialize") == 2
+
+
+async def test_a_call_is_repeated_where_the_server_had_forgotten_the_session() -> None:
+    """As after its restart: it was not carried out."""
+    async with hostile_over_http("forgets once") as listening:
+        async with opened(at(listening.url)) as server:
+            assert (await server.call("call", {})).text == "fine"
+            assert listening.methods.count("initialize") == 2
+
+
+async def test_a_server_is_told_that_its_idle_session_ends() -> None:
+    async with hostile_over_http("none") as listening:
+        async with opened(at(listening.url, idle=0.05)) as server:
+            await server.tools()
+            with anyio.fail_after(HANG):
+                while "DELETE" not in listening.methods:
+                    await anyio.sleep(0.01)
+
+
+async def test_who_waits_for_a_list_beside_others_is_told_with_them() -> None:
+    """A server that hangs holds up ten chats as long as one, and the next ones not at all."""
+    found: list[str] = []
+
+    async def ask(server: McpServer) -> None:
+        with pytest.raises(ServerFailed) as raised:
+            await server.tools()
+        found.append(str(raised.value))
+
+    async with opened(hostile("never begins", connect_timeout=1.0)) as server:
+        with anyio.fail_after(8):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(ask, server)
+            await ask(server)
+    assert found == ["it did not answer within 1 seconds"] * 11
 
 
 async def test_a_call_that_is_never_answered_ends_in_time() -> None:
