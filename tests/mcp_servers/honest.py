@@ -11,7 +11,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 
 server = MCPServer("honest", instructions="Adds.")
-stops: list[float] = []
+waiting: list[float] = []
 
 
 @server.tool()
@@ -35,18 +35,18 @@ def fail() -> str:
 @server.tool()
 async def wait(seconds: float) -> str:
     """Takes so long."""
+    waiting.append(seconds)
     try:
         await anyio.sleep(seconds)
-    except BaseException:
-        stops.append(seconds)
-        raise
+    finally:
+        waiting.remove(seconds)
     return "waited"
 
 
 @server.tool()
-def stopped() -> str:
-    """How often a wait was broken off."""
-    return f"{len(stops)} stopped"
+def waits() -> str:
+    """Counts the waits that are under way."""
+    return f"{len(waiting)} under way"
 
 
 @server.tool()

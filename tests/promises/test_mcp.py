@@ -42,7 +42,7 @@ LINES = [
     {"when": "Do both", "say": calling("honest__add", a=2, b=3) + calling("own", x=1)},
     {"when": "Please add", "say": "Let me see. " + calling("honest__add", a=2, b=3)},
     {"when": "Wait for me", "say": "Yes." + calling("honest__wait", seconds=3600)},
-    {"when": "How many", "say": calling("honest__stopped")},
+    {"when": "How many", "say": calling("honest__waits")},
     {"when": "Please write", "say": calling("honest__long", letters=20_000)},
     {"when": "Please fail", "say": calling("honest__fail")},
     {"when": "The weather", "say": calling("honest__weather", city="Oslo")},
@@ -93,7 +93,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             "allow_private_addresses": True,
             "keys": ["mine"],
             "require_approval": ["weather"],
-            "tools": ["add", "fail", "long", "stopped", "wait", "weather"],
+            "tools": ["add", "fail", "long", "wait", "waits", "weather"],
         }
         model = script(folder, "caller", LINES)
         always = {"name": "always", "of": "caller", "mcp": ["honest"]}
@@ -125,7 +125,7 @@ def test_a_response_runs_a_tool_and_goes_on(server: Served) -> None:
     listed, _, call, _ = answer.output
     assert listed.type == "mcp_list_tools"
     named = [tool.name for tool in listed.tools]
-    assert named == ["add", "weather", "fail", "wait", "stopped", "long"]
+    assert named == ["add", "weather", "fail", "wait", "waits", "long"]
     assert call.type == "mcp_call"
     assert (call.name, json.loads(call.arguments), call.output) == ("add", {"a": 2, "b": 3}, "5")
     assert (call.status, call.error, call.server_label) == ("completed", None, "honest")
@@ -227,36 +227,37 @@ def test_rounds_are_bounded(server: Served) -> None:
     assert answer.status == "completed"
 
 
-def stops(server: Served) -> str:
-    """What the server of tools says of waits that were broken off."""
-    with client(server) as api:
-        answer = api.responses.create(model="caller", input="How many?", tools=[MCP])
-    return next(str(item.output) for item in answer.output if item.type == "mcp_call")
+def until_waits_are(server: Served, count: int) -> None:
+    """The server of tools says so: it is asked beside what runs."""
+    said = ""
+    while said != f"{count} under way":
+        with client(server) as api:
+            answer = api.responses.create(model="caller", input="How many?", tools=[MCP])
+        said = next(str(item.output) for item in answer.output if item.type == "mcp_call")
 
 
 def left(server: Served, request: str) -> None:
     """The request's line says so, and its tool was told."""
     line = server.log.wait_for("request", lambda record: record["request"] == request)
     assert line["outcome"] == "left"
+    until_waits_are(server, 0)
 
 
 def test_who_leaves_while_a_tool_runs_ends_it(server: Served) -> None:
     """Over HTTP, and over a socket that is closed in the middle."""
-    before = int(stops(server).split()[0])
     asked: Any = {"model": "caller", "input": "Wait for me", "tools": [MCP]}
     with client(server) as api:
         with api.responses.create(**asked, stream=True) as stream:
             next(event for event in stream if event.type == "response.mcp_call_arguments.done")
             request = stream.response.headers["x-request-id"]
+            until_waits_are(server, 1)
         left(server, request)
         with api.responses.connect() as talk:
             begun: Any = {"type": "response.create", **asked}
             talk.send(begun)
             request = next(iter(talk)).to_dict()["headers"]["x-request-id"]  # type: ignore[index]
-            next(event for event in talk if event.type == "response.mcp_call_arguments.done")
+            until_waits_are(server, 1)
         left(server, request)
-    while stops(server) != f"{before + 2} stopped":  # it is told beside us
-        pass
 
 
 def test_a_result_that_no_longer_fits_ends_the_answer_as_too_long(server: Served) -> None:
@@ -546,8 +547,9 @@ def asked(server: Served, path: str, key: str = "mine", body: Any = None) -> htt
 def test_a_page_lists_servers_and_their_tools(server: Served) -> None:
     assert asked(server, "/v1/admin/me").json()["mcp"] == ["honest"]
     answer = asked(server, "/v1/admin/mcp/tools?server=honest").json()
-    assert [tool["name"] for tool in answer["tools"]] == ["add", "weather", "fail"]
-    add, weather, _ = answer["tools"]
+    add, weather, *others = answer["tools"]
+    names = [tool["name"] for tool in (add, weather, *others)]
+    assert names == ["add", "weather", "fail", "wait", "waits", "long"]
     assert add["function"] == "honest__add"
     assert set(add["parameters"]["properties"]) == {"a", "b"}
     assert (add["asks"], weather["asks"]) == (False, True)
