@@ -1,7 +1,8 @@
 """Devices of several machines in one ledger: their names, and where a model had best lie.
 
 A device of this machine is called as engines call it, `cuda:0`; that of another node has the node's
-name before it, `node-a/cuda:0`. A model lies on one node. Pure: knows no network and no engine.
+name before it, `node-a/cuda:0`. A model lies on one node, unless it is a command that has other
+nodes compute for it. Pure: knows no network and no engine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ import msgspec
 from backends.catalog import Cards, Placement
 
 HERE = ""  # the gateway's own machine
+ALONE = frozenset({HERE})
 SEPARATOR = "/"
 Value = TypeVar("Value")
 Seconds: TypeAlias = Mapping[str, float]  # by node
@@ -34,9 +36,17 @@ def bare(devices: Mapping[str, Value]) -> dict[str, Value]:
     return {device.rpartition(SEPARATOR)[2]: value for device, value in devices.items()}
 
 
+def nodes_of(devices: Iterable[str]) -> frozenset[str]:
+    """The nodes that they belong to; this machine, where there are none."""
+    return frozenset([device.rpartition(SEPARATOR)[0] for device in devices]) or ALONE
+
+
 def node_of(devices: Iterable[str]) -> str:
-    """The node that all of them belong to."""
-    return next(iter(devices), HERE).rpartition(SEPARATOR)[0]
+    """The node that a model on them is started on: that of all of them, this machine where they are
+    of several.
+    """
+    nodes = nodes_of(devices)
+    return next(iter(nodes)) if len(nodes) == 1 else HERE
 
 
 class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):

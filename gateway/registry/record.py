@@ -25,7 +25,7 @@ import msgspec
 
 from backends.catalog import CPU
 from backends.protocol import MemoryNeed
-from gateway.registry.nodes import SEPARATOR, Seconds, name_at, node_of
+from gateway.registry.nodes import ALONE, SEPARATOR, Seconds, name_at, node_of, nodes_of
 
 # ------------------------------------------------------------------------------------------- orders
 # The scheduler's vocabulary: what it is given about a model and a request, and what it orders.
@@ -161,6 +161,7 @@ class ModelRecord:
         self._records = records
         self._phase: Phase = "absent"
         self._held: Bytes = {}
+        self._nodes = ALONE
         self._wanted = False
         self._ttl = -1.0
         self._model = model
@@ -235,12 +236,13 @@ class ModelRecord:
     @held.setter
     def held(self, held: Bytes) -> None:
         before, self._held = self._held, held
-        self._records.note_held(self, before)
+        before_at, self._nodes = self._nodes, nodes_of(held)
+        self._records.note_held(self, before, before_at)
 
     @property
-    def node(self) -> str:
+    def nodes(self) -> frozenset[str]:
         """Where it holds something."""
-        return node_of(self._held)
+        return self._nodes
 
     @property
     def wanted(self) -> bool:
@@ -527,17 +529,18 @@ class Records(Mapping[str, ModelRecord]):
         self._phases[record.phase][name] = record
         self.note_asked(record)
 
-    def note_held(self, record: ModelRecord, before: Bytes) -> None:
-        """It held `before`."""
+    def note_held(self, record: ModelRecord, before: Bytes, before_at: Iterable[str]) -> None:
+        """It held `before`, on those nodes."""
         name = record.model.name
         for device, size in before.items():
             self.promised_sizes[device] = self.promised_sizes.get(device, 0) - size
             self._holders.get(device, {}).pop(name, None)
-        before_at, at = node_of(before), record.node
-        self.changed.add(before_at)
-        self._there.get(before_at, {}).pop(name, None)
+        self.changed.update(before_at)
+        for node in before_at:
+            self._there.get(node, {}).pop(name, None)
         if record.held or record.phase != "absent":
-            self._there.setdefault(at, {})[name] = record
+            for node in record.nodes:
+                self._there.setdefault(node, {})[name] = record
         for device, size in record.held.items():
             self.promised_sizes[device] = self.promised_sizes.get(device, 0) + size
             self._holders.setdefault(device, {})[name] = record
@@ -572,7 +575,7 @@ class Records(Mapping[str, ModelRecord]):
 
     def note_change(self, record: ModelRecord) -> None:
         """Something may have another place now where it lies."""
-        self.changed.add(record.node)
+        self.changed |= record.nodes
 
 
 def ways(model: Model) -> Mapping[str, Sequence[Bytes]]:

@@ -339,7 +339,7 @@ class Registry:
     def models_at(self, node: str) -> tuple[str, ...]:
         """What is in memory there, or on its way in or out."""
         there = (record for record in self._scheduler.records() if record.held)
-        return tuple(record.model.name for record in there if record.node == node)
+        return tuple(record.model.name for record in there if node in record.nodes)
 
     def _nodes_changed(self) -> None:
         """Nodes joined, left, or are to take no models any more."""
@@ -349,7 +349,8 @@ class Registry:
         self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), self._config.swap))
         draining = {name for name, node in self.nodes().items() if node.draining}
         for record in self._scheduler.records():
-            if record.node in draining and (record.model.pinned or record.phase == "loading"):
+            leaves = not record.nodes.isdisjoint(draining)
+            if leaves and (record.model.pinned or record.phase == "loading"):
                 name = record.model.name
                 self._orders.carry_out(self._scheduler.replaced(self._now, name), name)
         for record in self._scheduler.records():  # replicas that wait may lie elsewhere now

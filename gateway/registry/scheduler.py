@@ -59,7 +59,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.nodes import HERE, node_of
+from gateway.registry.nodes import HERE, node_of, nodes_of
 from gateway.registry.record import (
     NEVER,
     Bytes,
@@ -196,10 +196,11 @@ def worth(claim: ModelRecord) -> float:
 
 
 class Swap(msgspec.Struct, frozen=True, eq=False):
-    """Room is made for `claim` on a node: the models that leave for it."""
+    """Room is made for `claim` on a node, or on several together: the models that leave for it."""
 
     claim: ModelRecord
     victims: tuple[ModelRecord, ...]
+    nodes: frozenset[str]
 
     def draining(self) -> list[ModelRecord]:
         """Those that still serve."""
@@ -220,7 +221,7 @@ class Turns:
         self._room = room
         self._rules = rules
         self._sharing = sharing
-        self._swaps: dict[str, Swap] = {}  # by node
+        self._swaps: dict[str, Swap] = {}  # by the node that the claim is started on
         self._moments: dict[str, float] = {}  # by node, when more may leave it
 
     @property
@@ -230,8 +231,12 @@ class Turns:
 
     def beneficiary(self, victim: ModelRecord) -> ModelRecord | None:
         """The claim that room is being made for where `victim` lies."""
-        swap = self._swaps.get(victim.node)
-        return None if swap is None else swap.claim
+        return next(self._begun(victim.nodes), None)
+
+    def _begun(self, nodes: frozenset[str]) -> Iterator[ModelRecord]:
+        """The claims that room is being made for on one of these."""
+        swaps = self._swaps.values()
+        return (swap.claim for swap in swaps if not swap.nodes.isdisjoint(nodes))
 
     def admit(self, now: float) -> Iterator[Load]:
         """Load what fits, make room for the first claim that doesn't.
@@ -285,12 +290,9 @@ class Turns:
         """Load it where it fits, or make room for it. One that would have to be copied to where it
         fits may rather have another one leave where it lies.
         """
-        begun = {node: swap.claim for node, swap in self._swaps.items()}
-        own = next((node for node, other in begun.items() if other is claim), None)
+        own = next((node for node, swap in self._swaps.items() if swap.claim is claim), None)
         possible = self._room.possible(needs, claim)
-        fits = self._room.fits
-        fitting = (need for need in possible if fits(need, claim, begun.get(node_of(need))))
-        need = next(fitting, None)
+        need = next((need for need in possible if self._fits(need, claim)), None)
         copying = None if need is None else claim.model.copying.get(node_of(need), 0.0)
         if need is not None and own is not None and self._is_coming(claim):
             return None if copying else self._load(claim, need)
@@ -299,11 +301,17 @@ class Turns:
         if own is not None:
             ways = [way for way in needs if node_of(way) == own]
         else:
-            ways = [way for way in needs if node_of(way) not in begun]
+            begun = frozenset[str]().union(*(swap.nodes for swap in self._swaps.values()))
+            ways = [way for way in needs if begun.isdisjoint(nodes_of(way))]
         made = self._make_room(claim, ways, now, below=copying) if ways else None
         if made is None and need is not None and not self._own(claim):
             return self._load(claim, need)
         return made
+
+    def _fits(self, need: Bytes, claim: ModelRecord) -> bool:
+        """Whether it is free, and not cleared for others."""
+        turns = [*self._begun(nodes_of(need))]
+        return all(self._room.fits(need, claim, turn) for turn in turns or (None,))
 
     def _is_coming(self, claim: ModelRecord) -> bool:
         """The room that is being made for it will be there in a moment: nobody uses it any more."""
@@ -544,39 +552,39 @@ class Turns:
         for it; None: for none of them.
         """
         best: tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None = None
-        there: dict[str, list[EvictionCandidate]] = {}
+        there: dict[frozenset[str], list[EvictionCandidate]] = {}
         most: Counter[str] = Counter()  # bytes that could become free, by device
         looked = 0
         for need in needs:
             if self._room.beside(need, claim.model) is not None:
                 continue
-            node = node_of(need)
-            if node not in there:
+            nodes = nodes_of(need)
+            if nodes not in there:
                 if best is not None and looked >= ENOUGH:
                     break
-                there[node] = list(self._candidates(claim, node, now, used=used))
-                for one in there[node]:
+                there[nodes] = list(self._candidates(claim, nodes, now, used=used))
+                for one in there[nodes]:
                     most.update(one.holds)
             missing = self._room.missing(need, claim)
             if any(size > max(0, most[device]) for device, size in missing.items()):
                 continue
-            names = choose_victims(there[node], missing)
+            names = choose_victims(there[nodes], missing)
             if names is None:
                 continue
             looked += 1
-            in_use, value, count = cost(there[node], names)
-            price = in_use, value + claim.model.copying.get(node, 0.0), count
+            in_use, value, count = cost(there[nodes], names)
+            price = in_use, value + claim.model.copying.get(node_of(need), 0.0), count
             if best is None or price < best[0]:
                 best = price, need, names
         return best
 
     def _candidates(
-        self, claim: ModelRecord, node: str, now: float, *, used: bool
+        self, claim: ModelRecord, nodes: frozenset[str], now: float, *, used: bool
     ) -> Iterator[EvictionCandidate]:
-        """Models on a node that may be evicted for `claim`: none that is pinned, and none just
+        """Models on these nodes that may be evicted for `claim`: none that is pinned, and none just
         loaded unless `claim` insists.
         """
-        for record in self._records.there(node):
+        for record in dict.fromkeys(one for node in nodes for one in self._records.there(node)):
             if record.phase == "parked" and not record.is_claim:
                 yield candidate(record, now)
             if record.phase != "loaded" or record.model.pinned:
@@ -588,13 +596,14 @@ class Turns:
             if claim.insists or now >= until:
                 yield candidate(record, now)
             else:
-                self._moments[node] = min(until, self._moments.get(node, NEVER))
+                for node in nodes & record.nodes:
+                    self._moments[node] = min(until, self._moments.get(node, NEVER))
 
     def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
         self._end(claim)
         assert claim.chosen is not None
         leavers = tuple(self._records[name] for name in victims)
-        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers)
+        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers, nodes_of(claim.chosen))
         for victim in leavers:
             victim.phase, victim.leaving = "draining", "room"
 
@@ -603,7 +612,7 @@ class Turns:
         for node, swap in list(self._swaps.items()):
             if swap.claim is claim:
                 del self._swaps[node]
-                self._records.changed.add(node)
+                self._records.changed |= swap.nodes
                 for victim in swap.draining():
                     victim.stay()
 

@@ -8,6 +8,7 @@ from gateway.registry.nodes import (
     in_order,
     named,
     node_of,
+    nodes_of,
 )
 from gateway.registry.record import Bytes, Grant, Load, Model, Order, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
@@ -20,6 +21,8 @@ def test_a_device_is_called_by_its_node_and_the_own_ones_by_themselves() -> None
     assert named("", {"cpu": 2}) == {"cpu": 2}
     assert bare({"box/cuda:0": 1}) == {"cuda:0": 1}
     assert (node_of({"box/cpu": 1}), node_of({"cpu": 1}), node_of({})) == ("box", "", "")
+    assert node_of({"a/cuda:0": 1, "b/cuda:0": 1}) == "", "begun here"
+    assert nodes_of({"a/cuda:0": 1, "b/cuda:0": 1, "cpu": 1}) == {"a", "b", ""}
 
 
 def test_nodes_with_the_file_come_first_and_each_model_has_its_own_order() -> None:
@@ -137,3 +140,87 @@ def test_a_load_whose_node_left_is_tried_at_once_elsewhere() -> None:
     (again,) = scheduler.load_failed(1.0, "one", "node a is gone", memory=False, moved=True)
     assert isinstance(again, Load)
     assert again.need == B
+
+
+BOTH = {"cpu": 0, **A, **B}
+SPAN = {"cpu": 5, **BUDGETS}
+
+
+def spanning(scheduler: Scheduler, now: float, number: int) -> list[Order]:
+    """Asks for a model that is begun here, and has a card of each node."""
+    return asked(scheduler, now, number, model("large", BOTH))
+
+
+def with_both_idle() -> Scheduler:
+    """A model lies on each node; both were used last at 10."""
+    scheduler = Scheduler(SPAN, SwapConfig(min_stay=0.0))
+    for number, (name, need) in enumerate({"on a": A, "on b": B}.items()):
+        (order,) = asked(scheduler, 0.0, number, model(name, need))
+        assert isinstance(order, Load)
+        loaded(scheduler, 10.0, order)
+        scheduler.released(10.0, number)
+    return scheduler
+
+
+def test_a_model_on_cards_of_several_nodes_has_models_leave_each_of_them() -> None:
+    scheduler = with_both_idle()
+    orders = spanning(scheduler, 100.0, 5)
+    assert {*orders} == {Unload("on a", "room"), Unload("on b", "room")}
+    assert scheduler.unloaded(101.0, "on a") == []
+    (load,) = scheduler.unloaded(101.0, "on b")
+    assert isinstance(load, Load)
+    assert load.need == BOTH
+    assert loaded(scheduler, 102.0, load) == [Grant(5)]
+    assert scheduler.room.free("a/cuda:0") == scheduler.room.free("b/cuda:0") == 2
+
+
+def test_it_leaves_for_a_model_of_any_of_its_nodes_and_when_one_of_them_drains() -> None:
+    for needs in (A, B):
+        scheduler = Scheduler(SPAN, SwapConfig(min_stay=0.0))
+        (load,) = spanning(scheduler, 0.0, 1)
+        assert isinstance(load, Load)
+        loaded(scheduler, 10.0, load)
+        record = scheduler.residency("large")
+        assert record is not None
+        assert record.nodes == {"", "a", "b"}
+        scheduler.released(10.0, 1)
+        assert asked(scheduler, 100.0, 2, model("one", needs)) == [Unload("large", "room")]
+        (after,) = scheduler.unloaded(101.0, "large")
+        assert isinstance(after, Load)
+        loaded(scheduler, 102.0, after)
+        assert {*scheduler.room.promised().values()} == {0, 8}
+    scheduler = Scheduler(SPAN, SwapConfig())
+    (load,) = spanning(scheduler, 0.0, 1)
+    assert isinstance(load, Load)
+    loaded(scheduler, 10.0, load)
+    scheduler.released(10.0, 1)
+    assert scheduler.apply(20.0, {**SPAN, "b/cuda:0": 0}, SwapConfig()) == [
+        Unload("large", "budget")
+    ]
+
+
+def test_room_that_is_cleared_on_several_nodes_is_given_to_nobody_else() -> None:
+    scheduler = with_both_idle()
+    spanning(scheduler, 100.0, 5)
+    scheduler.unloaded(101.0, "on a")
+    small = model("small", {"a/cuda:0": 3}, {"b/cuda:0": 3})
+    assert asked(scheduler, 101.0, 6, small) == []
+    first, *_ = scheduler.unloaded(102.0, "on b")
+    assert isinstance(first, Load)
+    assert first.model == "large"
+
+
+def test_it_waits_until_a_node_has_made_its_room_for_another_one() -> None:
+    scheduler = with_both_idle()
+    assert asked(scheduler, 100.0, 5, model("new", A)) == [Unload("on a", "room")]
+    assert spanning(scheduler, 100.5, 6) == []
+    load, *_ = scheduler.unloaded(101.0, "on a")
+    assert isinstance(load, Load)
+    assert load.model == "new"
+    assert Grant(5) in loaded(scheduler, 102.0, load)
+    leaving = scheduler.released(103.0, 5)
+    assert {*leaving} == {Unload("new", "room"), Unload("on b", "room")}
+    scheduler.unloaded(104.0, "new")
+    (last,) = scheduler.unloaded(104.0, "on b")
+    assert isinstance(last, Load)
+    assert last.need == BOTH

@@ -39,8 +39,19 @@ def smaller(need: dict[str, int]) -> tuple[Smaller, ...]:
     )
 
 
+CARDS = ("a/cuda:0", "b/cuda:0", "b/cuda:1")
+cluster_needs = st.one_of(
+    st.fixed_dictionaries({"cpu": st.integers(0, 110)}),
+    *(st.fixed_dictionaries({card: st.integers(1, 60)}) for card in CARDS),
+    st.fixed_dictionaries({card: st.integers(1, 60) for card in CARDS[1:]}),
+    # of several nodes, as commands have it, which are begun here
+    st.fixed_dictionaries({"cpu": st.integers(0, 20), **{c: st.integers(1, 60) for c in CARDS}}),
+    st.fixed_dictionaries({"cpu": st.just(0), CARDS[0]: st.integers(1, 60)}),
+)
+
+
 @st.composite
-def models(draw: st.DrawFn) -> list[Model]:
+def models(draw: st.DrawFn, needs: st.SearchStrategy[dict[str, int]] = needs) -> list[Model]:
     wanted = {name: draw(needs) for name in NAMES}
     return [
         Model(
@@ -162,6 +173,26 @@ class Histories(RuleBasedStateMachine):
             assert not self.machine.parked
 
 
+class ClusterHistories(Histories):
+    """The same on three machines, with models that lie on cards of several."""
+
+    @initialize(models=models(cluster_needs), rules=rules)
+    def begin(self, models: list[Model], rules: SwapConfig) -> None:
+        budgets = {"cpu": 100, **dict.fromkeys(CARDS, 50)}
+        self.machine = SimulatedMachine(budgets, rules, models)
+
+    @rule(name=st.sampled_from(NAMES), need=cluster_needs)
+    def a_model_has_other_files(self, name: str, need: dict[str, int]) -> None:
+        self.machine.replace(name)
+        model = self.machine.models[name]
+        self.machine.describe(msgspec.structs.replace(model, need=need))
+
+    @rule(cpu=st.sampled_from([0, 100]), card=st.sampled_from([0, 50]), gone=st.booleans())
+    def budgets_change(self, cpu: int, card: int, gone: bool) -> None:
+        others = {} if gone else {CARDS[1]: 50, CARDS[2]: 50}
+        self.machine.reconfigure({"cpu": cpu, CARDS[0]: card, **others})
+
+
 def run_out(machine: SimulatedMachine) -> None:
     """All loads end well, all answers and unloads end; then time passes."""
     for _ in range(1000):
@@ -178,19 +209,24 @@ def run_out(machine: SimulatedMachine) -> None:
     raise AssertionError("it never comes to rest")
 
 
-def test_no_history_breaks_a_promise() -> None:
-    search(histories=500)
+MACHINES = pytest.mark.parametrize("kind", [Histories, ClusterHistories])
 
 
+@MACHINES
+def test_no_history_breaks_a_promise(kind: type[Histories]) -> None:
+    search(kind, histories=500)
+
+
+@MACHINES
 @pytest.mark.slow
-def test_no_history_breaks_a_promise_after_a_long_search() -> None:
-    search(histories=3_000)
+def test_no_history_breaks_a_promise_after_a_long_search(kind: type[Histories]) -> None:
+    search(kind, histories=3_000)
 
 
-def search(histories: int) -> None:
+def search(kind: type[Histories], histories: int) -> None:
     """Look for a history that breaks a promise."""
     how = settings(max_examples=histories, stateful_step_count=30, database=None)
-    run_state_machine_as_test(Histories, settings=how)
+    run_state_machine_as_test(kind, settings=how)
 
 
 def test_a_model_that_is_pinned_while_a_cut_budget_drains_it_stays() -> None:
