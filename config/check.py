@@ -13,6 +13,7 @@ from config.shape import (
     Kind,
     is_section,
     list_item,
+    mapping_in,
     mapping_item,
     metas,
     options,
@@ -53,6 +54,8 @@ def _read(data: object, kind: Kind, source: Source, path: str, *, strict: bool) 
             name: _read(value, item, source, f"{path}.{name}", strict=strict)
             for name, value in _entries(data, source, path).items()
         }
+    if isinstance(data, dict) and (mapping := mapping_in(kind)) is not None:
+        return _read(data, mapping, source, path, strict=strict)
     return _read_leaf(data, kind, source, path, strict=strict)
 
 

@@ -208,7 +208,7 @@ class CommandOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
     health: Annotated[str, Meta(pattern="^(/.*|none)$", extra={"runs_code": True})] = "/health"
     load_timeout: PositiveSeconds = 600.0  # until `health` answers
     stop_timeout: Seconds = 10.0  # between SIGTERM and SIGKILL
-    memory: dict[str, Budget] = {}  # bytes per device, until they are measured
+    memory: Budget | dict[str, Budget] = {}  # bytes, or those per device, until they are measured
     # POSTed to park it and to wake it, in place of a stop and a start for another model's sake
     sleep: ServerPath | None = None
     wake: ServerPath | None = None

@@ -16,7 +16,16 @@ import yaml
 
 from config.models import ENGINES
 from config.settings import Config
-from config.shape import Kind, Option, is_section, list_item, mapping_item, options, unit_of
+from config.shape import (
+    Kind,
+    Option,
+    is_section,
+    list_item,
+    mapping_in,
+    mapping_item,
+    options,
+    unit_of,
+)
 from config.values import PATTERNS
 
 Schema: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as text only
@@ -64,7 +73,11 @@ def _with_units(option: Schema, kind: Kind) -> Schema:
         return option
     about: Schema = {name: option[name] for name in ("default", "description") if name in option}
     number = {name: value for name, value in option.items() if name not in about}
-    forms = number.get("anyOf", [number])
+    within = mapping_in(kind)
+    forms = [
+        _with_units(form, within) if form.get("type") == "object" else form
+        for form in number.get("anyOf", [number])
+    ]
     return {**about, "anyOf": [*forms, {"type": "string", "pattern": PATTERNS[unit]}]}
 
 

@@ -37,6 +37,11 @@ def mapping_item(kind: Kind) -> Kind | None:
     return get_args(kind)[1] if _form(kind) is dict else None
 
 
+def mapping_in(kind: Kind) -> Kind | None:
+    """`dict[str, X]`, where that is one of several kinds that a leaf may be."""
+    return next((part for part in _parts(kind) if _form(part) is dict), None)
+
+
 def leaves(section: type[msgspec.Struct], above: Option = ()) -> Iterator[tuple[Option, Kind]]:
     """Every option that holds a value and not further options, with its kind."""
     for name, kind in options(section).items():

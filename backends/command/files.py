@@ -82,8 +82,11 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """What the configuration promises; without a word there, its files' bytes."""
     assert isinstance(options, CommandOptions)
-    if options.memory:
-        return MemoryNeed(weights=0, cache=0, engine=sum(options.memory.values()))
+    memory = options.memory
+    if isinstance(memory, int):
+        return MemoryNeed(weights=0, cache=0, engine=memory)
+    if memory:
+        return MemoryNeed(weights=0, cache=0, engine=sum(memory.values()))
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
 
 
@@ -96,9 +99,12 @@ def placements(
     there is none in main memory.
     """
     assert isinstance(options, CommandOptions)
-    if any(options.memory.values()):
-        return (divided([*options.memory.values()], options.memory),)
-    if options.memory or not cards:
+    per_device = {} if isinstance(options.memory, int) else options.memory
+    if any(per_device.values()):
+        parts = divided([*per_device.values()], per_device)
+        # What computes on other nodes of a cluster is begun here.
+        return ({CPU: 0.0, **parts} if any("/" in device for device in parts) else parts,)
+    if per_device or not cards:
         return ({CPU: 1.0},)
     return (divided([*cards.values()], cards),)
 
@@ -108,8 +114,12 @@ def placed(
     placement: Placement,
     cards: Cards,
 ) -> EngineOptions:
-    """The command itself says where the model lies."""
-    return options
+    """The command itself says where the model lies; here, what it was promised there."""
+    assert isinstance(options, CommandOptions)
+    if not isinstance(options.memory, int):
+        return options
+    memory = {device: round(options.memory * part) for device, part in placement.items()}
+    return replace(options, memory=memory)
 
 
 fit = as_it_is

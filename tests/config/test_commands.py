@@ -64,6 +64,16 @@ def loaded(folder: Path, **model: Any) -> Any:
         ),
         ({"command": "s {port}", "options": {"health": "up"}}, "$.models[0].options.health", ""),
         (
+            {"command": "s {port}", "options": {"memory": "much"}},
+            "$.models[0].options.memory",
+            "expected a size",
+        ),
+        (
+            {"command": "s {port}", "options": {"memory": {"cpu": "much"}}},
+            "$.models[0].options.memory.cpu",
+            "expected a size",
+        ),
+        (
             {"command": "s {port}", "options": {"set": {"model": "x"}}},
             "$.models[0].options.set.model",
             "",
@@ -94,6 +104,19 @@ def test_a_command_learns_its_port_in_several_ways(tmp_path: Path, model: dict[s
     options = options_for(config, config.models[0], COMMAND)
     assert isinstance(options, CommandOptions)
     assert options.command == model["command"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "bytes_of_it"),
+    [("6GB", 6 * 10**9), (7, 7), ({"cpu": "4GiB"}, {"cpu": 4 * 2**30}), ({}, {})],
+)
+def test_memory_is_one_figure_or_one_for_each_device(
+    tmp_path: Path, memory: Any, bytes_of_it: Any
+) -> None:
+    config = loaded(tmp_path, command="server {port}", options={"memory": memory})
+    options = options_for(config, config.models[0], COMMAND)
+    assert isinstance(options, CommandOptions)
+    assert options.memory == bytes_of_it
 
 
 def test_models_can_share_the_engines_command(tmp_path: Path) -> None:
