@@ -11,6 +11,7 @@ connection to a worker decides that a node is lost, and this process is only ask
 """
 
 import hashlib
+import logging
 import os
 import re
 import sys
@@ -227,7 +228,9 @@ def main(parent: str, address: str, tls: str) -> None:
     reports = os.fdopen(os.dup(1), "wb")  # Ray prints to stdout as it likes
     os.dup2(2, 1)
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
+        )
         control = Control(reports, tls=tls == "1")
     except Exception as error:  # noqa: BLE001 - whatever Ray raises
         reports.write(encode(Connected(reason(error))) + b"\n")
