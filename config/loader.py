@@ -37,7 +37,7 @@ from config.shape import (
 )
 from config.upstreams import completed
 
-DEVICE = re.compile(r"cpu|[a-z]+:[0-9]+")
+DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)")
 # Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
 HOST = re.compile(r"(?P<name>[a-z0-9._-]+?|\[[0-9a-f:.]+\])\.?(?::[0-9]*)?", re.IGNORECASE)
 # Origin of the Fetch standard: a scheme and a host. Extensions of browsers have schemes of theirs.
@@ -53,8 +53,11 @@ def check_consistency(config: Config, sources: dict[str, Source]) -> None:
 
 def _problems(config: Config) -> Iterator[tuple[str, str]]:
     for device in config.swap.memory:
-        if DEVICE.fullmatch(device) is None:
+        known = DEVICE.fullmatch(device)
+        if known is None:
             yield f"$.swap.memory.{device}", "unknown device; expected cpu or cuda:0"
+        elif known["node"] and config.cluster is None:
+            yield f"$.swap.memory.{device}", "other machines' devices need a `cluster`"
     for index, host in enumerate(config.server.hosts):
         if HOST.fullmatch(host) is None:
             problem = f"expected a name without scheme or path, got {host!r}"

@@ -112,6 +112,10 @@ MISTAKES = [
         "swap: {memory: {gpu0: 8GB}}",
         "1: $.swap.memory.gpu0: unknown device; expected cpu or cuda:0",
     ),
+    (
+        "swap: {memory: {box-b/cuda:0: 8GB}}",
+        "1: $.swap.memory.box-b/cuda:0: other machines' devices need a `cluster`",
+    ),
     ("server: {hosts: ['*']}", "1: $.server.hosts[0]: expected a name without scheme or path"),
     ("server: {hosts: [a b]}", "1: $.server.hosts[0]: expected a name without scheme or path"),
     (
@@ -198,6 +202,11 @@ def test_sizes_may_have_a_unit(tmp_path: Path, written: str, size: int) -> None:
     variables = {"ROUNDHOUSE_IMAGES_MAX_BYTES": written, "ROUNDHOUSE_SWAP_MEMORY": '{"cpu": "1KB"}'}
     config = loaded(tmp_path, "", **variables)
     assert (config.swap.memory["cpu"], config.images.max_bytes) == (1000, size)
+
+
+def test_devices_of_other_machines_have_their_names(tmp_path: Path) -> None:
+    config = loaded(tmp_path, "cluster: auto\nswap: {memory: {box-b/cuda:0: 0, box_c.lan/cpu: 7}}")
+    assert config.swap.memory == {"box-b/cuda:0": 0, "box_c.lan/cpu": 7}
 
 
 # ------------------------------------------------------------------------------ where the file lies
