@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from shutil import disk_usage
 from typing import BinaryIO
 
 import msgspec
@@ -36,6 +37,7 @@ _FRONT = struct.Struct("<8sHI16s")  # magic, version, bytes and digest of the he
 MOST_HEAD = 1 << 20  # bytes
 PIECE = 1 << 22  # bytes that are read, written or sealed at once
 DIGEST = 16  # bytes
+SPARED = 256 << 20  # bytes of the disk that are left to others
 ABANDONED = 3_600.0  # seconds after which a file that nobody finished is removed
 
 
@@ -113,8 +115,9 @@ class Seal:
 
 
 def name(head: Head, tokens: bytes) -> str:
-    """Of the file, by what is in it."""
-    digest = blake2b(f"{head.identity} {head.owner}".encode(), digest_size=20)
+    """Of the file, by what is in it: whoever writes it again writes the same."""
+    facts = (head.identity, head.owner, head.cuts_from, head.places, head.sizes)
+    digest = blake2b(msgspec.msgpack.encode(facts), digest_size=20)
     digest.update(tokens)
     return digest.hexdigest() + SUFFIX
 
@@ -205,7 +208,9 @@ class Folder:
             yield path, head, tokens
 
     def write(self, stored: Stored) -> Path:
-        """Raises OSError."""
+        """Raises OSError, also where others would have too little of the disk left."""
+        if disk_usage(self._path).free < stored.head.body + SPARED:
+            raise OSError(errno.ENOSPC, f"{SPARED >> 20} MiB of the disk are left to others")
         path = self._path / name(stored.head, stored.tokens)
         write(path, stored, self._seal)
         return path

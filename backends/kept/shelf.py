@@ -24,6 +24,7 @@ MOST_USES = 8  # that count
 LONG = 1.0  # second; whoever waits no longer than that hardly misses a beginning
 AGAIN = 0.9  # of an older entry, which a longer one makes superfluous
 SETTLED = 30.0  # seconds after which an entry is written to disk
+PAUSE = 60.0  # seconds without writing, after a file could not be written
 PINNED = 0.5  # of the most memory there was, which entries of one owner may be pinned in
 WRITING = 0.5  # of the most memory there was, which entries that leave hold until written
 # Bytes a second, until measured.
@@ -86,7 +87,7 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """A file of it is to be written; then `written` or `lost` is called."""
+    """A file of it is to be written; then `written` or `unwritten` is called."""
 
     number: int
 
@@ -194,6 +195,7 @@ class Shelf:
         self.rates = Rates()
         self.memory, self.disk = memory, disk
         self._usual = memory  # before models took some of it
+        self._paused_until = 0.0
         self._chain = Chain()
         self._next = 1
 
@@ -251,6 +253,14 @@ class Shelf:
                     yield entry, start
             seen |= known
 
+    def _known(self, origin: Origin, tokens: bytes) -> tuple[Entry | None, int]:
+        """The entry that has the most of `tokens`, and behind how many one can go on from it."""
+        found: tuple[Entry | None, int] = None, 0
+        for entry, start in self._starts(origin, tokens, len(tokens) // WORD, 0):
+            if start > found[1]:
+                found = entry, start
+        return found
+
     def covers(self, origin: Origin, tokens: bytes) -> Entry | None:
         """The entry from which all of `tokens` could be gone on."""
         links = self._chain.matching(origin, tokens)
@@ -270,16 +280,29 @@ class Shelf:
         """Whether a beginning is worth its room, and taking it out and putting it back."""
         if len(tokens) < BLOCK or not 0 < size <= self.memory:
             return False
-        if (saved := seconds - self.rates.seconds(origin.identity, "memory", size)) <= seconds / 2:
+        copied = self.rates.seconds(origin.identity, "memory", size)
+        if copied >= seconds / 2:
             return False
         own = packed(tokens)
-        if (known := self.covers(origin, own)) is not None:
+        known, start = self._known(origin, own)
+        if known is not None and self._suffices(known, start, len(tokens), seconds, copied):
             known.used = now
             return False
-        older = self._beginning(origin, own)
+        saved, older = seconds - copied, self._beginning(origin, own)
         uses = max((entry.uses for entry in older), default=0)
         worth = self._worth(now, size, saved, now, uses)
         return self._room_for(now, size, worth, older) is not None
+
+    def _suffices(
+        self, known: Entry, start: int, cells: int, seconds: float, copied: float
+    ) -> bool:
+        """Whether what is lost besides an entry from which the first `start` of so many `cells` can
+        be gone on is not worth another one: the last words of an answer, say, that stand otherwise
+        in the next prompt. `seconds`: of computing all of them; `copied`: of copying.
+        """
+        parted = start < known.cells  # else the other one takes its place
+        few = cells - start < BLOCK if parted else start == cells
+        return few or copied >= seconds * (1 - start / cells) / 2
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -302,10 +325,10 @@ class Shelf:
         return orders
 
     def listed(self, entry: Entry) -> list[Order]:
-        """A file of it was found. What there is no room for goes."""
-        if self.covers(entry.origin, entry.tokens) is not None:
-            return []
+        """A file of it was found. What there is no room or no use for goes."""
         entry.number = self._number()
+        if self.covers(entry.origin, entry.tokens) is not None:
+            return [Delete(entry.number)]
         entry.on_disk = True
         self._add(entry)
         return list(self._spare_disk(entry.used))
@@ -340,14 +363,24 @@ class Shelf:
             orders.append(Release(number))
         return [*orders, *self._spare_disk(now)]
 
-    def lost(self, number: int, *, writing: bool = False) -> list[Order]:
-        """Its file can't be read, or written."""
+    def lost(self, number: int) -> list[Order]:
+        """Its file can't be read."""
+        return self.drop(number) if number in self.entries else []
+
+    def unwritten(self, now: float, number: int) -> list[Order]:
+        """Its file can't be written. A full disk would take no other one: nothing is written for a
+        while.
+        """
+        if not self.pauses(now):
+            self._paused_until = now + PAUSE
         if (entry := self.entries.get(number)) is None:
             return []
         entry.is_moving = False
-        if writing and not entry.is_leaving:
-            return []
-        return self.drop(number)
+        return self.drop(number) if entry.is_leaving else []
+
+    def pauses(self, now: float) -> bool:
+        """Whether nothing is to be written now."""
+        return now < self._paused_until
 
     def used(self, now: float, number: int) -> None:
         """A prompt went on from it."""
@@ -366,10 +399,13 @@ class Shelf:
 
     def tick(self, now: float) -> list[Order]:
         """Time has passed: what no longer conversation has replaced goes to disk, too."""
+        if self.pauses(now):
+            return []
         return self._written_if(now, lambda entry: now - entry.made >= SETTLED)
 
     def closing(self, now: float) -> list[Order]:
-        """The server stops: all that is in memory goes to disk."""
+        """The server stops: all that is in memory goes to disk, as far as it can be written."""
+        self._paused_until = 0.0
         return self._written_if(now, lambda _: True)
 
     def allow(self, now: float, memory: int) -> list[Order]:
@@ -504,4 +540,22 @@ class Shelf:
     def _superfluous(self, entry: Entry) -> list[Entry]:
         """Those that `entry` makes so: it can be gone on from where they end, or nearly there."""
         older = self._beginning(entry.origin, entry.tokens)
-        return [old for old in older if entry.start(old.cells) >= AGAIN * old.cells]
+        again = [old for old in older if entry.start(old.cells) >= AGAIN * old.cells]
+        return [*again, *(old for old in self._nearly(entry) if old not in again)]
+
+    def _nearly(self, entry: Entry) -> Iterator[Entry]:
+        """Those of the same conversation of which `entry` lacks no more than their last words: an
+        answer's, say, that stands otherwise in the next prompt.
+        """
+        links = self._chain.matching(entry.origin, entry.tokens)
+        last = set[int]()
+        for blocks in range(len(links), 0, -1):
+            for number in links[blocks - 1] - last:
+                old = self.entries[number]
+                alike = (old.origin, old.conversation) == (entry.origin, entry.conversation)
+                if (
+                    alike
+                    and old.cells - entry.start(shared(old.tokens, entry.tokens, blocks)) < BLOCK
+                ):
+                    yield old
+            last |= links[blocks - 1]

@@ -104,8 +104,7 @@ class KeptStore:
         with self._lock:
             for path, entry in found:
                 orders = self._shelf.listed(entry)
-                if entry.number in self._shelf.entries:
-                    self._paths[entry.number] = path
+                self._paths[entry.number] = path
                 self._carry_out(orders)
         self._clockwork = threading.Thread(target=self._run, name="kept-clock", daemon=True)
         self._clockwork.start()
@@ -298,12 +297,15 @@ class KeptStore:
         with self._lock:
             if number not in self._shelf.entries:
                 return
+            if self._shelf.pauses(self._now()):
+                self._carry_out(self._shelf.unwritten(self._now(), number))
+                return
         try:
             path = self._folder.write(stored)
         except OSError as error:
-            log.warning("a conversation can't be kept on disk", reason=str(error))
+            log.warning("conversations can't be kept on disk now", reason=str(error))
             with self._lock:
-                self._carry_out(self._shelf.lost(number, writing=True))
+                self._carry_out(self._shelf.unwritten(self._now(), number))
             return
         with self._lock:
             self._paths[number] = path
@@ -315,6 +317,7 @@ class KeptStore:
         began = time.perf_counter()
         try:
             stored = self._folder.read(path)
+            self._compare(number, stored)
         except (Unusable, OSError) as error:
             self._folder.discard(path, error)
             with self._lock:
@@ -328,6 +331,14 @@ class KeptStore:
             self._from_disk.add(number)
             self._carry_out(self._shelf.came(self._now(), number))
             self._news.notify_all()
+
+    def _compare(self, number: int, stored: Stored) -> None:
+        """Raises Unusable where the file isn't the one that was listed: somebody has moved it."""
+        there = _entry(stored.head, stored.tokens)
+        with self._lock:
+            entry = self._shelf.entries.get(number, there)
+        if _content(there) != _content(entry):
+            raise Unusable("it is another conversation's")
 
 
 class ModelBeginnings:
@@ -373,6 +384,11 @@ def _entry(head: Head, tokens: bytes) -> Entry:
         model=head.model,
         conversation=head.conversation,
     )
+
+
+def _content(entry: Entry) -> tuple[object, ...]:
+    """What a prompt that goes on from it relies on."""
+    return entry.origin, entry.tokens, entry.cuts_from, entry.places, entry.size
 
 
 def _stored(entry: Entry, taken: Taken) -> Stored:

@@ -12,6 +12,7 @@ from backends.kept.shelf import (
     CALL,
     COPY_RATE,
     HALF_LIFE,
+    PAUSE,
     SETTLED,
     Delete,
     Entry,
@@ -118,6 +119,17 @@ def test_what_is_kept_already_is_not_wanted_again() -> None:
     assert not shelf.wants(1, HERE, long, 300 * TOKEN, 3.0)
     assert not shelf.wants(1, HERE, long[:200], 200 * TOKEN, 2.0)
     assert shelf.wants(1, HERE, [*long, 1], 301 * TOKEN, 3.0)
+    assert not shelf.wants(1, HERE, [*long[:280], *text(1, BLOCK - 1)], 311 * TOKEN, 3.1)
+    assert shelf.wants(1, HERE, [*long[:280], *text(1, BLOCK)], 312 * TOKEN, 3.1)
+
+
+def test_an_answer_that_stands_otherwise_in_the_next_prompt_is_not_kept_twice() -> None:
+    shelf, long = Shelf(memory=2 * MEGABYTE), text(0, 300)
+    shelf.put(0, entry([*long, *text(1, BLOCK - 1)], conversation="mine"))
+    assert shelf.put(1, entry([*long, *text(2, 90)], conversation="mine")) == [Release(1)]
+    shelf.put(2, entry([*long, *text(3, 90)], conversation="mine"))
+    shelf.put(2, entry([*long, *text(4, 90)], conversation="another"))
+    assert len(shelf.entries) == 3
 
 
 def test_what_costs_more_than_it_saves_is_not_wanted() -> None:
@@ -201,8 +213,27 @@ def test_a_disk_that_is_full_loses_no_answer() -> None:
     shelf = Shelf(memory=MEGABYTE, disk=MEGABYTE)
     shelf.put(0, entry(text(0, 100)))
     shelf.closing(0)
-    assert shelf.lost(1, writing=True) == []
+    assert shelf.unwritten(0, 1) == []
     assert found(shelf, [*text(0, 100), 1]) == 100
+
+
+def test_a_disk_that_is_full_is_left_alone_for_a_while() -> None:
+    shelf = Shelf(memory=MEGABYTE, disk=MEGABYTE)
+    shelf.put(0, entry(text(0, 100)))
+    assert shelf.tick(SETTLED) == [Write(1)]
+    shelf.unwritten(SETTLED, 1)
+    assert shelf.tick(SETTLED + PAUSE / 2) == []
+    shelf.unwritten(SETTLED + PAUSE / 2, 1)  # one that was under way
+    assert shelf.tick(SETTLED + PAUSE) == [Write(1)]
+    shelf.unwritten(SETTLED + PAUSE, 1)
+    assert shelf.closing(SETTLED + PAUSE) == [Write(1)]
+
+
+def test_a_file_of_which_another_has_all_is_deleted() -> None:
+    shelf = Shelf(memory=MEGABYTE, disk=MEGABYTE)
+    assert shelf.listed(entry(text(0, 200))) == []
+    assert shelf.listed(entry(text(0, 100))) == [Delete(2)]
+    assert list(shelf.entries) == [1]
 
 
 def test_the_least_worthy_files_go_where_there_are_too_many_bytes() -> None:
@@ -252,7 +283,8 @@ class Shell:
         number = order.number
         if not self.rng.randrange(5):
             self.disk.discard(number)
-            self.take(self.shelf.lost(number, writing=isinstance(order, Write)))
+            gone = isinstance(order, Read)
+            self.take(self.shelf.lost(number) if gone else self.shelf.unwritten(now, number))
         elif isinstance(order, Write):
             self.disk.add(number)
             self.take(self.shelf.written(now, number))
