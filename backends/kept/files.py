@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 MAGIC, VERSION = b"RHKEPT\r\n", 1
 SUFFIX = ".kept"
+PINNED = ".pinned"  # of an empty file beside one that is pinned
 _FRONT = struct.Struct("<8sHI16s")  # magic, version, bytes and digest of the head
 MOST_HEAD = 1 << 20  # bytes
 PIECE = 1 << 22  # bytes that are read, written or sealed at once
@@ -219,6 +220,18 @@ class Folder:
         """Raises Unusable, OSError."""
         return read(path, self._seal)
 
+    def pin(self, path: Path, *, pinned: bool) -> None:
+        """Remember that nothing is to push a file out, or something may. Raises OSError."""
+        mark = path.with_suffix(PINNED)
+        if pinned:
+            mark.touch(mode=0o600)
+        else:
+            mark.unlink(missing_ok=True)
+
+    def is_pinned(self, path: Path) -> bool:
+        """See `pin`."""
+        return path.with_suffix(PINNED).exists()
+
     def discard(self, path: Path, reason: Exception) -> None:
         """Remove a file that can't be used, and say so."""
         log.warning("a kept conversation is left out", file=path.name, reason=str(reason))
@@ -229,10 +242,13 @@ class Folder:
         """It may be gone already, or not be ours to remove."""
         with suppress(OSError):
             path.unlink()
+            path.with_suffix(PINNED).unlink(missing_ok=True)
 
     def _remove_abandoned(self, path: Path) -> None:
         """What a server that was ended has not finished."""
         with suppress(OSError):
+            if path.suffix == PINNED and not path.with_suffix(SUFFIX).exists():
+                path.unlink()
             if SUFFIX in path.suffixes and time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()
 

@@ -24,7 +24,7 @@ MOST_USES = 8  # that count
 LONG = 1.0  # second; whoever waits no longer than that hardly misses a beginning
 AGAIN = 0.9  # of an older entry, which a longer one makes superfluous
 SETTLED = 30.0  # seconds after which an entry is written to disk
-PAUSE = 60.0  # seconds without writing, after a file could not be written
+PAUSE = 300.0  # seconds without writing, after a file could not be written
 PINNED = 0.5  # of the most memory there was, which entries of one owner may be pinned in
 WRITING = 0.5  # of the most memory there was, which entries that leave hold until written
 # Bytes a second, until measured.
@@ -329,6 +329,7 @@ class Shelf:
         entry.number = self._number()
         if self.covers(entry.origin, entry.tokens) is not None:
             return [Delete(entry.number)]
+        entry.pinned = entry.pinned and self._may_pin(entry)
         entry.on_disk = True
         self._add(entry)
         return list(self._spare_disk(entry.used))

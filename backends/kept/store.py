@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -103,6 +104,9 @@ class KeptStore:
             return
         with self._lock:
             for path, entry in found:
+                entry.pinned = self._folder.is_pinned(path)
+                if entry.pinned and entry.conversation:
+                    self._pinned[entry.origin.owner, entry.conversation] = None
                 orders = self._shelf.listed(entry)
                 self._paths[entry.number] = path
                 self._carry_out(orders)
@@ -248,11 +252,20 @@ class KeptStore:
         """
         now = self._now()
         with self._lock:
-            return sum(
-                self._shelf.pin(entry.number, pinned=pinned)
+            entries = [
+                entry
                 for entry in self._shelf.entries.values()
-                if chosen(_for_people(entry, now))
-            )
+                if chosen(_for_people(entry, now)) and self._shelf.pin(entry.number, pinned=pinned)
+            ]
+            for entry in entries:
+                self._mark(entry)
+            return len(entries)
+
+    def _mark(self, entry: Entry) -> None:
+        """Whether it is pinned is known after a restart, too."""
+        if self._folder is not None and (path := self._paths.get(entry.number)) is not None:
+            mark = partial(self._folder.pin, path, pinned=entry.pinned)
+            self._start(self._writer, mark)
 
     def pin_conversation(self, owner: str, conversation: str, *, pinned: bool) -> int:
         """The conversation that `owner` calls so, and what will be kept of it; entries so far."""
@@ -295,13 +308,14 @@ class KeptStore:
         """On the writer's thread."""
         assert self._folder is not None
         with self._lock:
-            if number not in self._shelf.entries:
+            if (entry := self._shelf.entries.get(number)) is None:
                 return
             if self._shelf.pauses(self._now()):
                 self._carry_out(self._shelf.unwritten(self._now(), number))
                 return
         try:
             path = self._folder.write(stored)
+            self._folder.pin(path, pinned=entry.pinned)
         except OSError as error:
             log.warning("conversations can't be kept on disk now", reason=str(error))
             with self._lock:

@@ -181,6 +181,26 @@ def test_a_conversation_that_is_pinned_by_its_name_stays_pinned_as_it_grows() ->
         assert put_back(store, 0)
 
 
+def test_what_is_pinned_stays_so_over_restarts(tmp_path: Path) -> None:
+    with opened(tmp_path / "kept") as store:
+        beginnings = store.beginnings("engine", "model")
+        for seed, name in enumerate(("mine", "other", "")):
+            beginnings.keep(msgspec.structs.replace(made(seed), conversation=name), 0.0)
+        assert store.pin_conversation("somebody", "mine", pinned=True) == 1
+        assert store.pin(lambda one: not one.conversation, pinned=True) == 1
+    with opened(tmp_path / "kept") as store:
+        pinned = {one.conversation: one.pinned for one in store.listed()}
+        assert pinned == {"mine": True, "other": False, "": True}
+        assert store.pin(lambda one: not one.conversation, pinned=False) == 1
+        assert store.drop(lambda one: one.conversation == "other") == 1
+        edited = msgspec.structs.replace(made(3), conversation="mine")
+        store.beginnings("engine", "model").keep(edited, 0.0)
+    with opened(tmp_path / "kept") as store:
+        assert [(one.conversation, one.pinned) for one in store.listed()].count(("mine", True)) == 2
+        assert store.drop(lambda _: True) == 3
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
 def test_many_threads_use_it_at_once(tmp_path: Path) -> None:
     faults: list[BaseException] = []
 
