@@ -1,7 +1,7 @@
 // Conversations that are kept when their model is unloaded or others need its slots: what, for whom, how old; pin and drop.
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { call, gauges } from "../core/server.js";
-import { bytes, count, seconds, trying } from "../ui/parts.js";
+import { bytes, count, say, seconds, trying } from "../ui/parts.js";
 
 const kept = signal(null);
 
@@ -9,11 +9,18 @@ async function fetchKept() {
   try { kept.value = await call("GET", "/v1/kept"); } catch { kept.value = null; }
 }
 
-const pin = (one) => trying(async () => { await call("POST", "/v1/kept/pin", { id: one.id, pinned: !one.pinned }); await fetchKept(); });
+const NOT_PINNED = "Not pinned: it is gone, or its key has pinned as much as it may.";
+
+const pin = (one) => trying(async () => {
+  const { changed } = await call("POST", "/v1/kept/pin", { id: one.id, pinned: !one.pinned });
+  if (!changed) say(NOT_PINNED, { kind: "bad" });
+  await fetchKept();
+});
 const drop = (one) => trying(async () => { await call("DELETE", `/v1/kept?id=${one.id}`); await fetchKept(); });
 
 export function Kept() {
-  useEffect(() => { fetchKept(); }, [gauges.value === null]);
+  const size = gauges.value?.devices.reduce((sum, one) => sum + one.kept, 0); // it changes with what is kept
+  useEffect(() => { fetchKept(); }, [size]);
   const { data = [], counts, engines } = kept.value ?? {};
   if (!data.length && !engines?.length) return null;
   return html`<section class="card device" aria-label="Kept conversations">
