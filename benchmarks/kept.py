@@ -15,6 +15,8 @@ second one, and convolutions with a state in between.
 - in turn: 64 conversations of three turns over 16 slots, with a short side job after each turn: the
   share of prompt tokens that is not computed. With the bundled model; llama-server with its own
   `--cache-ram` beside it.
+- keys: the time to the first text of prompts that another API key has sent, in the cache and after
+  a swap, beside that of new ones, the shortest of each; how many of their tokens were not computed.
 - stalls: the gaps between a stream's tokens while nothing else happens, while two long
   conversations are put back in turn, and while they are computed in turn, without the store.
 """
@@ -51,6 +53,9 @@ BESIDE = 0.99  # of the tokens a second without the store
 FOUND = 0.95  # of the prompt tokens of conversations in turn
 CONVERSATIONS, SLOTS, TURNS, TURN_CONTEXT = 64, 16, 3, 2_048
 STORES: Sequence[tuple[str, str | int]] = (("Roundhouse", "auto"), ("Roundhouse, no store", 0))
+NOTICED = 0.2  # by which a prompt that another key has sent may differ in time from a new one
+KEYS = ("sk-benchmark-one", "sk-benchmark-two")
+SKIPPED = ("beside", "in-turn", "keys", "stalls")
 STREAMED = 400  # tokens of the stream whose gaps are measured
 WORDS = "the engine went over the bridge and came back by night while nobody had seen it go "
 
@@ -125,13 +130,20 @@ WRITERS: Mapping[str, Any] = {"llama": lambda path: write(path, SHAPE), "lfm2": 
 
 
 def configured(
-    place: Path, model: Path, context: int, slots: int = 4, host: str = "process", **kept: Any
+    place: Path,
+    model: Path,
+    context: int,
+    slots: int = 4,
+    host: str = "process",
+    keys: Sequence[Mapping[str, str]] = (),
+    **kept: Any,
 ) -> Path:
     """A configuration file with one model."""
     options = {"context_length": context, "max_concurrent": slots, "host": host}
     settings = {
         "models": [{"name": "model", "path": str(model), "options": options}],
         "kept": kept,
+        "keys": keys,
         "log": {"level": "warning"},
     }
     path = place / "roundhouse.yaml"
@@ -222,6 +234,43 @@ def _in_turn(api: httpx.Client) -> float:
             texts[number] = f"{text}{answer} And then {WORDS}"
             spoken(api, f"A title for number {number}, turn {turn}: {WORDS}", 4)
     return found / all_tokens
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Seconds to the first text, for a key, of prompts that nobody has sent; of those that another
+    one has, and how many of their tokens were not computed; and of its own.
+    """
+
+    new: float
+    others: float
+    found: int
+    own: float
+
+
+def between_keys(tokens: int, host: str) -> Known:
+    """What one API key sees of another's prompts."""
+    dice = np.random.default_rng(3)
+    prompts = [dice.integers(300, 8_000, tokens).tolist() for _ in range(5)]
+    with tempfile.TemporaryDirectory() as name:
+        model = WRITERS["llama"](Path(name) / "llama.gguf")
+        keys = [{"key": key, "role": "admin"} for key in KEYS]
+        path = configured(Path(name), model, tokens + 512, 4, host, keys, memory="2GiB")
+        with roundhouse("--config", str(path)) as running, client(running) as api:
+
+            def asked(key: str, *chosen: int) -> tuple[float, int]:
+                api.headers["authorization"] = f"Bearer {key}"
+                answers = [first_text(api, prompts[number]) for number in chosen]
+                found = sum(timings["cache_n"] for _, timings in answers)
+                return min(seconds for seconds, _ in answers), found
+
+            one, other = KEYS
+            asked(one, 0, 1)
+            in_cache, found = asked(other, 0)
+            api.post("/models/unload", json={"model": "model"}).raise_for_status()
+            new, _ = asked(other, 2, 3)
+            in_store, more = asked(other, 1)
+            own, _ = asked(one, 1)
+    return Known(new, min(in_cache, in_store), found + more, own)
 
 
 class Gaps(msgspec.Struct, frozen=True):
@@ -332,7 +381,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=8_000)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--host", choices=("process", "worker"), default="process")
-    parser.add_argument("--skip", nargs="*", choices=("beside", "in-turn", "stalls"), default=[])
+    parser.add_argument("--skip", nargs="*", choices=SKIPPED, default=[])
     options = parser.parse_args(argv)
     machine = report.machine()
     print(f"{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}\n")
@@ -346,6 +395,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         outcome = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
         ahead = shares["Roundhouse"] >= FOUND
         met.append(report.Target(f"{CONVERSATIONS} in turn: {FOUND:.0%}", outcome, ahead))
+    if "keys" not in options.skip:
+        known = between_keys(options.tokens // 4, options.host)
+        print(known, flush=True)
+        outcome = f"{known.found} tokens, {known.others:.2f} s as new ones {known.new:.2f} s"
+        unseen = not known.found and known.others >= (1 - NOTICED) * known.new
+        met.append(report.Target("another key's prompts: none found", outcome, unseen))
     if "stalls" not in options.skip:
         gaps = stalls("llama", options.tokens // 4, options.host)
         for name, found in gaps.items():
