@@ -9,6 +9,7 @@ const PAGES = [
   { name: "chat", title: "Chat", users: true, fetch: () => import("./chat/page.js") },
   { name: "models", title: "Models", users: true, fetch: () => import("./models/page.js") },
   { name: "memory", title: "Memory", users: false, fetch: () => import("./memory/page.js") },
+  { name: "playground", title: "Playground", users: true, fetch: () => import("./playground/page.js") },
   { name: "activity", title: "Activity", users: true, fetch: () => import("./activity/page.js") },
   { name: "usage", title: "Usage", users: true, fetch: () => import("./usage/page.js") },
   { name: "connect", title: "Connect", users: true, fetch: () => import("./connect/page.js") },

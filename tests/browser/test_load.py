@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 CHAT = ("POST", "/v1/chat/completions")
 FIRST_LOAD = 200_000  # bytes, compressed
-ALL = 330_000  # the same, of all pages, charts and the highlighter
+ALL = 380_000  # the same, of all pages, charts, the highlighter and icons
 PDF = ("pdf.", "openjpeg")
 READER = 700_000  # the same, of what reads PDFs, fetched with the first one
 REQUESTS = 12  # of files

@@ -110,6 +110,8 @@ PAGES = {
     "chat": "Chat",
     "models": "Models",
     "memory": "Memory",
+    "playground": "Playground",
+    "playground/measure": "Playground",
     "activity": "Activity",
     "activity/charts": "Activity",
     "activity/log": "Activity",

@@ -339,7 +339,7 @@ def test_a_user_sees_its_models_alone(
     page.get_by_label("API key of this server").fill(USER)
     page.keyboard.press("Enter")
     links = page.get_by_role("navigation", name="Pages").get_by_role("listitem")
-    names = ("Chat", "Models", "Usage", "Connect")
+    names = ("Chat", "Models", "Playground", "Activity", "Usage", "Connect")
     expect(links).to_have_text([re.compile(f"^{name}") for name in names])
     answer = talk(page, "alpha", "Hello")
     expect(answer.locator(".markdown")).to_contain_text("Hello from the script.")

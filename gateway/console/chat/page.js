@@ -15,9 +15,9 @@ import {
 
 const SHOWN = 200; // of all that match
 
-/** @param {{value: string, label: string, onPick: (id: string) => void, isAtEnd?: boolean, icon?: string | null, disabled?: boolean}} props
- * `icon`: instead of the name */
-export function ModelPicker({ value, label, onPick, isAtEnd = false, icon = null, disabled = false }) {
+/** @param {{value: string, label: string, onPick: (id: string) => void, list?: object[], isAtEnd?: boolean, icon?: string | null, disabled?: boolean}} props
+ * `list`: models to choose from, those that talk without one; `icon`: instead of the name */
+export function ModelPicker({ value, label, onPick, list = usable.value, isAtEnd = false, icon = null, disabled = false }) {
   const [isOpen, setOpen] = useState(false);
   const anchor = useRef(null);
   useDismiss(anchor, isOpen, () => setOpen(false));
@@ -28,20 +28,20 @@ export function ModelPicker({ value, label, onPick, isAtEnd = false, icon = null
     onPick(id);
   };
   return html`<div class="menu-anchor" ref=${anchor}>
-    ${icon ? html`<button class="button quiet small icon" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${label} title=${label} disabled=${disabled} onClick=${() => setOpen(!isOpen)}><${Icon} name=${icon} size="14" /></button>`
-    : html`<button class="button quiet model-button" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${`${label}: ${value ?? "none"}`} onClick=${() => setOpen(!isOpen)}>
+    ${icon ? html`<button type="button" class="button quiet small icon" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${label} title=${label} disabled=${disabled} onClick=${() => setOpen(!isOpen)}><${Icon} name=${icon} size="14" /></button>`
+    : html`<button class="button quiet model-button" type="button" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${`${label}: ${value ?? "none"}`} onClick=${() => setOpen(!isOpen)}>
       ${model && html`<${Dot} state=${model.state} />`}<span class="cut">${value ?? "No model"}</span><${Icon} name="down" size="12" /></button>`}
-    ${isOpen && html`<${Choice} value=${value} label=${label} onPick=${pick} isAtEnd=${isAtEnd} />`}
+    ${isOpen && html`<${Choice} value=${value} label=${label} list=${list} onPick=${pick} isAtEnd=${isAtEnd} />`}
   </div>`;
 }
 
-function Choice({ value, label, onPick, isAtEnd }) {
+function Choice({ value, label, list: all, onPick, isAtEnd }) {
   const [text, setText] = useState("");
   const [index, setIndex] = useState(0);
   const [isAbove, setAbove] = useState(false);
   const id = useId(), frame = useRef(null), input = useRef(null), list = useRef(null);
   useLayoutEffect(() => { setAbove(lacksRoom(frame.current.parentElement, frame.current)); }, []);
-  const found = matching(usable.value, text).slice(0, SHOWN);
+  const found = matching(all, text).slice(0, SHOWN);
   const at = Math.min(index, found.length - 1);
   useEffect(() => {
     input.current.focus();
@@ -51,7 +51,7 @@ function Choice({ value, label, onPick, isAtEnd }) {
   const onKeyDown = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) { event.preventDefault(); setIndex((at + step + found.length) % found.length); }
-    if (event.key === "Enter" && found[at]) { event.preventDefault(); onPick(found[at].id); }
+    if (event.key === "Enter") { event.preventDefault(); if (found[at]) onPick(found[at].id); }
   };
   return html`<div ref=${frame} class=${`menu picker ${isAtEnd ? "end" : ""} ${isAbove ? "above" : ""}`}>
     <div class="search"><${Icon} name="search" size="14" /><input ref=${input} class="input" role="combobox" aria-label="Search models" aria-expanded="true"
@@ -61,7 +61,7 @@ function Choice({ value, label, onPick, isAtEnd }) {
       aria-selected=${place === at} onClick=${() => onPick(model.id)} onPointerMove=${() => setIndex(place)}>
       <${Dot} state=${model.state} /><span class="cut">${model.id}</span>${model.id === value ? html`<${Icon} name="check" size="14" />` : html`<span />`}
       <span class="facts cut">${facts(model)}</span></li>`)}</ul>`
-    : html`<p class="nothing">${usable.value.length ? "No model matches." : "No models yet."}</p>`}
+    : html`<p class="nothing">${all.length ? "No model matches." : "No models yet."}</p>`}
   </div>`;
 }
 

@@ -242,9 +242,11 @@ function Shape({ settings, isOff }) {
 
 function Tools({ settings, isOff }) {
   const hasServers = me.value?.mcp?.length > 0;
-  return html`<details open=${settings.tools.trim() !== "" || settings.servers?.length > 0}><summary>Tools</summary><div class="panel-rows">
+  const hasSome = settings.tools.trim() !== "" || settings.servers?.length > 0;
+  const [isOpen, setOpen] = useState(hasSome); // what is folded isn't fetched
+  return html`<details open=${hasSome} onToggle=${(event) => setOpen(event.target.open)}><summary>Tools</summary><div class="panel-rows">
     ${isOff && html`<p class="hint">This model knows no tools: they have no effect.</p>`}
-    ${hasServers && html`<div class="stack"><p class="hint">Run by this server (MCP), once you allow a call:</p><${Servers} /></div>`}
+    ${hasServers && isOpen && html`<div class="stack"><p class="hint">Run by this server (MCP), once you allow a call:</p><${Servers} /></div>`}
     <${JsonArea} label="Functions, as OpenAI lists them" what="The list of tools" rows="6" value=${settings.tools} hint=${TOOLS_HINT} onChange=${(value) => setSettings({ tools: value })} />
     <p class="hint">${hasServers ? "Of these, nothing" : "Nothing"} is run: you give the results.</p></div></details>`;
 }

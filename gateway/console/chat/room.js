@@ -199,8 +199,11 @@ export const sorted = computed(() => [...(conversations.value ?? [])].sort((a, b
 
 export const stop = () => stopAll(open.value.id);
 
-/** Models a chat can be held with: what failed to be read is in the list of models alone. */
-export const usable = computed(() => (models.value ?? []).filter((model) => model.backend !== null || model.remote));
+const QUIET = ["embedding", "rerank"]; // what models do that write nothing
+
+/** Models a chat can be held with: what failed to be read, or writes nothing, is in the list of models alone. */
+export const usable = computed(() => (models.value ?? [])
+  .filter((model) => (model.backend !== null || model.remote) && !model.capabilities?.some((one) => QUIET.includes(one))));
 
 /** The models of the open conversation that are there; the server's default where none is. */
 export const talking = computed(() => {

@@ -103,6 +103,7 @@ const PATHS = {
   models: "M8 1.800 14 5 8 8.200 2 5zM2 8l6 3.200L14 8M2 11l6 3.200L14 11",
   memory: "M4 3.500h8v9H4zM6.500 6h3v4h-3zM6 1.500v2M10 1.500v2M6 12.500v2M10 12.500v2M1.500 6H4M1.500 10H4M12 6h2.500M12 10h2.500",
   activity: "M1.500 8.500h3l2-5.500 3 10 2-4.500h3",
+  playground: "M6.500 2v4L2.500 12.500a1 1 0 0 0 .9 1.500h9.200a1 1 0 0 0 .9-1.500L9.500 6V2M5 2h6M4.500 10h7",
   usage: "M2 13.500h12M4 11V8M8 11V3M12 11V6",
   connect: "M6.500 9.500 9.500 6.500M5 7 3.300 8.700a2.830 2.830 0 0 0 4 4L9 11M7 5l1.700-1.700a2.830 2.830 0 0 1 4 4L11 9",
   settings: "M2 4.500h6.500M11.500 4.500H14M2 11.500h2.500M7.500 11.500H14M10 3v3M6 10v3",
@@ -148,7 +149,12 @@ export function Dot({ state, words = null }) {
 
 /** One of few, as a row. @param {{label: string, options: [string, any][], value: string, onChange: (value: string) => void}} props */
 export function Segments({ label, options, value, onChange }) {
-  return html`<div class="segments" role="group" aria-label=${label}>${options.map(([name, text, title]) => html`<button key=${name} type="button"
+  const row = useRef(null);
+  useEffect(() => { // on a narrow screen it may stand outside of its row
+    const pressed = row.current.querySelector("[aria-pressed=true]");
+    if (pressed && row.current.scrollWidth > row.current.clientWidth) row.current.scrollLeft = pressed.offsetLeft - row.current.clientWidth / 2;
+  }, [value]);
+  return html`<div class="segments" ref=${row} role="group" aria-label=${label}>${options.map(([name, text, title]) => html`<button key=${name} type="button"
     aria-pressed=${value === name} title=${title ?? ""} aria-label=${title ?? null} onClick=${() => onChange(name)}>${text}</button>`)}</div>`;
 }
 
