@@ -75,7 +75,7 @@ class Repetitions:
         tokens or more.
         """
         own = end is self._tokens
-        copying = own and self._is_copying(len(end))
+        copying = own and self.is_copying
         place, length = self._longest(end, 1 if copying else least, own=own)
         if not length:
             return None
@@ -85,9 +85,10 @@ class Repetitions:
         tokens = self._following(place, most, own=own)
         return Draft(tokens, sureness) if tokens else None
 
-    def _is_copying(self, end: int) -> bool:
+    @property
+    def is_copying(self) -> bool:
         """Whether the text was a long copy until lately: a change in it may be over soon."""
-        return self._copied is not None and 0 <= end - self._copied <= CHANGED
+        return self._copied is not None and 0 <= len(self._tokens) - self._copied <= CHANGED
 
     def _followed(self, end: int, place: int, sureness: int, *, copying: bool) -> int:
         """A copy goes on from `place`. How sure it is, by what went before, too."""

@@ -3,6 +3,7 @@ what is said of it.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import bundled
+from tests.backends.llamacpp import cache_kinds
 from tests.served import Served, served
 
 CHAT = "/v1/chat/completions"
@@ -23,10 +25,23 @@ def model(name: str, **speculation: Any) -> dict[str, Any]:
     return {"name": name, "path": PATH, "options": options}
 
 
+def made(folder: Path, kind: str, name: str, **options: Any) -> dict[str, Any]:
+    """A model of another kind of layers, with random weights."""
+    path = cache_kinds.write(kind, folder / f"{name}.gguf")
+    options |= {"threads": 1, "context_length": 512}
+    return {"name": name, "path": str(path), "options": options}
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    models = [model("always", mode="ngram"), model("never", mode="off"), model("auto")]
-    with served(tmp_path_factory.mktemp("speculation"), {"models": models}) as server:
+    folder = tmp_path_factory.mktemp("speculation")
+    models = [
+        *(model("always", mode="ngram"), model("never", mode="off"), model("auto")),
+        made(folder, "lfm2", "hybrid", speculation={"mode": "ngram"}),
+        made(folder, "lfm2", "hybrid-plain", speculation={"mode": "off"}),
+        made(folder, "mamba", "recurrent", draft={"model": PATH}),
+    ]
+    with served(folder, {"models": models}) as server:
         yield server
 
 
@@ -87,6 +102,45 @@ def test_drafts_are_seen_where_requests_are(server: Served) -> None:
     newest = max(requests, key=lambda request: int(request["number"]))
     assert newest["drafted_tokens"] == timings["draft_n"]
     assert newest["accepted_tokens"] == timings["draft_n_accepted"]
+
+
+def continued(client: httpx.Client, name: str, **more: Any) -> httpx.Response:
+    """A text of one letter, which it is made to go on with."""
+    body = {"prompt": [98] * 20, "max_tokens": 40, "temperature": 0, "logit_bias": {"98": 100}}
+    answer = client.post("/v1/completions", json={"model": name, **body, **more}, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_a_hybrid_model_drafts(server: Served) -> None:
+    fast, slow = (continued(server.client, name).json() for name in ("hybrid", "hybrid-plain"))
+    assert fast["choices"] == slow["choices"]
+    timings = fast["timings"]
+    assert timings["draft_n"] >= timings["draft_n_accepted"] > 20
+    assert "draft_n" not in slow["timings"]
+
+
+def test_a_model_whose_states_stay_says_so_everywhere(server: Served) -> None:
+    answer = continued(server.client, "recurrent", speculative={"n": 4})
+    assert "draft_n" not in answer.json()["timings"]
+    assert answer.headers["x-roundhouse-ignored"] == "speculative"
+    reason = "the states of its recurrent layers can't be taken back"
+    said = [line for line in server.log.text.splitlines() if "nothing is drafted" in line]
+    assert any(reason in line and "recurrent.gguf" in line for line in said)
+    listed = server.client.get("/v1/admin/sampling", params={"model": "recurrent"}).json()
+    assert (listed["drafts"], listed["undrafted"]) == (False, reason)
+    listed = server.client.get("/v1/admin/sampling", params={"model": "always"}).json()
+    assert (listed["drafts"], listed["undrafted"]) == (True, None)
+
+
+def test_models_that_draft_take_turns(server: Served) -> None:
+    """Loaded anew, they draft as before, and say the same."""
+    first = continued(server.client, "hybrid").json()
+    for name in ("hybrid", "always"):
+        assert server.client.post("/unload", json={"model": name}).status_code == 200
+    again = continued(server.client, "hybrid").json()
+    assert again["choices"] == first["choices"]
+    assert again["timings"]["draft_n_accepted"] > 20
 
 
 def test_streams_end_with_what_was_drafted(server: Served) -> None:
