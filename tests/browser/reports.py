@@ -508,6 +508,23 @@ def usage(tokens: int) -> dict[str, Any]:
     }
 
 
+def nodes() -> list[dict[str, Any]]:
+    """`GET /v1/nodes`: a machine with a card."""
+    devices = {"box-b/cuda:0": int(22 * GIB), "box-b/cpu": int(60 * GIB)}
+    return [{"name": "box-b", "address": "192.168.1.7:8400", "draining": False,
+             "devices": devices, "models": ["mistral-small-24b"]}]  # fmt: skip
+
+
+def upstreams(*, draining: bool = False) -> list[dict[str, Any]]:
+    """`GET /v1/upstreams`: a server that answers, and one that doesn't."""
+    up = {"url": "http://192.168.1.8:8000/v1", "state": "up", "lease": None, "draining": draining,
+          "busy": 2, "asked": 812, "failed": 0, "fault": None, "reason": None}  # fmt: skip
+    out = {**up, "url": "http://192.168.1.9:8000/v1", "state": "resting", "lease": 21.0,
+           "draining": False, "busy": 0, "failed": 3, "fault": "refused",
+           "reason": "the connection was refused"}  # fmt: skip
+    return [{"name": "big", "replicas": [up, out]}]
+
+
 def usage_rows() -> list[dict[str, Any]]:
     """`GET /v1/usage`: three keys, three models, two weeks."""
     return [

@@ -26,7 +26,9 @@ Answers: TypeAlias = Mapping[tuple[str, str], Any]  # method and path without it
 
 # What pages ask for on every server.
 ALWAYS: dict[tuple[str, str], Any] = {
-    ("GET", "/v1/kept"): {"object": "list", "data": [], "counts": None, "engines": None}
+    ("GET", "/v1/kept"): {"object": "list", "data": [], "counts": None, "engines": None},
+    ("GET", "/v1/nodes"): {"nodes": []},
+    ("GET", "/v1/upstreams"): [],
 }
 
 

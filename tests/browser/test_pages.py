@@ -70,6 +70,8 @@ ANSWERS: dict[tuple[str, str], Any] = {
         "engines": [{"model": "qwen3-8b-exl3", "backend": "exllamav3",
                      "memory_limit": 4_294_967_296, "disk_limit": 53_687_091_200}],
     },
+    ("GET", "/v1/nodes"): {"nodes": reports.nodes()},
+    ("GET", "/v1/upstreams"): reports.upstreams(),
     ("GET", "/v1/admin/requests/29"): reports.inspection(),
     ("GET", "/v1/usage"): {"object": "usage", "data": reports.usage_rows()},
     ("POST", "/v1/admin/settings/check"): {"ok": True, "error": None, "line": None, "option": None},
@@ -306,6 +308,27 @@ def test_a_menu_is_used_by_keys(stand: Stand, open_page: OpenPage) -> None:
     expect(page.get_by_role("menu")).to_have_count(0)
     expect(button).to_be_focused()
     assert server.sent("POST", "/v1/admin/models/pin") == [{"model": "qwen3-8b", "pinned": False}]
+
+
+def test_other_machines_are_drained_and_used_again(stand: Stand, open_page: OpenPage) -> None:
+    drained = [{**reports.nodes()[0], "draining": True}]
+    url = reports.upstreams()[0]["replicas"][0]["url"]
+    answers = {
+        **ANSWERS,
+        ("POST", "/v1/nodes/drain"): {"nodes": drained},
+        ("POST", "/v1/upstreams/drain"): reports.upstreams(draining=True),
+    }
+    server = stand(answers=answers)
+    page = open_page(f"{server.url}#/memory")
+    page.get_by_label("Drain box-b").click()
+    expect(page.get_by_label("Use again box-b")).to_be_visible()
+    assert server.sent("POST", "/v1/nodes/drain") == [{"node": "box-b", "draining": True}]
+    page.get_by_label(f"Drain {url}").click()
+    page.get_by_label(f"Use again {url}").click()
+    order = {"upstream": "big", "url": url}
+    sent = server.sent("POST", "/v1/upstreams/drain")
+    assert sent[0] == {**order, "draining": True}
+    expect(page.get_by_text("the connection was refused")).to_be_visible()
 
 
 def test_the_page_is_reached_past_the_navigation(stand: Stand, open_page: OpenPage) -> None:

@@ -5,6 +5,7 @@ import { gauges } from "../core/server.js";
 import { Chart } from "../ui/chart.js";
 import { Bones, Empty, bytes, colour, count } from "../ui/parts.js";
 import { Kept } from "./kept.js";
+import { Machines } from "./machines.js";
 import { Turns } from "./turns.js";
 
 /** How strongly each use is drawn in its model's colour. */
@@ -16,6 +17,7 @@ export default function MemoryPage() {
     <header class="page-head"><h1>Memory</h1></header>
     ${devices ? devices.map((device) => html`<${Device} key=${device.device} device=${device} />`) : html`<div class="card"><${Bones} rows="5" /></div>`}
     ${devices?.length === 0 && html`<${Empty} icon="memory" title="No device"><p>No memory of this machine could be measured.</p></${Empty}>`}
+    <${Machines} />
     <${Kept} />
     <${Turns} />
   </div>`;
