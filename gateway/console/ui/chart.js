@@ -1,9 +1,12 @@
 // A chart of columns over time, with uPlot, which is fetched with the first one. Beside it stand the same numbers as text.
 import { html, useEffect, useRef } from "../vendor/preact.js";
 import { theme } from "../core/browser.js";
-import { resolved } from "./parts.js";
+import { bytes, resolved } from "./parts.js";
 
 const HOUR = 3600, LEAST = 600; // seconds that are shown at most and at least
+
+/** Steps of an axis of bytes, whose labels are GiB and MiB. */
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 let library = null;
 const uPlot = () => (library ??= import("../vendor/uplot.js").then((module) => {
@@ -72,7 +75,7 @@ function options({ frame, lines, format, isStacked, height, most }) {
     scales: { x: { range: (_plot, least, highest) => [highest - Math.min(HOUR, Math.max(LEAST, highest - least)), highest] }, y: { range: (_plot, _least, highest) => [0, most ?? Math.max((highest ?? 0) * 1.12, 1e-9)] } },
     axes: [
       { ...axis, size: 26, grid: { show: false }, space: 80, values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })) },
-      { ...axis, size: 62, space: 34, values: (_plot, ticks) => once(ticks.map((tick) => (tick === 0 ? "0" : format(tick).replace(/\.0+(?=\D|$)/, "")))) },
+      { ...axis, size: 62, space: 34, ...(format === bytes ? { incrs: POWERS } : {}), values: (_plot, ticks) => once(ticks.map((tick) => (tick === 0 ? "0" : format(tick).replace(/\.0+(?=\D|$)/, "")))) },
     ],
     series: [{}, ...ordered.map(({ colour }) => {
       const stroke = resolved(colour);
