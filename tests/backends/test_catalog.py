@@ -89,6 +89,7 @@ def test_what_is_asked_of_every_file_imports_no_engine() -> None:
                 chunk_size=2048,
                 draft_model="/small",
                 adapters=(Adapter(name="a", file="a"), Adapter(name="b", scale=0.5, file="b")),
+                kept_states=4 << 30,  # what the package keeps of recurrent states by itself
             ),
         ),
     ],
