@@ -20,6 +20,7 @@ from tests.gateway.http.serving import Running, config, serving
 pytestmark = pytest.mark.anyio
 
 UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or refuse everybody
+    "/v1/admin/mcp/call",
     "/models",
     "/v1/download",
     "/v1/upstreams/drain",
@@ -161,11 +162,12 @@ def messages(answer: httpx.Response, kind: str) -> Iterator[Any]:
 async def test_lists_and_states_are_answered_as_promised(running: Running) -> None:
     """All routes that need nothing but to be asked."""
     found = await document(running)
-    others = {  # endless, of a hub, or of an answer that runs
+    others = {  # endless, of a hub or an MCP server, or of an answer that runs
         "/models/sse",
         "/v1/admin/events",
         "/v1/admin/hub/files",
         "/v1/admin/hub/search",
+        "/v1/admin/mcp/tools",
         "/v1/stream",
     }
     asked = 0
