@@ -73,10 +73,12 @@ floors: $(DEV)
 test-gpu: $(GPU) ## the tests that need a CUDA card
 	@$(PYTEST) -m gpu -rA $(ARGS)
 
-# The first device there is, twice. Of llama.cpp's fused operations one ends the process in Mesa 22.3's software.
+# The first device there is, twice. Of llama.cpp's fused operations one ends the process in Mesa 22.3's software, which
+# compiles each kernel in up to half a minute: what it compiled is kept for all processes of the tests.
 test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in software
 	@scripts/vulkan && VENV=$(VULKAN_VENV) CMAKE_ARGS=-DGGML_VULKAN=on scripts/install llamacpp,test-device
 	@GGML_VK_VISIBLE_DEVICES=$${GGML_VK_VISIBLE_DEVICES:-0,0} GGML_VK_DISABLE_FUSION=1 \
+		MESA_SHADER_CACHE_DIR=$${MESA_SHADER_CACHE_DIR:-$${XDG_CACHE_HOME:-$$HOME/.cache}/roundhouse/mesa} \
 		$(VULKAN_VENV)/bin/python -m pytest -m "vulkan and not slow" -rs tests/device $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model

@@ -2,7 +2,7 @@
  * programs together that name the same file in SCARCE_FILE. Mesa's device in software takes as much
  * of the machine's as is asked for, whoever else has some.
  *
- * Memory that would be more is refused, and what a program may still have is what the others leave.
+ * Memory that would be more is refused, and VK_EXT_memory_budget tells what the others leave.
  * The file holds a row for each program; those of programs that have ended count no more.
  * Made by tests/device/scarce.py. One device is counted.
  */
@@ -35,6 +35,9 @@ static PFN_vkGetInstanceProcAddr next_instance;
 static PFN_vkGetDeviceProcAddr next_device;
 static PFN_vkAllocateMemory next_allocate;
 static PFN_vkFreeMemory next_free;
+static PFN_vkEnumerateDeviceExtensionProperties next_extensions;
+static PFN_vkGetPhysicalDeviceMemoryProperties next_properties;
+static PFN_vkGetPhysicalDeviceMemoryProperties2 next_properties2;
 static Allocation * allocations;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -108,15 +111,13 @@ static void VKAPI_CALL release(VkDevice device, VkDeviceMemory memory, const VkA
 }
 
 static void VKAPI_CALL properties(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties * found) {
-    ((PFN_vkGetPhysicalDeviceMemoryProperties) next_instance(instance, "vkGetPhysicalDeviceMemoryProperties"))(
-        device, found);
+    next_properties(device, found);
     for (uint32_t heap = 0; heap < found->memoryHeapCount; heap++)
         found->memoryHeaps[heap].size = (VkDeviceSize) size();
 }
 
 static void VKAPI_CALL properties2(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties2 * found) {
-    ((PFN_vkGetPhysicalDeviceMemoryProperties2) next_instance(instance, "vkGetPhysicalDeviceMemoryProperties2"))(
-        device, found);
+    next_properties2(device, found);
     int64_t others, own;
     count(0, &others, &own);
     for (uint32_t heap = 0; heap < found->memoryProperties.memoryHeapCount; heap++)
@@ -129,6 +130,19 @@ static void VKAPI_CALL properties2(VkPhysicalDevice device, VkPhysicalDeviceMemo
         }
 }
 
+/* With the one that tells what is free, which cards have and Mesa's device lacks. */
+static VkResult VKAPI_CALL extensions(VkPhysicalDevice device, const char * layer, uint32_t * number,
+                                      VkExtensionProperties * found) {
+    uint32_t room = *number;
+    VkResult result = next_extensions(device, layer, number, found);
+    if (layer || result != VK_SUCCESS) return result;
+    if (found && *number == room) return VK_INCOMPLETE;
+    if (found)
+        found[*number] = (VkExtensionProperties) {VK_EXT_MEMORY_BUDGET_EXTENSION_NAME, VK_EXT_MEMORY_BUDGET_SPEC_VERSION};
+    ++*number;
+    return result;
+}
+
 static VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo * info, const VkAllocationCallbacks * callbacks,
                                            VkInstance * made) {
     VkLayerInstanceCreateInfo * link = (void *) info->pNext;
@@ -138,7 +152,13 @@ static VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo * info, co
     next_instance = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
     link->u.pLayerInfo = link->u.pLayerInfo->pNext;
     VkResult result = ((PFN_vkCreateInstance) next_instance(NULL, "vkCreateInstance"))(info, callbacks, made);
-    if (result == VK_SUCCESS) instance = *made;
+    if (result != VK_SUCCESS) return result;
+    instance = *made;
+    /* Asked for later, they would be this layer's own. */
+#define NEXT(name) (PFN_##name) next_instance(instance, #name)
+    next_extensions = NEXT(vkEnumerateDeviceExtensionProperties);
+    next_properties = NEXT(vkGetPhysicalDeviceMemoryProperties);
+    next_properties2 = NEXT(vkGetPhysicalDeviceMemoryProperties2);
     return result;
 }
 
@@ -172,6 +192,7 @@ static PFN_vkVoidFunction own(const char * name) {
         {"vkCreateDevice", (PFN_vkVoidFunction) create_device},
         {"vkAllocateMemory", (PFN_vkVoidFunction) allocate},
         {"vkFreeMemory", (PFN_vkVoidFunction) release},
+        {"vkEnumerateDeviceExtensionProperties", (PFN_vkVoidFunction) extensions},
         {"vkGetPhysicalDeviceMemoryProperties", (PFN_vkVoidFunction) properties},
         {"vkGetPhysicalDeviceMemoryProperties2", (PFN_vkVoidFunction) properties2},
         {"vkGetPhysicalDeviceMemoryProperties2KHR", (PFN_vkVoidFunction) properties2},

@@ -1,5 +1,5 @@
-"""Models larger than the device: what gives way, without an option given, and that the answer is
-the CPU's all the same.
+"""Models larger than the device, or than what another program left of it: what gives way without an
+option given, that the answer is the CPU's all the same, and where llama.cpp's own log has it.
 """
 
 import re
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import bundled
 from tests.backends.random_gguf import Dimensions, write
 from tests.device.conftest import FIRST, SECOND
+from tests.device.scarce import ScarceMemory
 from tests.device.test_server import DEVICES
 from tests.served import Served, served
 
@@ -21,7 +23,9 @@ OPTIONS = {"context_length": 512, "max_concurrent": 2, "micro_batch_size": 16, "
 MIXTURE = Dimensions(
     architecture="qwen3moe", layers=12, experts=16, experts_used=2, inner=512, width=256
 )
-MEMORY = 80 << 20  # bytes of the device for models; the model has 150 MiB
+MIB, GIB = 1 << 20, 1 << 30
+MEMORY = 80 * MIB  # of the device for models; the model has 150
+CARD, TAKEN = 256 * MIB, 170 * MIB  # a card, and what another program takes of it
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,22 @@ def model(name: str, path: Path, **options: Any) -> dict[str, Any]:
 
 
 SWAP = {"swap": {"memory": {FIRST: MEMORY, **({SECOND: 0} if SECOND else {})}}}
+
+
+def lying(server: Served, name: str) -> tuple[float, float]:
+    """Bytes on the device, and of the file that is mapped, by llama.cpp's own log of the last load.
+    Of a mapped file it has the span from the first to the last part that is used there.
+    """
+    said = server.log.wait_for("model lies", lambda record: record["model"] == name)
+    said = [one for one in server.log.records("model lies") if one["model"] == name][-1]
+    units = {"MiB": MIB, "GiB": GIB}
+    found = {
+        buffer: float(number) * units[unit]
+        for buffer, number, unit in re.findall(r"(\w+ \w+) ([\d.]+) ([MG]iB)", said["buffers"])
+    }
+    device = FIRST.title().replace(":", "")  # as ggml calls it
+    there = sum(size for name, size in found.items() if name.startswith(f"{device} "))
+    return there, found["CPU_Mapped model"]
 
 
 def text(server: Served, name: str) -> str:
@@ -60,3 +80,28 @@ def test_a_mixture_larger_than_the_device_is_served_with_experts_in_main_memory(
         assert re.match(rf"{FIRST} 7\d\.\d MiB with 13 layers, cpu \d+\.\d MiB", loaded["devices"])
         assert how in loaded["memory"]
         assert how in server.client.get("/v1/models").text
+        there, mapped = lying(server, "auto")
+        assert MEMORY / 2 < there <= MEMORY
+        assert mapped >= 150 * MIB - MEMORY
+
+
+@pytest.mark.parametrize("host", ["process", "worker"])
+def test_memory_that_another_program_has_taken_leads_to_the_next_smaller_way(
+    host: str, mixture: Path, tmp_path: Path, vulkan: None
+) -> None:
+    """The card was free when the server started; who is there stays."""
+    small = {"name": "small", "path": str(bundled.GGUF), "options": OPTIONS}
+    models = [small, model("auto", mixture, host=host), model("cpu", mixture, gpu_layers=0)]
+    memory = ScarceMemory(tmp_path, CARD)
+    environment = {**DEVICES, **memory.environment}
+    with served(tmp_path, {"models": models}, environment=environment) as server:
+        text(server, "small")
+        assert "RAM" not in server.client.get("/v1/models").text
+        with memory.another_program(TAKEN):
+            assert text(server, "auto") == text(server, "cpu")
+        assert "unable to allocate" in server.log.wait_for("load failed")["reason"]
+        how = server.log.wait_for("model gives way")["how"]
+        assert re.fullmatch(r"\d+ of 12 layers' experts in RAM: about 0\.\d+ of full speed", how)
+        assert (CARD - TAKEN) / 2 < lying(server, "auto")[0] <= CARD - TAKEN
+        assert len(server.log.records("load failed")) == 1
+        assert not server.log.records("model unloaded")

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.vulkan, pytest.mark.gpu]
 
 OPTIONS = {"context_length": 512, "max_concurrent": 2, "micro_batch_size": 32, "threads": 1}
 ONE = 6_000_000  # bytes: one of these models, and not two
-VISIBLE = re.compile("GGML_|CUDA_|HIP_|ROCR_|LD_LIBRARY_PATH$")
+VISIBLE = re.compile("GGML_|MESA_|CUDA_|HIP_|ROCR_|LD_LIBRARY_PATH$")
 DEVICES = {name: value for name, value in os.environ.items() if VISIBLE.match(name)}
 
 
