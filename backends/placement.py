@@ -273,12 +273,14 @@ def _speed(
     main: Device,
     cards: Sequence[Device],
 ) -> float:
-    """The slowest of the chosen cards counts for all that lies on cards."""
+    """The slowest of the chosen cards counts for all that lies on cards. Where main memory is read
+    faster, it is no slower there.
+    """
     best = max([card.bandwidth for card in cards] or [main.bandwidth])
     there = read_in_main(weights, on_cards, away)
     slowest = min([card.bandwidth for card in chosen] or [main.bandwidth])
     seconds = there / main.bandwidth + (weights.read - there) / slowest
-    return weights.read / best / seconds if seconds else 1.0
+    return min(1.0, weights.read / best / seconds) if seconds else 1.0
 
 
 def read_in_main(weights: ModelWeights, on_cards: int, away: int) -> float:

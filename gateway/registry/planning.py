@@ -24,6 +24,7 @@ from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, nod
 from gateway.registry.record import Bytes, Model, Smaller, shares
 
 STEPS = 8  # in which a model gives up cards
+UNLIKE = 1.25  # by how much a device is read faster or slower than was estimated with
 CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
 REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
@@ -118,6 +119,8 @@ class LoadPlanner:
         self._obstacle = obstacle
         self._attainable = room
         self._bandwidths = bandwidths
+        self._reading = self._read_speeds()
+        self._outdated: set[str] = set()  # in memory, planned with other speeds
         self._present: set[str] = set()  # in memory, as they were planned
         self._told: dict[str, LoadPlan] = {}  # as the scheduler has them
         self._whole: dict[str, LoadPlan] = {}  # as it had them of absent models, with all ways
@@ -348,11 +351,30 @@ class LoadPlanner:
         known = self._history.note_pace(plan.entry.files, plan.loads, pace)
         self._history.note_reads(plan.reads, pace)
         self._plan[name] = self._told[name] = msgspec.structs.replace(plan, pace=known)
+        self._recalibrate()
+
+    def _read_speeds(self) -> Mapping[str, float]:
+        """As far as it is known how fast each device is read; nothing where there are no cards."""
+        return {**self._bandwidths, **self._history.bandwidths} if self._bandwidths else {}
+
+    def _recalibrate(self) -> None:
+        """Models are planned anew for their next load where devices turn out to be read at other
+        speeds than they were planned with: it may pay now to have them lie otherwise.
+        """
+        now = self._read_speeds()
+        ratios = (speed / self._reading.get(device, speed) for device, speed in now.items())
+        if any(not 1 / UNLIKE < ratio < UNLIKE for ratio in ratios):
+            self._reading = now
+            self._plan = {name: self._plan[name] for name in self._plan.keys() & self._present}
+            self._outdated = {*self._plan}
 
     def left(self, name: str) -> None:
         """It was unloaded, and its processes were measured once more before."""
         self._present.discard(name)
-        if (known := self._plan.get(name)) is not None:
+        if name in self._outdated:
+            self._outdated.discard(name)
+            self._plan.pop(name, None)
+        elif (known := self._plan.get(name)) is not None:
             last = self._history.get(known.entry.files, known.loads)
             if last is not None and last.devices:
                 self._plan[name] = lying(known, last.devices)
@@ -404,8 +426,7 @@ class LoadPlanner:
     def _fit(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> Fitted | None:
         if self._cluster is not None and _may_leave(entry, options):
             return None  # one that may lie on several machines is not cut for this one
-        measured = {**self._bandwidths, **self._history.bandwidths} if self._bandwidths else {}
-        there = Room(free=room, bandwidths=measured)
+        there = Room(free=room, bandwidths=self._reading)
         return self._loader.fit(entry.files, options, self._cards, there)
 
     def _ladder(self, plan: LoadPlan) -> Iterator[LoadPlan]:
@@ -421,7 +442,7 @@ class LoadPlanner:
             if fitted is None:
                 continue
             found = self._plan_of(plan.entry, plan.options, fitted)
-            if found.needs[0] != last.needs[0] and found.speed < plan.speed:
+            if found.needs[0] != last.needs[0] and found.speed <= plan.speed:
                 last = found
                 yield found
 

@@ -195,3 +195,12 @@ def test_speed_falls_with_each_layer_that_leaves() -> None:
             speeds.append(found.speed)
     assert all(later <= earlier for earlier, later in pairwise(speeds))
     assert speeds[0] == 1.0
+
+
+def test_beside_a_card_that_is_slower_than_main_memory_nothing_is_lost() -> None:
+    found = placed("Qwen3 30B-A3B", [(12 * GIB, MAIN / 4)], 128 * GIB)
+    assert found is not None
+    assert found.away
+    assert found.speed == 1.0
+    said = sentence(found, WEIGHTS["Qwen3 30B-A3B"], VARIANTS["Qwen3 30B-A3B"][0])
+    assert said == "26 of 48 layers' experts in RAM"

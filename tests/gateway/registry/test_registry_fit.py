@@ -29,6 +29,8 @@ from tests.gateway.registry.test_registry_cards import CardEngine, held
 
 pytestmark = pytest.mark.anyio
 
+GIB = 1 << 30
+
 
 class FittingEngine(CardEngine):
     """What of a model has no room on its card lies in main memory."""
@@ -209,3 +211,30 @@ async def test_how_fast_it_was_is_said_and_known_the_next_time() -> None:
         assert said in registry.status("a130").arithmetic
     async with registry_of("a130", engine=engine, history=history) as registry:
         assert said in registry.status("a130").arithmetic
+
+
+class ReadingEngine(FittingEngine):
+    """It says how fast main memory is read, by which it takes a model's speed."""
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        fitted = super().fit(files, options, cards, room)
+        if fitted is None:
+            return None
+        read = room.bandwidths["cpu"]
+        note = "slow memory" if read < GIB else "fast memory"
+        return msgspec.structs.replace(fitted, reads={"cpu": 1.0 * GIB}, note=note)
+
+
+async def test_where_memory_turns_out_to_be_slow_models_are_planned_anew() -> None:
+    """One that is in memory is, for its next load."""
+    engine = ReadingEngine()
+    async with registry_of("a130", "b140", engine=engine) as registry:
+        await registry.load("a130")
+        assert "fast memory" in registry.status("b140").arithmetic
+        registry._planner.spoke("a130", 0.1)  # noqa: SLF001 - as a lease's end does
+        assert "slow memory" in registry.status("b140").arithmetic
+        assert "fast memory (0.1 tokens/s" in registry.status("a130").arithmetic
+        await registry.load("b140")
+        assert "slow memory (0.1 tokens/s" in registry.status("a130").arithmetic
