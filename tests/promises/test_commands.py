@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 import bundled
+from backends.command.container import free_port
 from tests.hang import HANG
 from tests.served import ROOT, Served, events, scripted, served
 
@@ -344,6 +346,79 @@ def test_an_idle_command_is_stopped(commands: Commands) -> None:
         assert text(chat(server, "far")).startswith(ANSWER)
         assert server.log.wait_for("model unloaded")["why"] == "idle"
         commands.assert_gone()
+
+
+def test_an_answer_that_takes_longer_than_the_idle_time_ends_whole(commands: Commands) -> None:
+    model = {**commands.model("far"), "ttl": 0.1}
+    body = {"model": "far", "messages": [{"role": "user", "content": "hold"}], "stream": True}
+    with start(commands, model) as server:
+        with server.client.stream("POST", CHAT, json=body) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            assert all(line.startswith("data: {") for line in islice(lines, 30)), "20 ms for each"
+            assert len(commands.processes()) == 1
+        assert server.log.wait_for("model unloaded")["why"] == "idle"
+
+
+def test_who_leaves_within_an_answer_ends_nobody_else_s(commands: Commands) -> None:
+    body = {"model": "far", "messages": [{"role": "user", "content": "hold"}], "stream": True}
+    with start(commands, commands.model("far", max_concurrent=1)) as server:
+        with server.client.stream("POST", CHAT, json=body) as answer:
+            next(answer.iter_lines())
+            before = commands.processes()
+        assert text(chat(server, "far")).startswith(ANSWER)
+        assert commands.processes() == before
+
+
+def test_many_first_requests_start_one_process(commands: Commands) -> None:
+    with (
+        start(commands, commands.model("far", "--not-yet 3")) as server,
+        ThreadPoolExecutor(10) as pool,
+    ):
+        answers = [*pool.map(lambda number: text(chat(server, "far", str(number))), range(10))]
+        assert answers == [f"{ANSWER}{number}" for number in range(10)]
+        assert len(commands.pids.read_text().split()) == 1
+
+
+def test_commands_with_one_port_take_turns(commands: Commands) -> None:
+    """The one is gone before the other listens."""
+    port = free_port()
+    models = [commands.model(name, port=port, memory={"group:0": 1}) for name in ("one", "two")]
+    swap = {"memory": {"group:0": 1}, "min_stay": 0.0}
+    with start(commands, *models, swap=swap) as server, ThreadPoolExecutor(6) as pool:
+        answers = pool.map(lambda model: text(chat(server, model)), ["one", "two"] * 3)
+        assert {*answers} == {f"{ANSWER}Hello!"}
+
+
+def test_a_server_that_stops_gives_up_a_command_that_never_comes_up(
+    commands: Commands,
+) -> None:
+    model = commands.model("far", "--never-up", load_timeout=HANG * 10)
+    grace = {"shutdown_grace": 0.0}
+    with start(commands, model, server=grace) as server, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(chat, server, "far")
+        server.log.wait_for("output")
+        assert server.stop() == 0
+        assert answer.result().status_code == 503
+        assert commands.processes() == []
+
+
+def test_a_command_that_ends_without_an_error_while_it_loads_is_no_server(
+    commands: Commands,
+) -> None:
+    model = {"name": "far", "command": "true {port}", "options": {}}
+    with start(commands, model) as server:
+        assert "its process exited with status 0" in error(chat(server, "far"))
+
+
+def test_one_figure_of_memory_is_promised_until_it_is_measured(commands: Commands) -> None:
+    big = commands.model("big", "--megabytes 64", memory="192MiB")
+    huge = commands.model("huge", memory="576MiB")
+    swap = {"memory": {"cpu": "256MiB"}}
+    with start(commands, big, huge, swap=swap) as server:
+        assert "huge needs 576.0 MiB on cpu, which has 256.0 MiB" in error(chat(server, "huge"))
+        (before,) = (one for one in listed(server) if one["id"] == "big")
+        assert before["devices"] == {"cpu": 192 << 20}
+        assert text(chat(server, "big")).startswith(ANSWER)
 
 
 def test_a_command_that_changes_is_started_anew_when_its_answers_have_ended(

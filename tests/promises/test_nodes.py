@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 import bundled
+from tests.backends.worker.workers import workers_of
 from tests.hang import HANG
 from tests.served import COMMAND, ROOT, Serve, Served, assert_sound, events, scripted
 
@@ -115,11 +117,11 @@ def test_a_node_that_is_not_there_is_said_and_asked_for_again(serve: Serve, tmp_
     assert answer(server.client, "near").startswith("one two three")
 
 
-@pytest.mark.slow
 def is_of(model: str, line: Mapping[str, Any]) -> bool:
     return bool(line["model"] == model)
 
 
+@pytest.mark.slow
 def test_of_two_replicas_on_two_nodes_one_s_end_ends_no_answer_of_the_other(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -151,6 +153,18 @@ def test_of_two_replicas_on_two_nodes_one_s_end_ends_no_answer_of_the_other(
         assert ended.count("went on") == 4, ended
         for _ in range(4):
             assert server.client.post(CHAT, json=body("far", max_tokens=3)).status_code == 200
+
+
+def test_a_server_that_is_killed_leaves_no_worker_on_a_node(serve: Serve, tmp_path: Path) -> None:
+    with worker("--listen", "127.0.0.1:0") as (reached, process):
+        server = serve(there(tmp_path, reached["address"]))
+        assert answer(server.client, "far")
+        workers = [psutil.Process(pid) for pid in workers_of(process.pid)]
+        assert workers
+        server.process.kill()
+        _, alive = psutil.wait_procs(workers, HANG)
+        assert alive == []
+        assert process.poll() is None, "the listener itself goes on"
 
 
 def read(
