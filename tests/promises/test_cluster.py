@@ -2,11 +2,14 @@
 becomes of them when these end (docs/cluster.md).
 """
 
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -14,23 +17,31 @@ import pytest
 
 import bundled
 from tests.hang import HANG
-from tests.served import Served, command, scripted, served
+from tests.served import ROOT, Served, command, scripted, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
+STANDIN = ROOT / "tests" / "backends" / "command" / "standin.py"
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    there = cluster_utils.Cluster(
-        initialize_head=True, head_node_args={**SMALL, "include_dashboard": False}
-    )
-    try:
-        yield there
-    finally:
-        there.shutdown()
+    """A head, which is the server's machine, and two others. Their logs are not kept."""
+    with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        head = {**SMALL, "include_dashboard": False, "temp_dir": folder}
+        there = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        try:
+            yield there
+        finally:
+            there.shutdown()
+
+
+@pytest.fixture(scope="module")
+def rays(cluster: Any) -> dict[str, Any]:
+    """The other machines, by name."""
+    return {name: cluster.add_node(**SMALL, node_name=name) for name in ("box-b", "box-c")}
 
 
 def nodes(server: Served) -> dict[str, Any]:
@@ -50,8 +61,75 @@ def home_of(server: Served, model: str) -> str:
     return next(name for name, node in nodes(server).items() if model in node["models"])
 
 
-def test_models_answer_from_other_nodes_and_outlive_them(cluster: Any, tmp_path: Path) -> None:
-    rays = {name: cluster.add_node(**SMALL, node_name=name) for name in ("box-b", "box-c")}
+def chat(server: Served, model: str, **more: Any) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], **more}
+    reply = server.client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, f"{reply.text}\n{server.log.text}"
+    content: str = reply.json()["choices"][0]["message"]["content"]
+    return content
+
+
+def test_a_command_has_cards_of_several_machines_to_itself(
+    cluster: Any, rays: dict[str, Any], tmp_path: Path
+) -> None:
+    """The devices here are main memory, under budgets that stand for those of cards."""
+    size, pids = 300 << 20, tmp_path / "pids"
+    words = [sys.executable, "-I", "-S", str(STANDIN), "--pids", str(pids), "--port", "{port}"]
+    budgets = {"cpu": size, **{f"{name}/cpu": size for name in rays}}
+    own = {f"{name}/cpu": size * 2 // 3 for name in rays}
+    config = {
+        "cluster": cluster.address,
+        "models": [
+            {"name": "large", "command": " ".join(words), "options": {"memory": own}},
+            scripted(tmp_path, "small", say="Here.", size_bytes=size * 9 // 10),
+        ],
+        "swap": {"memory": {**budgets, "cpu": size // 2}, "min_stay": 0.0, "backoff": 0.1},
+        "log": {"format": "json"},
+    }
+    with served(tmp_path, config) as server:
+        wait_until(server, "all join", lambda there: {*rays} <= {*there})
+        assert chat(server, "large").startswith("Here is the answer.")
+        assert all("large" in node["models"] for node in nodes(server).values())
+        (process,) = (psutil.Process(int(pid)) for pid in pids.read_text().split())
+
+        # A model that needs the memory of one of them has it leave, and leaves for it.
+        assert chat(server, "small") == "Here."
+        assert not process.is_running()
+        assert chat(server, "large").startswith("Here is the answer.")
+        there = nodes(server)
+        assert [there[name]["models"] for name in rays] == [["large"], ["large"]]
+
+        # It leaves a machine that drains, and comes back when that may be used again.
+        drain(server, "box-b")
+        wait_until(server, "it left", lambda there: not there["box-c"]["models"])
+        drain(server, "box-b", draining=False)
+        assert chat(server, "large").startswith("Here is the answer.")
+
+
+def test_a_server_that_is_killed_leaves_nothing_on_other_machines(
+    cluster: Any, rays: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {
+        "cluster": cluster.address,
+        "models": [{"name": "tiny", "path": str(bundled.GGUF)}],
+        "swap": {"memory": {"cpu": 0}},
+        "log": {"format": "json"},
+    }
+    with served(tmp_path, config) as server:
+        there = wait_until(server, "all join", lambda there: {*rays} <= {*there})
+        chat(server, "tiny")
+        listeners = [_listener(node["address"]) for node in there.values()]
+        left = [*listeners, *(one for root in listeners for one in root.children(recursive=True))]
+        assert len(left) == len(rays) + 2, "a launcher and a worker besides"
+        server.process.kill()
+        _, alive = psutil.wait_procs(left, HANG)
+        assert alive == []
+
+
+def test_models_answer_from_other_nodes_and_outlive_them(
+    cluster: Any, rays: dict[str, Any], tmp_path: Path
+) -> None:
+    """The last: one of the machines ends."""
     config = {
         "cluster": cluster.address,
         "cluster_tls": True,
@@ -68,32 +146,31 @@ def test_models_answer_from_other_nodes_and_outlive_them(cluster: Any, tmp_path:
         wait_until(server, "all join", lambda there: {*rays} <= {*there})
 
         # A model answers from another node.
-        message = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
-        answer = server.client.post("/v1/chat/completions", json=message).json()
-        assert answer["choices"][0]["message"]["content"], answer
+        assert chat(server, "tiny")
         first = home_of(server, "tiny")
         assert f"{first}/cpu" in server.log.wait_for("model loaded")["devices"]
 
         # Drained, the node gives it up, and it comes back elsewhere.
-        with command("drain", first, "--url", server.url, folder=tmp_path) as drain:
-            assert drain.status() == 0
+        with command("drain", first, "--url", server.url, folder=tmp_path) as ordered:
+            assert ordered.status() == 0
         there = wait_until(server, "it left", lambda there: not there[first]["models"])
         assert there[first]["draining"]
-        assert server.client.post("/v1/chat/completions", json=message).status_code == 200
+        assert chat(server, "tiny")
         assert home_of(server, "tiny") != first
-        server.client.post("/v1/nodes/drain", json={"node": first, "draining": False})
+        undo = ("drain", first, "--undo", "--url", server.url)
+        with command(*undo, folder=tmp_path) as ordered:
+            assert ordered.status() == 0
 
         # Two replicas lie on two machines; drained of one, the model answers from the other.
-        body = {"model": "twin", "messages": [{"role": "user", "content": "Hello"}]}
         for name in ("twin@1", "twin@2"):
-            assert server.client.post("/v1/chat/completions", json=body).status_code == 200
-            server.log.wait_for("model loaded", lambda line, name=name: line["model"] == name)
+            assert chat(server, "twin") == "Here."
+            server.log.wait_for("model loaded", partial(is_of, name))
         homes = {home_of(server, name) for name in ("twin@1", "twin@2")}
         assert homes == {*rays}
-        server.client.post("/v1/nodes/drain", json={"node": first})
+        drain(server, first)
         wait_until(server, "they left", lambda there: not there[first]["models"])
-        assert server.client.post("/v1/chat/completions", json=body).status_code == 200
-        server.client.post("/v1/nodes/drain", json={"node": first, "draining": False})
+        assert chat(server, "twin") == "Here."
+        drain(server, first, draining=False)
         wait_until(
             server,
             "it is loaded there again",
@@ -110,6 +187,15 @@ def test_models_answer_from_other_nodes_and_outlive_them(cluster: Any, tmp_path:
         assert again != home
         server.client.post("/unload", params={"model": "talker"}, json={"model": "talker"})
         told()
+
+
+def drain(server: Served, node: str, *, draining: bool = True) -> None:
+    order = {"node": node, "draining": draining}
+    server.client.post("/v1/nodes/drain", json=order).raise_for_status()
+
+
+def is_of(model: str, line: Mapping[str, Any]) -> bool:
+    return bool(line["model"] == model)
 
 
 def _streams(server: Served) -> tuple[str, Any]:
@@ -141,16 +227,20 @@ def _streams(server: Served) -> tuple[str, Any]:
     return home_of(server, "talker"), told
 
 
-def _kill(ray: Any, address: str) -> None:
-    """The node's raylet, its supervisor and its listener, as a machine that loses power."""
+def _listener(address: str) -> psutil.Process:
+    """The process on a machine that workers are reached by."""
     port = int(address.rpartition(":")[2])
-    listens = next(
-        one.pid
+    return next(
+        psutil.Process(one.pid)
         for one in psutil.net_connections("tcp")
         if one.status == psutil.CONN_LISTEN and one.laddr.port == port
     )
-    listener = psutil.Process(listens)
-    doomed = [ray.all_processes["raylet"][0].process.pid, listener.ppid(), listens]
+
+
+def _kill(ray: Any, address: str) -> None:
+    """The node's raylet, its supervisor and its listener, as a machine that loses power."""
+    listener = _listener(address)
+    doomed = [ray.all_processes["raylet"][0].process.pid, listener.ppid(), listener.pid]
     for pid in doomed:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
