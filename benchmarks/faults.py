@@ -1,16 +1,18 @@
-"""What ends when a worker does: two models on two nodes of this machine, 16 streams on each, and
-one fault after the other to the first of them.
+"""What ends when a worker does: two models in workers of this machine, then on two nodes behind
+TCP, 16 streams on each, and one fault after the other to the first of them.
 
-    python -m benchmarks.faults [--times 3] [--kinds kill truncate stop lost]
+    python -m benchmarks.faults [--times 3] [--kinds kill segfault truncate stop lost]
+        [--places worker node]
 
-`kill`: SIGKILL of its worker; `truncate`: its file is cut to half; `stop`: SIGSTOP of its worker;
-`lost`: SIGSTOP of its node's listener, which then takes and answers nothing more. Each time is
-counted how many streams of the other model broke (none may), how soon all of the first one's had
-their error, and how long the next request for it took, its load included. At the end of each no
-answer is in progress, no worker is left but those of the two models, and the listeners have as many
-descriptors open as before.
+`kill`: SIGKILL of its worker; `segfault`: the pointers of its engine's library are overwritten;
+`truncate`: its file is cut to half; `stop`: SIGSTOP of its worker; `lost`: SIGSTOP of its node's
+listener, which then takes and answers nothing more. Each time is counted how many streams of the
+other model broke (none may), how soon all of the first one's had their error, and how long the next
+request for it took, its load included. At the end of each no answer is in progress, no slot is
+taken, no worker is left but those of the two models, and the server and the listeners have as many
+descriptors open as before; at the end of all as much memory, nearly.
 
-A time takes 2 to 8 seconds: all four kinds 50 times about 15 minutes.
+A time takes 2 to 8 seconds: all kinds 50 times in both places about half an hour.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -32,9 +34,9 @@ import msgspec
 import psutil
 
 import bundled
-from backends.worker.listening import Listening, listener
+from backends.worker.listening import listener
 from benchmarks import report
-from benchmarks.peers import roundhouse
+from benchmarks.peers import Running, roundhouse
 
 STREAMS = 16  # on each model
 TOKENS = 400  # of an answer
@@ -42,6 +44,10 @@ PATIENCE = 60.0  # seconds for whatever must happen
 CHAT = "/v1/chat/completions"
 FRAIL, SOUND = "frail", "sound"
 DEATH, HANG = 0.05, 4.0  # seconds in which all streams have their error
+COMING_BACK = 2.0  # seconds besides its load in which a model is back
+LOADS = 3  # without a fault, to compare with
+LIBRARY = "libggml-cpu"
+NOWHERE = b"\1" * 8  # as a pointer
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -65,85 +71,163 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[str, ...]  # what was, that should not
 
 
-class Cluster:
-    """Two nodes, each with a model, and a server; `file` is the first model's."""
+class Place:
+    """Two models in workers, and a server; `file` is the first model's. `hosts`: the processes that
+    begin the workers, by launchers: the server, or the listeners of two nodes.
+    """
 
-    def __init__(self, port: int, first: Listening, second: Listening, file: Path) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.nodes = psutil.Process(first.pid), psutil.Process(second.pid)
+    def __init__(self, server: Running, hosts: Sequence[int], file: Path) -> None:
+        self.url = f"http://127.0.0.1:{server.port}"
+        self.hosts = [psutil.Process(pid) for pid in hosts]
         self.file = file
+        self._all = {psutil.Process(pid) for pid in (server.pid, *hosts)}
 
-    def workers(self) -> list[list[int]]:
-        """By node."""
-        return [
-            [worker.pid for launcher in node.children() for worker in launcher.children()]
-            for node in self.nodes
-        ]
+    def workers(self) -> list[psutil.Process]:
+        """Of both models."""
+        launchers = [launcher for host in self.hosts for launcher in host.children()]
+        workers: list[psutil.Process] = []
+        for launcher in launchers:
+            workers += launcher.children()
+        return workers
 
-    def descriptors(self) -> list[int]:
-        """Open in each listener."""
-        return [node.num_fds() for node in self.nodes]
+    def frail(self) -> int:
+        """The worker that has mapped the first model's file."""
+        maps: dict[int, str] = {
+            one.pid: Path(f"/proc/{one.pid}/maps").read_text() for one in self.workers()
+        }
+        return next(pid for pid, text in maps.items() if str(self.file) in text)
+
+    def descriptors(self) -> int:
+        """Open in all processes that stay."""
+        counts: list[int] = [one.num_fds() for one in self._all]
+        return sum(counts)
+
+    def memory(self) -> int:
+        """Bytes that these have."""
+        sizes: list[int] = [one.memory_info().rss for one in self._all]
+        return sum(sizes)
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Until the context ends."""
-    with listener() as first, listener() as second, tempfile.TemporaryDirectory() as folder:
+def in_workers() -> Iterator[Place]:
+    """Of the server's own machine."""
+    with files() as (folder, file), server(folder, file, ["worker", "worker"]) as running:
+        yield Place(running, [running.pid], file)
+
+
+@contextmanager
+def on_nodes() -> Iterator[Place]:
+    """Of two nodes, behind TCP."""
+    with listener() as first, listener() as second, files() as (folder, file):
+        nodes = [
+            {"name": name, "address": at.address, "token": at.token}
+            for name, at in (("a", first), ("b", second))
+        ]
+        with server(folder, file, ["a", "b"], nodes=nodes) as running:
+            yield Place(running, [first.pid, second.pid], file)
+
+
+@contextmanager
+def files() -> Iterator[tuple[Path, Path]]:
+    """A folder, and the first model's file in it."""
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{FRAIL}.gguf"
         file.write_bytes(bundled.GGUF.read_bytes())
-        nodes = [("a", first), ("b", second)]
-        models = [(FRAIL, file, "a"), (SOUND, bundled.GGUF, "b")]
-        config = {
-            "nodes": [{"name": n, "address": at.address, "token": at.token} for n, at in nodes],
-            "models": [
-                {"name": name, "path": str(path), "options": {"host": node}}
-                for name, path, node in models
-            ],
-            "swap": {"backoff": 0.0},
-        }
-        path = Path(folder) / "roundhouse.yaml"
-        path.write_text(json.dumps(config))
-        with roundhouse("--config", str(path)) as server:
-            yield Cluster(server.port, first, second, file)
+        yield Path(folder), file
+
+
+@contextmanager
+def server(folder: Path, file: Path, hosts: Sequence[str], **more: object) -> Iterator[Running]:
+    """Of both models. No rest follows a fault: they come every few seconds here."""
+    models = zip((FRAIL, SOUND), (file, bundled.GGUF), hosts, strict=True)
+    config = {
+        "models": [
+            {"name": name, "path": str(path), "options": {"host": host}}
+            for name, path, host in models
+        ],
+        "swap": {"backoff": 0.0},
+        **more,
+    }
+    path = folder / "roundhouse.yaml"
+    path.write_text(json.dumps(config))
+    with roundhouse("--config", str(path)) as running:
+        yield running
+
+
+PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
+    "worker": in_workers,
+    "node": on_nodes,
+}
 
 
 # ------------------------------------------------------------------------------------------ faults
 
 
-def kill(there: Cluster) -> None:
+def kill(there: Place) -> None:
     """SIGKILL of the worker."""
-    os.kill(there.workers()[0][0], signal.SIGKILL)
+    os.kill(there.frail(), signal.SIGKILL)
 
 
-def truncate(there: Cluster) -> None:
+def poke(there: Place) -> None:
+    """All pointers of its engine's library lead nowhere: the next call of a function ends it."""
+    pid = there.frail()
+    with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+        for begin, end in pointers(Path(f"/proc/{pid}/maps").read_text()):
+            memory.seek(begin)
+            memory.write(NOWHERE * ((end - begin) // len(NOWHERE)))
+
+
+def pointers(maps: str) -> Iterator[tuple[int, int]]:
+    """Where a library has what its functions are found by (proc(5)): the writable part of what is
+    mapped of it, and that which is so no more since it was filled (RELRO), right before.
+    """
+    lines = [line.split() for line in maps.splitlines()]
+    for before, line in itertools.pairwise(lines):
+        if LIBRARY not in line[-1] or not line[1].startswith("rw"):
+            continue
+        for place, *_ in (before, line) if LIBRARY in before[-1] else (line,):
+            begin, _, end = place.partition("-")
+            yield int(begin, 16), int(end, 16)
+
+
+def truncate(there: Place) -> None:
     """Of the file that it has mapped."""
     os.truncate(there.file, there.file.stat().st_size // 2)
 
 
-def stop(there: Cluster) -> None:
+def stop(there: Place) -> None:
     """SIGSTOP of the worker."""
-    os.kill(there.workers()[0][0], signal.SIGSTOP)
+    os.kill(there.frail(), signal.SIGSTOP)
 
 
-def lose(there: Cluster) -> None:
+def lose(there: Place) -> None:
     """The node takes and answers nothing more."""
-    there.nodes[0].suspend()
+    there.hosts[0].suspend()
 
 
-def mend(there: Cluster) -> None:
+def mend(there: Place) -> None:
     """What a fault has left: the file is whole, the node runs."""
-    there.nodes[0].resume()
+    there.hosts[0].resume()
     if there.file.stat().st_size != bundled.GGUF.stat().st_size:
         whole = there.file.with_suffix(".whole")
         whole.write_bytes(bundled.GGUF.read_bytes())
         whole.replace(there.file)
 
 
-FAULTS: dict[str, tuple[Callable[[Cluster], None], float]] = {
-    "kill": (kill, DEATH),
-    "truncate": (truncate, DEATH),
-    "stop": (stop, HANG),
-    "lost": (lose, HANG),
+class Fault(msgspec.Struct, frozen=True):
+    """`most`: seconds in which all streams have their error."""
+
+    begin: Callable[[Place], None]
+    most: float
+    places: tuple[str, ...] = tuple(PLACES)
+
+
+FAULTS = {
+    "kill": Fault(kill, DEATH),
+    "segfault": Fault(poke, DEATH),
+    "truncate": Fault(truncate, DEATH),
+    "stop": Fault(stop, HANG),
+    "lost": Fault(lose, HANG, places=("node",)),
 }
 
 
@@ -172,7 +256,7 @@ async def read(client: httpx.AsyncClient, model: str, began: Callable[[], None])
     return Ended(None if last == "data: [DONE]" else f"cut off: {last}", time.perf_counter())
 
 
-async def tried(there: Cluster, client: httpx.AsyncClient, kind: str) -> Trial:
+async def tried(there: Place, client: httpx.AsyncClient, kind: str) -> Trial:
     """One fault, while all streams of both models run, and what became of it."""
     await asked(client, FRAIL)
     await asked(client, SOUND)
@@ -190,9 +274,8 @@ async def tried(there: Cluster, client: httpx.AsyncClient, kind: str) -> Trial:
     }
     async with asyncio.timeout(PATIENCE):
         await running.wait()
-        fault, _ = FAULTS[kind]
         at = time.perf_counter()
-        fault(there)
+        FAULTS[kind].begin(there)
         frail = await asyncio.gather(*streams[FRAIL])
         mend(there)
         sound = await asyncio.gather(*streams[SOUND])
@@ -222,9 +305,7 @@ async def asked(client: httpx.AsyncClient, model: str) -> None:
             await asyncio.sleep(min(1.0, float(answer.headers.get("retry-after", 0.02))))
 
 
-async def left(
-    there: Cluster, client: httpx.AsyncClient, open_before: Sequence[int]
-) -> tuple[str, ...]:
+async def left(there: Place, client: httpx.AsyncClient, open_before: int) -> tuple[str, ...]:
     """What is there too much, after a moment for what ends."""
     found: tuple[str, ...] = ()
     for _ in range(100):
@@ -235,37 +316,79 @@ async def left(
     return found
 
 
-async def surplus(
-    there: Cluster, client: httpx.AsyncClient, open_before: Sequence[int]
-) -> list[str]:
-    """Answers in progress, workers and descriptors."""
+async def surplus(there: Place, client: httpx.AsyncClient, open_before: int) -> list[str]:
+    """Answers in progress, slots, workers and descriptors."""
     metrics = (await client.get("/metrics")).text
     busy = re.findall(r'roundhouse_(?:in_use|waiting)\{model="[^"]*"\} [1-9].*', metrics)
-    workers = [f"{len(each)} workers" for each in there.workers() if len(each) != 1]
-    now = there.descriptors()
-    more = [f"{b} descriptors for {a}" for a, b in zip(open_before, now, strict=True) if b > a]
-    return [*busy, *workers, *more]
+    slots = (await client.get("/slots", params={"model": FRAIL})).json()
+    busy += [f"slot {one['id']}" for one in slots if one["is_processing"]]
+    count, more = len(there.workers()), there.descriptors() - open_before
+    return [
+        *busy,
+        *([f"{count} workers"] if count != len((FRAIL, SOUND)) else []),
+        *([f"{more} descriptors"] if more > 0 else []),
+    ]
 
 
-async def trials(there: Cluster, kinds: Sequence[str], times: int) -> list[Trial]:
+async def load_seconds(client: httpx.AsyncClient) -> float:
+    """That the first model takes to come back where nothing happened."""
+    seconds = []
+    for _ in range(LOADS):
+        await asked(client, FRAIL)
+        (await client.post("/models/unload", json={"model": FRAIL})).raise_for_status()
+        began = time.perf_counter()
+        await asked(client, FRAIL)
+        seconds.append(time.perf_counter() - began)
+    return median(seconds)
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one place. `grown`: bytes that the server and the listeners have more at the end than in
+    the middle, for each fault; `worker`: that a worker has.
+    """
+
+    trials: tuple[Trial, ...]
+    load: float
+    grown: float
+    worker: int
+
+
+async def measured(there: Place, kinds: Sequence[str], times: int) -> Figures:
     """All of them, in turn."""
     limits = httpx.Limits(max_connections=4 * STREAMS)
     async with httpx.AsyncClient(base_url=there.url, limits=limits, timeout=PATIENCE) as client:
-        return [await tried(there, client, kind) for _ in range(times) for kind in kinds]
+        load = await load_seconds(client)
+        order = [kind for _ in range(times) for kind in kinds]
+        early, late = order[: len(order) // 2], order[len(order) // 2 :]
+        found = [await tried(there, client, kind) for kind in early]
+        worker, before = there.workers()[0].memory_info().rss, there.memory()
+        found += [await tried(there, client, kind) for kind in late]
+        grown = (there.memory() - before) / len(late)
+    return Figures(trials=tuple(found), load=load, grown=grown, worker=worker)
 
 
-def targets(found: Sequence[Trial], kinds: Sequence[str]) -> Iterator[report.Target]:
+def targets(place: str, figures: Figures, kinds: Sequence[str]) -> Iterator[report.Target]:
     """By kind."""
     for kind in kinds:
-        each, most = [one for one in found if one.kind == kind], FAULTS[kind][1]
+        name, most = f"{place}, {kind}", FAULTS[kind].most
+        each = [one for one in figures.trials if one.kind == kind]
         broken, left_over = sum(one.broken for one in each), sum(bool(one.left) for one in each)
-        yield report.Target(f"{kind}: no other stream breaks", str(broken), broken == 0)
-        yield report.Target(f"{kind}: nothing is left", str(left_over), left_over == 0)
+        yield report.Target(f"{name}: no other stream breaks", str(broken), broken == 0)
+        yield report.Target(f"{name}: nothing is left", str(left_over), left_over == 0)
         seen = sorted(one.seen for one in each if one.seen)
         if seen:
-            promise = f"{kind}: all of its streams know within {most:g} s"
-            told = f"{median(seen):.3f} s in the middle, {seen[-1]:.3f} s at most"
-            yield report.Target(promise, told, seen[-1] <= most)
+            promise = f"{name}: all of its streams know within {most:g} s"
+            yield report.Target(promise, _told(seen), seen[-1] <= most)
+        back, within = sorted(one.back for one in each), figures.load + COMING_BACK
+        promise = f"{name}: it is back in its load + {COMING_BACK:g} s ({within:.2f} s)"
+        yield report.Target(promise, _told(back), back[-1] <= within)
+    promise = f"{place}: of a worker's {figures.worker / 2**20:.0f} MiB a fault leaves no 100th"
+    outcome = f"{figures.grown / 2**10:.0f} KiB"
+    yield report.Target(promise, outcome, figures.grown <= figures.worker / 100)
+
+
+def _told(seconds: Sequence[float]) -> str:
+    return f"{median(seconds):.3f} s in the middle, {seconds[-1]:.3f} s at most"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -275,21 +398,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--times", type=int, default=3, help="of each kind")
     parser.add_argument("--kinds", nargs="+", choices=tuple(FAULTS), default=list(FAULTS))
+    parser.add_argument("--places", nargs="+", choices=tuple(PLACES), default=list(PLACES))
     options = parser.parse_args(argv)
-    with cluster() as there:
-        found = asyncio.run(trials(there, options.kinds, options.times))
-    for kind in options.kinds:
-        back = [one.back for one in found if one.kind == kind]
-        over = sum(one.over for one in found if one.kind == kind)
-        first = median(one.first for one in found if one.kind == kind)
+    found: list[report.Target] = []
+    for place in options.places:
+        kinds = [kind for kind in options.kinds if place in FAULTS[kind].places]
+        with PLACES[place]() as there:
+            figures = asyncio.run(measured(there, kinds, options.times))
+        tell(place, figures, kinds)
+        found += targets(place, figures, kinds)
+    report.tell(found)
+
+
+def tell(place: str, figures: Figures, kinds: Sequence[str]) -> None:
+    """Print what is no target."""
+    for kind in kinds:
+        each = [one for one in figures.trials if one.kind == kind]
+        first, over = median(one.first for one in each), sum(one.over for one in each)
         print(
-            f"{kind}: the first error after {first:.3f} s; back in {median(back):.2f} s; "
-            f"{over} streams had ended before"
+            f"{place}, {kind}: {len(each)} times; the first error after {first:.3f} s; "
+            f"{over} streams had ended before",
+            flush=True,
         )
-    for one in found:
+    for one in figures.trials:
         for what in one.left:
-            print(f"{one.kind}: left: {what}")
-    report.tell([*targets(found, options.kinds)])
+            print(f"{place}, {one.kind}: left: {what}", flush=True)
 
 
 if __name__ == "__main__":
