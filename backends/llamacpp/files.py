@@ -670,12 +670,12 @@ def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -
     """
     cheap = min(options.batch_size, OUTPUT_BYTES // (4 * vocabulary_size))
     slots = cache_layout(files, options).slots
-    return max(slots, min(options.batch_size, max(cheap, _drafted(options))))
+    return max(slots, min(options.batch_size, max(cheap, _drafted(files, options))))
 
 
-def _drafted(options: LlamaCppOptions) -> int:
+def _drafted(files: ModelFiles, options: LlamaCppOptions) -> int:
     """Tokens of a step with drafts, at most."""
-    return 0 if options.speculation.mode == "off" else STREAMS + TOGETHER
+    return 0 if undrafted(files, options) else STREAMS + TOGETHER
 
 
 def _pass(options: LlamaCppOptions, layout: Layout) -> tuple[int, int]:
@@ -701,7 +701,7 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
         mask = 2 * mask
     states = layout.slots * files.state_bytes * (1 + states_back(files, options))  # of one layer
     # Scored prompts add at most `OUTPUT_BYTES`.
-    logits = 4 * max(layout.slots, _drafted(options)) * files.vocab_size
+    logits = 4 * max(layout.slots, _drafted(files, options)) * files.vocab_size
     return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
 
 

@@ -4,10 +4,12 @@ tool of tests.
 """
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import anyio
 import msgspec
+import numpy
 
 from backends.driver import DrivenContainer
 from backends.protocol import Ended, Generation, Piece, ThinkingBudget
@@ -209,3 +211,57 @@ async def check_modelled_answers(
                 assert answer.ended is not None
                 accepted += answer.ended.accepted_tokens
     return accepted
+
+
+SEEDS, AT_ONCE = (
+    1_200,
+    8,
+)  # each answer has a seed of its own, from 0 on: the same answers each time
+ENOUGH = 60  # answers that begin with the same two tokens
+CHOICES = 4  # tokens that a job may say next
+# Pearson's sum that three degrees of freedom exceed once in 40,000 times.
+FARTHEST = 24.0
+
+
+async def check_distribution(tested: DrivenContainer, job: Generation) -> int:
+    """Pearson's test of the third token of many answers, two of which may have been drafted and
+    verified in the pass it comes from: as often as the model finds it likely after these two. How
+    many drafted tokens came. `job`: four tokens long, each of `CHOICES` that it allows, or of the
+    likeliest.
+    """
+    accepted, seen = 0, dict[tuple[int, ...], Counter[int]]()
+    for first in range(0, SEEDS, AT_ONCE):
+        jobs = [
+            msgspec.structs.replace(job, sampling=msgspec.structs.replace(job.sampling, seed=seed))
+            for seed in range(first, first + AT_ONCE)
+        ]
+        for answer in await answers(tested, jobs):
+            assert answer.ended is not None
+            accepted += answer.ended.accepted_tokens
+            seen.setdefault(tuple(answer.tokens[:2]), Counter())[answer.tokens[2]] += 1
+    often = {before: counts for before, counts in seen.items() if counts.total() >= ENOUGH}
+    assert often
+    for before, counts in often.items():
+        chances, total = await likely(tested, job, before), counts.total()
+        assert set(counts) <= set(chances)
+        apart = sum(
+            (counts[token] - total * chance) ** 2 / (total * chance)
+            for token, chance in chances.items()
+        )
+        assert apart < FARTHEST, (before, counts, chances)
+    return accepted
+
+
+async def likely(
+    asked: DrivenContainer, job: Generation, before: Sequence[int]
+) -> Mapping[int, float]:
+    """The probabilities of the tokens that `job` may say after `before`."""
+    prompt = (*job.prompt, *before)
+    plain = Generation(prompt=prompt, sampling=GREEDY, max_tokens=1, logprobs=257, drafts=0)
+    [answer] = await answers(asked, [plain])
+    [logprob] = answer.pieces[0].logprobs
+    allowed = job.sampling.allowed_tokens
+    found = {one.token: one.logprob for one in logprob.top if not allowed or one.token in allowed}
+    best = sorted(found, key=lambda token: -found[token])[:CHOICES]
+    powers = numpy.exp([found[token] for token in best])
+    return dict(zip(best, map(float, powers / powers.sum()), strict=True))

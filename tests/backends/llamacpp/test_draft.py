@@ -17,7 +17,13 @@ from backends.llamacpp.engine import LlamaCppEngine
 from backends.protocol import Generation
 from backends.samplers import Sampling
 from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
-from tests.backends.drafting import OFF, answers, check_modelled_answers, same
+from tests.backends.drafting import (
+    OFF,
+    answers,
+    check_distribution,
+    check_modelled_answers,
+    same,
+)
 from tests.backends.llamacpp import cache_kinds
 
 pytestmark = pytest.mark.anyio
@@ -62,12 +68,34 @@ async def test_greedy_answers_are_the_same(
         assert await check_modelled_answers(expected, tested)
 
 
-async def test_another_model_s_drafts_change_nothing(tmp_path: Path) -> None:
-    """Of a gemma for a llama: nearly all is refused."""
-    path = cache_kinds.write("llama", tmp_path / "model.gguf")
-    by = cache_kinds.write("gemma3", tmp_path / "draft.gguf")
-    async with container(path, EXACT) as expected, container(path, drafted_by(by)) as tested:
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("kind", "small"), [("llama", "gemma3"), ("lfm2", "llama")])
+async def test_another_model_s_drafts_change_nothing(
+    tmp_path: Path, kind: str, small: str, layout: str
+) -> None:
+    """Nearly all is refused, and states are turned back."""
+    path = cache_kinds.write(kind, tmp_path / "model.gguf")
+    by, plain = cache_kinds.write(small, tmp_path / "draft.gguf"), LAYOUTS[layout]
+    async with container(path, plain) as expected, container(path, drafted_by(by, plain)) as tested:
+        assert tested.info.drafts
         await check_modelled_answers(expected, tested)
+
+
+async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
+    path = cache_kinds.write("llama", tmp_path / "model.gguf")
+    sampling = Sampling(temperature=1.0, top_k=4)
+    job = Generation(prompt=tuple(range(97, 117)), sampling=sampling, max_tokens=4)
+    async with container(path, drafted_by(path)) as tested:
+        assert await check_distribution(tested, job) > 400
+
+
+async def test_a_model_whose_states_stay_loads_none(tmp_path: Path) -> None:
+    path = cache_kinds.write("mamba", tmp_path / "model.gguf")
+    files = catalog.recognise(path)
+    alone = llama_files.estimate(files, EXACT)
+    assert llama_files.estimate(files, drafted_by(path)) == alone
+    async with container(path, drafted_by(tmp_path / "none.gguf")) as recurrent:
+        assert recurrent.info.undrafted
 
 
 async def test_a_seed_gives_the_same_text() -> None:

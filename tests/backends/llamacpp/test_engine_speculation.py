@@ -2,13 +2,11 @@
 distribution, for every kind of memory llama.cpp has, whatever else a job has.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
-import numpy
 import pytest
 
 import bundled
@@ -22,7 +20,15 @@ from backends.samplers import Sampling
 from backends.speculation import STAYS, Answering, Speculation
 from config.engines import LlamaCppOptions
 from tests.backends.contract import GREEDY
-from tests.backends.drafting import ALWAYS, OFF, Oracle, answers, check_greedy_answers, same
+from tests.backends.drafting import (
+    ALWAYS,
+    OFF,
+    Oracle,
+    answers,
+    check_distribution,
+    check_greedy_answers,
+    same,
+)
 from tests.backends.llamacpp import cache_kinds
 from tests.backends.llamacpp.test_kv_cache import GROWN, written
 
@@ -161,9 +167,6 @@ async def test_a_seed_gives_the_same_text(temperature: float) -> None:
 
 
 async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
-    """Pearson's test of the third token of many answers, two of which were drafted and verified in
-    the pass it comes from: as often as the model finds it likely after these two.
-    """
     path = cache_kinds.write("llama", tmp_path / "model.gguf")
     options = msgspec.structs.replace(EXACT, speculation=ALWAYS)
     letters = tuple(range(97, 101))
@@ -171,35 +174,5 @@ async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None
     runs = [[110, 111, one, two, three] for one in letters for two in letters for three in (97, 99)]
     prompt = (*[token for run in runs for token in run][-140:], 110, 111)
     job = Generation(prompt=prompt, sampling=sampling, max_tokens=4)
-    seen: dict[tuple[int, ...], Counter[int]] = {}
-    accepted = 0
     async with container(path, options) as drafting:
-        for _ in range(150):
-            for answer in await answers(drafting, [job] * 8):
-                assert answer.ended is not None
-                first, second, third, _last = answer.tokens
-                accepted += answer.ended.accepted_tokens
-                seen.setdefault((first, second), Counter())[third] += 1
-        assert accepted > 400
-        for before, counts in seen.items():
-            if counts.total() >= 60:
-                expected = await likely(drafting, (*prompt, *before), letters)
-                total = counts.total()
-                apart = sum(
-                    (counts[letter] - total * chance) ** 2 / (total * chance)
-                    for letter, chance in zip(letters, expected, strict=True)
-                )
-                assert apart < 24.0  # three degrees of freedom: once in 40,000
-    assert seen
-
-
-async def likely(
-    asked: DrivenContainer, prompt: tuple[int, ...], letters: Sequence[int]
-) -> Sequence[float]:
-    """The probabilities of `letters` alone after `prompt`."""
-    job = Generation(prompt=prompt, sampling=GREEDY, max_tokens=1, logprobs=257, drafts=0)
-    [answer] = await answers(asked, [job])
-    [logprob] = answer.pieces[0].logprobs
-    found = {candidate.token: candidate.logprob for candidate in logprob.top}
-    powers = numpy.exp([found[letter] for letter in letters])
-    return [float(power) for power in powers / powers.sum()]
+        assert await check_distribution(drafting, job) > 400
