@@ -6,8 +6,8 @@ pay (`backends.speculation`) is decided by that.
 
 One thread, one sequence, logits of every token; milliseconds of processor time, the middle of the
 repetitions, and in brackets how many times a step of one token. `repacked`: the weights are copied
-into the form that the CPU multiplies fastest (AMX, or tiles of AVX-512 and NEON), as they are when a
-model is loaded; `plain`: as they are in the file, by llama.cpp's and llamafile's kernels.
+into the form that the CPU multiplies fastest (AMX, or tiles of AVX-512 and NEON), as they are when
+a model is loaded; `plain`: as they are in the file, by llama.cpp's and llamafile's kernels.
 """
 
 import argparse
@@ -41,7 +41,9 @@ class Costs(msgspec.Struct, frozen=True):
     seconds: Mapping[int, float]
 
 
-def step_seconds(path: Path, *, repacked: bool, rows: Sequence[int], count: int) -> dict[int, float]:
+def step_seconds(
+    path: Path, *, repacked: bool, rows: Sequence[int], count: int
+) -> dict[int, float]:
     """Of the model in `path`, each the middle of `count`."""
     files = catalog.recognise(path, "llamacpp")
     assert files is not None
@@ -56,7 +58,7 @@ def step_seconds(path: Path, *, repacked: bool, rows: Sequence[int], count: int)
 
 
 def _steps(context: api.llama_context_p, batch: Batch, rows: int, count: int) -> Iterator[float]:
-    api.llama_memory_clear(api.llama_get_memory(context), True)
+    api.llama_memory_clear(api.llama_get_memory(context), True)  # noqa: FBT003 - a C function's
     for number in range(WARM + count):
         batch.clear()
         tokens = [300 + place for place in range(rows)]
