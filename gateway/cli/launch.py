@@ -90,7 +90,8 @@ def opencode(place: Place) -> Settings:
     }
     named = f"roundhouse/{place.model}"
     config = {"provider": {"roundhouse": provider}, "model": named, "small_model": named}
-    return Settings({KEY: place.key, "OPENCODE_CONFIG_CONTENT": json.dumps(config)})
+    text = json.dumps(config, separators=(",", ":"))
+    return Settings({KEY: place.key, "OPENCODE_CONFIG_CONTENT": text})
 
 
 def aider(place: Place) -> Settings:

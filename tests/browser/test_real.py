@@ -2,6 +2,7 @@
 
 import base64
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +13,9 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 import bundled
 from tests.browser.conftest import ADMIN, USER, OpenPage
 from tests.gateway.hub.standin import StandIn as HubStandIn
+from tests.hang import HANG
 from tests.proxied import behind_nginx
+from tests.served import COMMAND, ROOT
 
 pytestmark = pytest.mark.browser
 
@@ -259,6 +262,33 @@ def test_every_client_is_tried(real: str, open_page: OpenPage) -> None:
     for index in range(buttons.count()):
         buttons.nth(index).click()
     expect(page.locator(".tested .good")).to_have_count(buttons.count())
+
+
+AGENTS = {
+    "claude": "Claude Code",
+    "codex": "Codex CLI",
+    "opencode": "OpenCode",
+    "aider": "Aider",
+    "llm": "llm",
+}
+
+
+def test_agents_are_set_up_as_launch_sets_them_up(real: str, open_page: OpenPage) -> None:
+    page = open_page(f"{real}#/connect")
+    page.get_by_role("button", name=re.compile("^Model: ")).click()
+    page.get_by_role("option", name=re.compile("alpha")).click()
+    words = ("--url", real.removesuffix("/ui/"), "--model", "alpha", "--print")
+    for agent, title in AGENTS.items():
+        told = subprocess.run(
+            [*COMMAND, "launch", *words, agent],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=HANG,
+            check=True,
+        )
+        shown = page.get_by_role("region", name=title, exact=True).locator("pre")
+        expect(shown).to_have_text(told.stdout.strip())
 
 
 @pytest.mark.parametrize("keys", [False, True])

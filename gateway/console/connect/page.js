@@ -1,6 +1,6 @@
 // How other programs reach this server, with its own address and key, and a button that tries it.
 import { html, useState } from "../vendor/preact.js";
-import { address, key, me } from "../core/server.js";
+import { address, byId, key, me } from "../core/server.js";
 import { Code, Copy, Icon, seconds } from "../ui/parts.js";
 import { ModelPicker } from "../chat/page.js";
 import { talking } from "../chat/room.js";
@@ -11,7 +11,7 @@ export default function ConnectPage() {
   const [showsKey, setShowsKey] = useState(false);
   const chosen = model ?? me.value.default_model ?? talking.value[0] ?? "default";
   const shownKey = key.value && !showsKey ? "YOUR-KEY" : key.value ?? "";
-  const place = { server: address, key: shownKey, model: chosen };
+  const place = { server: address, key: shownKey, model: chosen, context: byId.value.get(chosen)?.context_length };
   const clients = CLIENTS.filter((client) => me.value.apis.includes(client.api));
   return html`<div class="page">
     <header class="page-head"><h1>Connect</h1>
