@@ -5,6 +5,12 @@ and updated between two marker lines.
 """
 
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import openai
 
 GRAMMAR = r"""
 start: "*** Begin Patch" LF section+ "*** End Patch" LF?
@@ -56,3 +62,46 @@ PATCH = """\
 *** Delete File: old
 *** End Patch
 """
+
+FORMAT = {"type": "grammar", "syntax": "lark", "definition": SHORT}
+TOOL: Any = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": FORMAT}
+AT_ONCE = 4
+
+
+def patch_of(api: openai.OpenAI, seed: int, model: str = "tiny") -> str | None:
+    """The patch of one answer at a high temperature; None where it was cut."""
+    answer = api.responses.create(
+        model=model,
+        input="Edit.",
+        tools=[TOOL],
+        tool_choice={"type": "custom", "name": "apply_patch"},
+        max_output_tokens=600,
+        reasoning={"effort": "none"},
+        temperature=1.5,
+        extra_body={"seed": seed},
+    )
+    item = answer.output[-1]
+    if answer.status != "completed":
+        return None
+    assert item.type == "custom_tool_call", item
+    return item.input
+
+
+def patches_of(api: openai.OpenAI, count: int, model: str = "tiny") -> Sequence[str]:
+    """`count` whole ones, or fewer where ten times as many answers didn't have them."""
+    found: list[str] = []
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for first in range(0, 10 * count, AT_ONCE):
+            seeds = range(first, first + AT_ONCE)
+            said = threads.map(partial(patch_of, api, model=model), seeds)
+            found += [text for text in said if text is not None]
+            if len(found) >= count:
+                break
+    return found[:count]
+
+
+def assert_patches(found: Sequence[str], count: int) -> None:
+    """So many, all of the notation, and not one again and again."""
+    assert len(found) == count
+    assert not [text for text in found if not NOTATION.fullmatch(text)]
+    assert len(set(found)) > count // 2

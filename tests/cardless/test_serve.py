@@ -23,8 +23,8 @@ ENVIRONMENT_OF_SERVERS = {
 PRESET = {"temperature": 4.0, "min_p": 0.02, "xtc_probability": 0.5, "xtc_threshold": 0.1}
 
 
-def entry(name: str) -> dict[str, Any]:
-    options: dict[str, Any] = {"context_length": 512, "max_concurrent": 4}
+def entry(name: str, context: int = 512) -> dict[str, Any]:
+    options: dict[str, Any] = {"context_length": context, "max_concurrent": 4}
     if name == "exllamav3":
         options["warmup"] = False
     return {

@@ -3,7 +3,6 @@ the tools that OpenAI runs.
 """
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,9 @@ import openai
 import pytest
 
 import bundled
-from tests.patches import NOTATION, SHORT
+from tests.patches import NOTATION, TOOL, assert_patches, patch_of, patches_of
 from tests.served import Serve, Served, scripted, served
 
-FORMAT = {"type": "grammar", "syntax": "lark", "definition": SHORT}
-PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": FORMAT}
 ENOUGH = 200  # patches that are whole
 
 
@@ -30,32 +27,13 @@ def client(server: Served) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
 
 
-def responded(api: openai.OpenAI, seed: int) -> str | None:
-    """The patch of one answer; None where it was cut."""
-    answer = api.responses.create(
-        model="tiny",
-        input="Edit.",
-        tools=[PATCH],
-        tool_choice={"type": "custom", "name": "apply_patch"},
-        max_output_tokens=600,
-        reasoning={"effort": "none"},
-        temperature=1.5,
-        extra_body={"seed": seed},
-    )
-    item = answer.output[-1]
-    if answer.status != "completed":
-        return None
-    assert item.type == "custom_tool_call", item
-    return item.input
-
-
 def test_a_custom_tool_is_held_to_its_grammar_in_a_stream(server: Served) -> None:
     with client(server) as api:
-        seed = next(seed for seed in range(20) if responded(api, seed) is not None)
+        seed = next(seed for seed in range(20) if patch_of(api, seed) is not None)
         with api.responses.stream(
             model="tiny",
             input="Edit.",
-            tools=[PATCH],
+            tools=[TOOL],
             tool_choice={"type": "custom", "name": "apply_patch"},
             max_output_tokens=600,
             reasoning={"effort": "none"},
@@ -142,9 +120,4 @@ def test_two_hundred_patches_at_a_high_temperature_all_parse(serve: Serve, engin
     path = bundled.GGUF if engine == "llamacpp" else bundled.SAFETENSORS
     server = serve({"models": [{"name": "tiny", "path": str(path)}]})
     with client(server) as api:
-        said = (responded(api, seed) for seed in range(10 * ENOUGH))
-        found = (text for text in said if text is not None)
-        whole = list(islice(found, ENOUGH))
-    assert len(whole) == ENOUGH
-    assert not [text for text in whole if not NOTATION.fullmatch(text)]
-    assert len(set(whole)) > ENOUGH // 2
+        assert_patches(patches_of(api, ENOUGH), ENOUGH)

@@ -24,6 +24,7 @@ from tests.backends.constraints import lark, regex
 from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of
 from tests.backends.exllama.conftest import Kind
 from tests.backends.exllama.machine import GREETING, STORY, STORY_TEXT, Machine, answers
+from tests.patches import NOTATION, SHORT
 
 pytestmark = pytest.mark.anyio
 
@@ -111,6 +112,38 @@ async def test_a_budget_goes_on_with_the_prompt_and_all_that_was_said(
     assert second.max_new_tokens == 40 - 4 - len(closing)
     assert ended.completion_tokens == 40
     assert ended.cached_tokens == 0  # what its own first job computed was not there before
+
+
+# -- grammars of agents' tools ---------------------------------------------------------------------
+
+PATCHES = 200
+
+
+@pytest.mark.slow
+async def test_two_hundred_patches_at_a_high_temperature_all_parse(
+    kind: Kind, machine: Machine
+) -> None:
+    """Those that came to their end: a stand-in knows nothing, and may write on."""
+    container = await kind.load(machine, kind.with_options(context_length=2048))
+    whole: list[str] = []
+
+    async def patch(seed: int) -> None:
+        held = Sampling(temperature=1.5, seed=seed)
+        written = asked(container, constraint=lark(SHORT), sampling=held, max_tokens=900)
+        pieces, ended = await run(container, written)
+        if ended.cause == "end_token":
+            whole.append(text_of(pieces))
+
+    for first in range(0, 10 * PATCHES, 40):
+        async with anyio.create_task_group() as tasks:
+            for seed in range(first, first + 40):
+                tasks.start_soon(patch, seed)
+        if len(whole) >= PATCHES:
+            break
+    assert len(whole) >= PATCHES
+    assert not [text for text in whole if not NOTATION.fullmatch(text)]
+    assert len(set(whole)) > PATCHES // 2
+    await container.aclose()
 
 
 # -- what is drawn ---------------------------------------------------------------------------------
