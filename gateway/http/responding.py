@@ -235,7 +235,8 @@ class Making:
         threshold = self.exchange.compact_threshold
         if self.exchange.compacts or threshold is None:
             return self.exchange.compacts
-        request, tokenizers = call.request, self.services.tokenizers
+        request = await self.services.rounds.shown(call, can_approve=True)
+        tokenizers = self.services.tokenizers
         count = await tokenizers.count_chat(request.model, request, self.access, call.caller)
         return count > threshold
 

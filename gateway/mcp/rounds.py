@@ -76,8 +76,7 @@ class ToolRounds:
         """`can_approve`: its user can be asked to allow a call. Raises GatewayError, before
         anything is generated if the request is at fault.
         """
-        request, access = call.request, call.access
-        always = () if self._servers.is_empty else self._always(call)
+        request, always = call.request, self._always(call)
         if not (request.served or request.approved or always):
             async with self._chat(call) as answer:
                 yield answer
@@ -86,21 +85,42 @@ class ToolRounds:
             message = "n: Expected 1 with tools of MCP servers, which are run here."
             raise InvalidRequest(message, param="n")
         async with companions() as tasks:
-            tools = await self._servers.opened(
-                request.served,
-                always,
-                access,
-                tasks,
-                can_approve=can_approve,
-                taken=frozenset(tool.name for tool in request.tools),
-            )
+            tools = await self._tools(call, always, tasks, can_approve=can_approve)
             async with _Round(self._chat, call) as model_round:
                 run = _Running(tools, tasks)
                 limit = self._servers.most_rounds
                 yield await _begun(model_round, run, _with_tools(request, tools), shown, limit)
 
+    async def shown(self, call: Call[ChatRequest], *, can_approve: bool = False) -> ChatRequest:
+        """The request as the model first gets it, to count its tokens. Raises as `chat`."""
+        always = self._always(call)
+        if not (call.request.served or always):
+            return call.request
+        async with companions() as tasks:
+            tools = await self._tools(call, always, tasks, can_approve=can_approve)
+            return _with_tools(call.request, tools)
+
+    async def _tools(
+        self,
+        call: Call[ChatRequest],
+        always: Sequence[ServedTools],
+        tasks: TaskGroup,
+        *,
+        can_approve: bool,
+    ) -> Toolset:
+        return await self._servers.opened(
+            call.request.served,
+            always,
+            call.access,
+            tasks,
+            can_approve=can_approve,
+            taken=frozenset(tool.name for tool in call.request.tools),
+        )
+
     def _always(self, call: Call[ChatRequest]) -> tuple[ServedTools, ...]:
         """The servers whose tools the model always has."""
+        if self._servers.is_empty:
+            return ()
         name = self._registry.named(call.request.model, call.access)
         model = self._registry.resolve(name, call.access).name
         return self._servers.of_model(model, call.access)

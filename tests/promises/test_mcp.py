@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -441,6 +441,25 @@ def test_messages_have_blocks_of_what_ran(server: Served) -> None:
         assert later.stop_reason == "end_turn"
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/responses/input_tokens", {"input": "Hi", "tools": [MCP]}),
+        ("/v1/chat/completions/input_tokens", {**ASK, "tools": [MCP]}),
+        ("/v1/messages/count_tokens", {"messages": ASK["messages"], "tools": [TOOLSET]}),
+    ],
+)
+def test_their_tools_are_counted_where_tokens_are(server: Served, path: str, asked: Any) -> None:
+    def counted(body: Any) -> int:
+        answer = server.client.post(path, json=body, headers={"authorization": "Bearer mine"})
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["input_tokens"])
+
+    alone = counted({**asked, "model": "caller", "tools": []})
+    assert counted({**asked, "model": "caller"}) > alone
+    assert counted({**asked, "model": "always", "tools": []}) > alone
+
+
 def test_a_toolset_says_which_tools_are_wanted(server: Served) -> None:
     off = TOOLSET | {"default_config": {"enabled": False}, "configs": {"fail": {"enabled": True}}}
     with anthropic_client(server) as api:
@@ -524,14 +543,22 @@ def test_a_server_that_fails_is_said(tmp_path: Path, serve: Serve) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["streamable-http", "sse"])
+@pytest.mark.parametrize("transport", ["streamable-http", "sse", "stdio"])
 def test_transports_old_and_new(tmp_path: Path, serve: Serve, transport: str) -> None:
-    with listening(transport) as url:
-        entry = {"name": "honest", "url": url, "allow_private_addresses": True}
-        server = serve({"models": [script(tmp_path, "caller", LINES)], "mcp": [entry]})
+    """The official library's own server, by the stateless protocol; all others here are older."""
+    entry: dict[str, Any] = {"name": "honest", "allow_private_addresses": True}
+    with ExitStack() as held:
+        if transport == "stdio":
+            words = (sys.executable, "-m", "tests.mcp_servers.honest", transport)
+            entry |= {"command": shlex.join(words), "folder": str(ROOT)}
+        else:
+            entry["url"] = held.enter_context(listening(transport))
+        models = [script(tmp_path, "caller", LINES)]
+        server = serve({"models": models, "mcp": [entry], "log": {"level": "debug"}})
         asked = {"model": "caller", "input": "Please add.", "tools": [MCP]}
         answer = server.client.post("/v1/responses", json=asked).json()
     assert "5" in [item.get("output") for item in answer["output"]]
+    assert server.log.wait_for("session begun")["protocol"] == "2026-07-28"
 
 
 # ------------------------------------------------------------------ one at a time, for a page

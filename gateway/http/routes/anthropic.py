@@ -17,7 +17,7 @@ from gateway.dialects.anthropic.reply import (
 )
 from gateway.dialects.anthropic.request import AnsweringWire, ConversationWire
 from gateway.dialects.parameters import SamplingWire
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.exchange import Exchange, WireOptions, ignoring
 from gateway.http.openapi import DEFAULT, USER, Body, Described, Routes
 from gateway.http.request_record import line_of
@@ -70,8 +70,10 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = (await services.read(anthropic.read_messages, await request.body())).request
 
     async def whole() -> bytes:
-        by = caller(request.headers, line_of(request).id)
-        count = await services.tokenizers.count_chat(asked.model, asked, request.auth, by)
+        call = call_of(request, asked)
+        shown = await services.rounds.shown(call)
+        tokenizers = services.tokenizers
+        count = await tokenizers.count_chat(asked.model, shown, call.access, call.caller)
         return anthropic.count_body(count)
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()

@@ -222,8 +222,10 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        by = caller(request.headers, line_of(request).id)
-        count = await services.tokenizers.count_chat(asked.model, asked, request.auth, by)
+        call = call_of(request, asked)
+        shown = await services.rounds.shown(call)
+        tokenizers = services.tokenizers
+        count = await tokenizers.count_chat(asked.model, shown, call.access, call.caller)
         return body(wire.InputTokens(count))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))

@@ -29,7 +29,7 @@ from gateway.errors import (
     InvalidRequest,
     NotFound,
 )
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import RequestHolding, held
@@ -66,9 +66,10 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = (await reading.whole(await reading.read(await request.body())))[0].request
 
     async def whole() -> bytes:
-        by = caller(request.headers, line_of(request).id)
+        call = call_of(request, asked)
+        shown = await services.rounds.shown(call, can_approve=True)
         return stored.tokens_body(
-            await services.tokenizers.count_chat(asked.model, asked, request.auth, by)
+            await services.tokenizers.count_chat(asked.model, shown, call.access, call.caller)
         )
 
     return WholeErrand(whole)
