@@ -281,6 +281,9 @@ async def test_what_a_coding_agent_sends_is_answered(tmp_path: Path) -> None:
     wide = ModelConfig(name="wide", path=str(script))
     settings = msgspec.structs.replace(settings, models=(*settings.models, wide))
     async with serving(settings, tmp_path) as running:
+        # Loaded first: a stream that waits for its model begins without the answer's headers.
+        hello = {"model": "wide", "max_tokens": 1, "messages": [*HELLO]}
+        await running.client.post("/v1/messages", json=hello, headers={"x-api-key": "secret"})
         for headers in ({"x-api-key": "secret"}, {"authorization": "Bearer secret"}):
             answer = await running.client.post(
                 "/v1/messages?beta=true", json=agents_body(), headers={**AGENTS_HEADERS, **headers}
