@@ -50,7 +50,7 @@ class TransformersEngine:
             loaded.info,
             scores_prompts=self._batching is not None,
             heeds_marks=self._batching is not None and self._batching.takes_snapshots,
-            build=loading.build() if self._batching is not None else "",
+            build=loading.build(loaded) if self._batching is not None else "",
             drafts=self._batching is not None and self._batching.drafts,
             undrafted=loading.undrafted(loaded),
         )

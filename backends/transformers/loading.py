@@ -471,9 +471,10 @@ def _in_folder(folder: Path, size: int) -> tuple[HfVocabulary, Tokenizer]:
     return HfVocabulary(folder, size), whole_tokenizer(folder / OWN_TOKENIZER)
 
 
-def build() -> str:
-    """The versions of what computes."""
-    return f"transformers {transformers.__version__} torch {torch.__version__}"
+def build(loaded: TransformersModel) -> str:
+    """The versions of what computes, and in which numbers: another card may choose others."""
+    versions = f"transformers {transformers.__version__} torch {torch.__version__}"
+    return f"{versions} {loaded.model.dtype}"
 
 
 def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:
