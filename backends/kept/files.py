@@ -221,12 +221,15 @@ class Folder:
         return read(path, self._seal)
 
     def pin(self, path: Path, *, pinned: bool) -> None:
-        """Remember that nothing is to push a file out, or something may. Raises OSError."""
+        """Remember that nothing is to push a file out, or something may."""
         mark = path.with_suffix(PINNED)
-        if pinned:
-            mark.touch(mode=0o600)
-        else:
-            mark.unlink(missing_ok=True)
+        try:
+            if pinned:
+                mark.touch(mode=0o600)
+            else:
+                mark.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("what is pinned is known until a restart alone", reason=str(error))
 
     def is_pinned(self, path: Path) -> bool:
         """See `pin`."""

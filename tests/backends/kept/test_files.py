@@ -12,6 +12,7 @@ from backends.kept.beginnings import Part
 from backends.kept.files import (
     ABANDONED,
     PIECE,
+    PINNED,
     Folder,
     Foreign,
     Head,
@@ -132,3 +133,16 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - which depends on the system
         write(tmp_path / "one.kept", stored())
     assert [path.name for path in tmp_path.iterdir()] == ["one.kept"]
+
+
+def test_a_folder_that_takes_nothing_more_takes_no_pin(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "kept")
+    assert list(folder.open()) == []
+    path = folder.write(stored())
+    path.with_suffix(PINNED).mkdir()  # in the way
+    folder.pin(path, pinned=False)
+    path.with_suffix(PINNED).rmdir()
+    folder.pin(path, pinned=True)
+    assert folder.is_pinned(path)
+    folder.remove(path)
+    assert list(path.parent.iterdir()) == []
