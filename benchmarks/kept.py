@@ -1,7 +1,7 @@
 """Conversations that outlive the cache: what it takes to go on with one after its model was away,
 after a restart, and with more conversations than slots.
 
-    python -m benchmarks.kept [--models llama lfm2] [--tokens 8000] [--rounds 4] [--skip …]
+    python -m benchmarks.kept [--models llama lfm2] [--tokens 8000] [--rounds 12] [--skip …]
         [--host worker]
 
 The models have random weights at 8 bits in the proportions that people run: 16 layers, hidden
@@ -379,7 +379,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--models", nargs="*", choices=WRITERS, default=list(WRITERS))
     parser.add_argument("--tokens", type=int, default=8_000)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--host", choices=("process", "worker"), default="process")
     parser.add_argument("--skip", nargs="*", choices=SKIPPED, default=[])
     options = parser.parse_args(argv)
