@@ -1,6 +1,7 @@
 """Every error as OpenAI's envelope: ours, Litestar's, or an unexpected exception.
 
-Routes of another API add the fields that their clients read.
+Routes of another API add the fields that their clients read. Where there is no route, Anthropic's
+clients are known by a header of theirs: they ask for files and batches, which aren't here.
 """
 
 import math
@@ -13,6 +14,7 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
 from gateway.access import Access
+from gateway.dialects import anthropic
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.openai import error_body
 from gateway.errors import (
@@ -44,17 +46,18 @@ def handlers(
     services: Services, dialect: Dialect = NO_DIALECT
 ) -> dict[int | type[Exception], Handler]:
     """How each kind of error is answered, in the form of `dialect`."""
-    body_of = dialect.error_body or error_body
 
     def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        line = line_of(request)
+        line, spoken = line_of(request), dialect
+        if dialect is NO_DIALECT and anthropic.VERSION in request.headers:
+            spoken = anthropic.DIALECT
         line.outcome = error.code or error.type
-        names = dict.fromkeys(dialect.id_headers, line.id)
+        names = dict.fromkeys(spoken.id_headers, line.id)
         return Response(
-            body_of(error),
+            (spoken.error_body or error_body)(error),
             status_code=error.status_hint,
             media_type=MediaType.JSON,
-            headers={**headers(error), **names, **_rates(request, services, dialect)},
+            headers={**headers(error), **names, **_rates(request, services, spoken)},
         )
 
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:

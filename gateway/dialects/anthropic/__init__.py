@@ -22,6 +22,7 @@ from gateway.dialects.anthropic.request import MessagesExchange, read_messages
 from gateway.dialects.dialect import Dialect, RateHeaders
 
 ID_HEADER = "request-id"
+VERSION = "anthropic-version"  # a header that all its clients send
 
 
 def _moment(now: float, seconds: float) -> str:
@@ -38,7 +39,7 @@ DIALECT = Dialect(
     read_headers=(
         "anthropic-beta",
         "anthropic-dangerous-direct-browser-access",
-        "anthropic-version",
+        VERSION,
     ),
     rate_headers=RateHeaders("anthropic-ratelimit-{unit}-{what}", _moment),
 )
@@ -47,6 +48,7 @@ __all__ = [
     "DIALECT",
     "ID_HEADER",
     "PING",
+    "VERSION",
     "Able",
     "MessagesExchange",
     "MessagesReply",

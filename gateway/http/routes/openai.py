@@ -158,7 +158,7 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """
     statuses = services.usable(request.auth)
     known = await services.capabilities.of_all(statuses)
-    if "anthropic-version" in request.headers:
+    if anthropic.VERSION in request.headers:
         wires = [_for_anthropic(one, known.get(one.id)) for one in statuses]
         return Plain(anthropic.model_page(wires))
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
@@ -187,7 +187,7 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     name = (await services.find(str(model_id).removeprefix("/"), request.auth)).name
     status = services.status(name, request.auth)
     known = await services.capabilities.of(status)
-    if "anthropic-version" in request.headers:
+    if anthropic.VERSION in request.headers:
         return Plain(anthropic.model_body(_for_anthropic(status, known)))
     return Plain(openai.model_card(card(status, known, services.facts(status))))
 

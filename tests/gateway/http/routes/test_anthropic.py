@@ -314,6 +314,13 @@ async def test_errors_are_the_clients_own_classes(api: anthropic.AsyncAnthropic)
     error = wrong.value.body
     assert isinstance(error, dict)
     assert error["error"]["param"] == "messages"
+    with pytest.raises(anthropic.NotFoundError) as absent:
+        await api.messages.batches.list()
+    assert absent.value.request_id is not None
+    error = absent.value.body
+    assert isinstance(error, dict)
+    assert error["type"] == "error"
+    assert "GET /v1/messages/batches" in error["error"]["message"]
     picture: Any = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
     with pytest.raises(anthropic.BadRequestError, match="doesn't support images") as blind:
         await api.messages.create(
