@@ -330,7 +330,7 @@ class LoadPlanner:
     def _host(self, plan: LoadPlan) -> Host | None:
         """`auto`: a worker where models take turns on a card, whose memory an unload in the process
         doesn't return in full (CUDA's context stays), and where the engine may crash; else the
-        process, which answers sooner.
+        process, which takes less memory and no more time.
         """
         if plan.options.host != "auto":
             return plan.options.host

@@ -22,6 +22,7 @@ from tests.served import ROOT, Served, command, scripted, served
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
+start: Any = pytest.importorskip("ray.scripts.scripts").start
 STANDIN = ROOT / "tests" / "backends" / "command" / "standin.py"
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
@@ -69,6 +70,16 @@ def chat(server: Served, model: str, **more: Any) -> str:
     return content
 
 
+def test_the_commands_shown_are_ray_s() -> None:
+    """Each option that the page gives `ray start`. That starts what would outlive a test."""
+    page = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+    known = {word for option in start.params for word in option.opts}
+    shown = [line.split() for line in page.splitlines() if line.strip().startswith("ray start")]
+    assert len(shown) == 3
+    options = {word.partition("=")[0] for words in shown for word in words if word[:2] == "--"}
+    assert options <= known
+
+
 def test_a_command_has_cards_of_several_machines_to_itself(
     cluster: Any, rays: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -110,12 +121,13 @@ def test_a_server_that_is_killed_leaves_nothing_on_other_machines(
     cluster: Any, rays: dict[str, Any], tmp_path: Path
 ) -> None:
     config = {
-        "cluster": cluster.address,
+        "cluster": "auto",
         "models": [{"name": "tiny", "path": str(bundled.GGUF)}],
         "swap": {"memory": {"cpu": 0}},
         "log": {"format": "json"},
     }
-    with served(tmp_path, config) as server:
+    machine = {"RAY_ADDRESS": cluster.address}  # of the test's own; Ray itself finds only one
+    with served(tmp_path, config, environment=machine) as server:
         there = wait_until(server, "all join", lambda there: {*rays} <= {*there})
         chat(server, "tiny")
         listeners = [_listener(node["address"]) for node in there.values()]
