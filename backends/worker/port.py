@@ -299,6 +299,8 @@ class FramedPort(asyncio.Protocol, ABC):
         """The other end is to close; its conversations may take a while to come."""
         if self._goodbye is not None:
             self._goodbye.cancel()
+        if self._transport is None:  # it is gone already
+            return
         self._goodbye = self._loop.call_later(GOODBYE, self._kill, "did not close")
 
     async def load(
@@ -344,8 +346,9 @@ class FramedPort(asyncio.Protocol, ABC):
                 self._hand_on(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._goodbye):  # either would keep all of the model until then
+            if timer is not None:
+                timer.cancel()
         self._transport = None
         self._shelf.clear()
         self._burial = self._loop.create_task(self._bury())

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from weakref import ref
 
 import anyio
 import psutil
@@ -24,7 +25,15 @@ from tests.backends.batching import GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import LASTING, PROMISES, Subject, job, run, text_of
 from tests.backends.test_scripted import SCRIPT
-from tests.backends.worker.workers import gone, is_there, load, load_frail, pid_of, workers_of
+from tests.backends.worker.workers import (
+    forgotten,
+    gone,
+    is_there,
+    load,
+    load_frail,
+    pid_of,
+    workers_of,
+)
 from tests.backends.worker.workers import workers as made_workers
 from tests.hang import HANG
 
@@ -192,6 +201,15 @@ async def test_an_unload_ends_the_process(workers: Workers, tmp_path: Path) -> N
     assert not is_there(pid)
     with pytest.raises(GenerationFailed, match="closed"):
         await run(container, job(Subject(container, "S", "S"), "S"))
+
+
+async def test_an_unload_keeps_nothing_of_the_model_here(workers: Workers, tmp_path: Path) -> None:
+    """Its tokenizer, above all, which may have tens of megabytes."""
+    container = await load_frail(workers, tmp_path)
+    kept = ref(container)
+    await container.aclose()
+    del container
+    await forgotten(kept)
 
 
 async def test_the_end_of_a_launcher_ends_its_workers_and_the_next_load_has_another(

@@ -1,10 +1,13 @@
 """Workers for tests, and what is known of their processes."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import ref
 
 import anyio
+import anyio.lowlevel
 import psutil
 
 from backends.catalog import BACKENDS, Backend, Catalog
@@ -76,6 +79,14 @@ def is_there(pid: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+async def forgotten(kept: "ref[PortContainer]") -> None:
+    """Once callbacks that are due have run, nobody has the container any more."""
+    for _ in range(10):
+        await anyio.lowlevel.checkpoint()
+    gc.collect()
+    assert kept() is None
 
 
 async def gone(*pids: int) -> None:
