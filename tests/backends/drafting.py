@@ -117,7 +117,8 @@ def dressed(dice: random.Random, job: Generation, text: str, letters: Sequence[i
         {"sampling": banned},
         {"thinking": thinking},
         {"constraint": regex(f"({wanted}){{1,4}}[a-z]{{3,9}}")},
-        {"constraint": regex("[a-z ]{5,30}"), "thinking": thinking},
+        # so long that what closes the thinking fits behind it, of tokens of several letters, too
+        {"constraint": regex("[a-z ]{5,200}"), "thinking": thinking},
         {"sampling": banned, "thinking": thinking},
         {"sampling": msgspec.structs.replace(GREEDY, repetition_penalty=1.3), "min_tokens": 9},
     )
