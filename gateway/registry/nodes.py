@@ -5,7 +5,8 @@ name before it, `node-a/cuda:0`. A model lies on one node, unless it is a comman
 nodes compute for it. Pure: knows no network and no engine.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import groupby
 from typing import TypeAlias, TypeVar
@@ -36,17 +37,36 @@ def bare(devices: Mapping[str, Value]) -> dict[str, Value]:
     return {device.rpartition(SEPARATOR)[2]: value for device, value in devices.items()}
 
 
-def nodes_of(devices: Iterable[str]) -> frozenset[str]:
-    """The nodes that they belong to; this machine, where there are none."""
-    return frozenset([device.rpartition(SEPARATOR)[0] for device in devices]) or ALONE
+def nodes_of(devices: Collection[str]) -> frozenset[str]:
+    """The nodes that they belong to; this machine, where there are none. Asked for hundreds of ways
+    in a decision.
+    """
+    first: str | None = None
+    for device in devices:
+        node = _node(device)
+        if first is None:
+            first = node
+        elif node != first:
+            return frozenset(map(_node, devices))
+    return ALONE if first is None else _alone(first)
 
 
-def node_of(devices: Iterable[str]) -> str:
+def node_of(devices: Collection[str]) -> str:
     """The node that a model on them is started on: that of all of them, this machine where they are
     of several.
     """
     nodes = nodes_of(devices)
     return next(iter(nodes)) if len(nodes) == 1 else HERE
+
+
+@lru_cache(maxsize=4096)
+def _node(device: str) -> str:
+    return device.rpartition(SEPARATOR)[0]
+
+
+@lru_cache(maxsize=4096)
+def _alone(node: str) -> frozenset[str]:
+    return frozenset({node})
 
 
 class NodeOffer(msgspec.Struct, frozen=True, kw_only=True):

@@ -520,6 +520,12 @@ class Records(Mapping[str, ModelRecord]):
         """Who holds something on a node; here also who is loaded and holds nothing."""
         return self._there.get(node, {}).values()
 
+    def on(self, nodes: frozenset[str]) -> Iterable[ModelRecord]:
+        """As `there`, on any of these."""
+        if len(nodes) == 1:
+            return self.there(next(iter(nodes)))
+        return dict.fromkeys(record for node in nodes for record in self.there(node))
+
     # ------------------------------------------------------------------------------- told
 
     def note_phase(self, record: ModelRecord, before: Phase) -> None:

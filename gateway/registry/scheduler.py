@@ -302,7 +302,7 @@ class Turns:
             ways = [way for way in needs if node_of(way) == own]
         else:
             begun = frozenset[str]().union(*(swap.nodes for swap in self._swaps.values()))
-            ways = [way for way in needs if begun.isdisjoint(nodes_of(way))]
+            ways = [way for way in needs if not begun or begun.isdisjoint(nodes_of(way))]
         made = self._make_room(claim, ways, now, below=copying) if ways else None
         if made is None and need is not None and not self._own(claim):
             return self._load(claim, need)
@@ -584,7 +584,7 @@ class Turns:
         """Models on these nodes that may be evicted for `claim`: none that is pinned, and none just
         loaded unless `claim` insists.
         """
-        for record in dict.fromkeys(one for node in nodes for one in self._records.there(node)):
+        for record in self._records.on(nodes):
             if record.phase == "parked" and not record.is_claim:
                 yield candidate(record, now)
             if record.phase != "loaded" or record.model.pinned:
@@ -596,7 +596,7 @@ class Turns:
             if claim.insists or now >= until:
                 yield candidate(record, now)
             else:
-                for node in nodes & record.nodes:
+                for node in record.nodes:
                     self._moments[node] = min(until, self._moments.get(node, NEVER))
 
     def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
