@@ -30,8 +30,14 @@ SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head, which is the server's machine, and two others. Their logs are not kept."""
-    with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        head = {**SMALL, "include_dashboard": False, "temp_dir": folder}
+    with (
+        TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)  # a Cluster notes its address below it, and makes nothing
+        logs = Path(folder) / "ray"
+        logs.mkdir()
+        head = {**SMALL, "include_dashboard": False, "temp_dir": str(logs)}
         there = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         try:
             yield there
