@@ -34,7 +34,7 @@ def cluster() -> Iterator[Any]:
         TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setenv("RAY_TMPDIR", folder)  # a Cluster notes its address below it, and makes nothing
+        patch.setenv("RAY_TMPDIR", folder)  # a Cluster notes its address below it
         logs = Path(folder) / "ray"
         logs.mkdir()
         head = {**SMALL, "include_dashboard": False, "temp_dir": str(logs)}
