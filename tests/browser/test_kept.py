@@ -36,8 +36,9 @@ def test_a_kept_conversation_is_pinned_and_dropped(stand: Stand, open_page: Open
     unpin = row.get_by_role("button", name="Unpin")
     expect(unpin).to_be_visible()
     server.answers |= {LIST: listed(ONE), PIN: {"changed": 0}}
-    unpin.click()
-    pin.click()
+    for button in (unpin, pin):
+        with page.expect_response("**/v1/kept"):  # the list, which is fetched anew
+            button.click()
     expect(page.get_by_role("status")).to_contain_text("Not pinned")
     server.answers[LIST] = listed()
     row.get_by_role("button", name="Drop").click()
