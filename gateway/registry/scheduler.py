@@ -427,11 +427,14 @@ class Turns:
         self, claim: ModelRecord, victims: Sequence[str]
     ) -> tuple[Bytes, tuple[str, ...]] | None:
         """Where `claim` and those that would leave for it are better kept together: its way, and
-        who has to leave all the same, to come back in a smaller one. None: they take turns.
+        who has to leave all the same, to come back in a smaller one. None: they take turns, as
+        those do that lie on other machines alone.
         """
         residents = [self._records[name] for name in victims]
-        loaded = all(record.phase == "loaded" for record in residents)
-        if self._rules.share == "never" or not loaded or claim.retrying is not None:
+        near = all(one.phase == "loaded" and HERE in one.nodes for one in residents)
+        if self._rules.share == "never" or not near or claim.retrying is not None:
+            return None
+        if not _may_lie_here(claim):
             return None
         group = (claim, *residents)
         rivals = [self._rival(one.model.name, one.model, one) for one in group]
@@ -483,7 +486,7 @@ class Turns:
             seconds=usage.seconds,
             slots=model.slots,
             arrivals=tuple(usage.arrivals),
-            ways=tuple(Smaller(way.need, _speed(model, way.need)) for way in ways),
+            ways=tuple(Smaller(way.need, _part(model, way)) for way in ways),
             lies=lies,
         )
 
@@ -617,10 +620,21 @@ class Turns:
                     victim.stay()
 
 
+def _may_lie_here(claim: ModelRecord) -> bool:
+    """On this machine, where alone models are kept together."""
+    return bool(claim.ways.get(HERE)) or any(
+        node_of(way.need) == HERE for way in claim.model.smaller
+    )
+
+
 def _speed(model: Model, need: Bytes) -> float:
     """Of this way, as a part of the best."""
     way = next((way for way in model.all_ways if way.need == need), None)
-    return 1.0 if way is None else min(1.0, way.speed / max(model.speed, 1e-6))
+    return 1.0 if way is None else _part(model, way)
+
+
+def _part(model: Model, way: Smaller) -> float:
+    return min(1.0, way.speed / max(model.speed, 1e-6))
 
 
 def candidate(record: ModelRecord, now: float) -> EvictionCandidate:
