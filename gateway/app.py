@@ -233,6 +233,7 @@ def _services(
         hub=hub_room,
         metrics=metrics,
         bodies=WorkerThreads(BODY_THREADS),
+        threads=threads,
         store=store,
         usage=UsageBook(store, config.store.usage_max_age),
         tracing=tracing_of(config.tracing, version("roundhouse")),

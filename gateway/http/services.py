@@ -93,6 +93,7 @@ class Services(msgspec.Struct, frozen=True):
     hub: Hub
     metrics: Metrics
     bodies: WorkerThreads
+    threads: WorkerThreads  # for prompts and grammars, as the pipeline has them
     store: Store
     usage: UsageBook
     tracing: Tracing | None

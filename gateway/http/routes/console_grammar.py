@@ -47,7 +47,7 @@ async def check(request: AnyRequest, services: Services) -> ASGIApp:
     order = Fields(order_object(await request.body()), {}).read(GrammarOrder)
 
     async def run() -> bytes:
-        return body(await services.bodies.run(lambda _wanted: checked(order)))
+        return body(await services.threads.run(lambda _wanted: checked(order)))
 
     return WholeErrand(run)
 
