@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import openai
+from openai.types.responses import Response
 
 GRAMMAR = r"""
 start: "*** Begin Patch" LF section+ "*** End Patch" LF?
@@ -65,21 +66,20 @@ PATCH = """\
 
 FORMAT = {"type": "grammar", "syntax": "lark", "definition": SHORT}
 TOOL: Any = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": FORMAT}
+ASKED: Any = {
+    "input": "Edit.",
+    "tools": [TOOL],
+    "tool_choice": {"type": "custom", "name": "apply_patch"},
+    "max_output_tokens": 600,
+    "reasoning": {"effort": "none"},
+    "temperature": 1.5,
+}
 AT_ONCE = 4
 
 
 def patch_of(api: openai.OpenAI, seed: int, model: str = "tiny") -> str | None:
     """The patch of one answer at a high temperature; None where it was cut."""
-    answer = api.responses.create(
-        model=model,
-        input="Edit.",
-        tools=[TOOL],
-        tool_choice={"type": "custom", "name": "apply_patch"},
-        max_output_tokens=600,
-        reasoning={"effort": "none"},
-        temperature=1.5,
-        extra_body={"seed": seed},
-    )
+    answer: Response = api.responses.create(model=model, extra_body={"seed": seed}, **ASKED)
     item = answer.output[-1]
     if answer.status != "completed":
         return None

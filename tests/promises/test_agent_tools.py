@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import bundled
-from tests.patches import NOTATION, TOOL, assert_patches, patch_of, patches_of
+from tests.patches import ASKED, NOTATION, assert_patches, patch_of, patches_of
 from tests.served import Serve, Served, scripted, served
 
 ENOUGH = 200  # patches that are whole
@@ -30,16 +30,7 @@ def client(server: Served) -> openai.OpenAI:
 def test_a_custom_tool_is_held_to_its_grammar_in_a_stream(server: Served) -> None:
     with client(server) as api:
         seed = next(seed for seed in range(20) if patch_of(api, seed) is not None)
-        with api.responses.stream(
-            model="tiny",
-            input="Edit.",
-            tools=[TOOL],
-            tool_choice={"type": "custom", "name": "apply_patch"},
-            max_output_tokens=600,
-            reasoning={"effort": "none"},
-            temperature=1.5,
-            extra_body={"seed": seed},
-        ) as stream:
+        with api.responses.stream(model="tiny", extra_body={"seed": seed}, **ASKED) as stream:
             grown = [
                 each.delta
                 for each in stream
