@@ -4,10 +4,12 @@ without an engine: `python -m benchmarks.nodes`.
 64 nodes of eight cards, 2,000 models of 2 to 120 GiB (the larger lie on two cards), 200 requests a
 second on a virtual clock, from a seed. Nodes lack most files, and copying takes its time. The
 books are kept a second time, from the orders alone, so that a mistake in the scheduler's can't hide
-itself. Only how long a decision takes is measured on this machine.
+itself. Only how long a decision takes is measured on this machine, and how long Python's collector
+takes for all these models: a decision may wait for it as anything may that the server does.
 """
 
 import argparse
+import gc
 import heapq
 import itertools
 import random
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -63,6 +66,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     decision_p50: float
     decision_p99: float
     decision_most: float
+    collector_most: float  # the longest run of Python's collector, within a decision or not
     requests: int
     answered: int
     refused: int
@@ -71,6 +75,27 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     wait_p50: float
     wait_p99: float
     wait_most: float
+
+
+class Collector:
+    """Times the runs of Python's garbage collector, in the processor's seconds."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.longest = max(self.longest, time.thread_time() - self._began)
 
 
 class Cluster:
@@ -100,16 +125,18 @@ class Cluster:
         self._taken = dict.fromkeys(self.budgets, 0)
         self.waits: list[float] = []
         self.decisions: list[float] = []
+        self._collector = Collector()
         self.loads = self.copies = self.refused = 0
 
     def run(self) -> Figures:
         """Let everybody come and be answered."""
         for number, arrives in enumerate(self._crowd_comes()):
             self._at(arrives, partial(self._arrive, number))
-        while (event := self._next()) is not None:
-            orders = event(self._now)
-            for order in orders:
-                self._follow(order)
+        with self._collector:
+            while (event := self._next()) is not None:
+                orders = event(self._now)
+                for order in orders:
+                    self._follow(order)
         assert not self._arrivals, "everybody was answered"
         return self._figures()
 
@@ -257,6 +284,7 @@ class Cluster:
             decision_p50=part(milliseconds, 0.5),
             decision_p99=part(milliseconds, 0.99),
             decision_most=max(milliseconds),
+            collector_most=1000 * self._collector.longest,
             requests=len(self.waits) + self.refused,
             answered=len(self.waits),
             refused=self.refused,

@@ -784,18 +784,10 @@ class MemoryLedger:
             for need in (model.need, *model.others)
         )
 
-    def missing(self, need: Bytes, claim: ModelRecord) -> Bytes:
-        """What must be evicted for it, besides what leaves anyway. A parked one has some itself."""
-        return {
-            device: size
-            - self.free(device)
-            - self.coming(device, surely=True)
-            - claim.held.get(device, 0)
-            for device, size in need.items()
-        }
-
     def within_reach(self, device: str, group: Iterable[ModelRecord]) -> int:
-        """Bytes that the models of `group` could have together, if no other leaves for them."""
+        """Bytes that the models of `group` could have together, if no other leaves for them besides
+        those that leave anyway. A parked one has some itself.
+        """
         own = sum(record.held.get(device, 0) for record in group)
         return self.free(device) + self.coming(device, surely=True) + own
 

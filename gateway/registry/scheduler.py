@@ -55,6 +55,7 @@ It knows no tickets beyond the time they came.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import msgspec
 
@@ -552,11 +553,13 @@ class Turns:
         self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, used: bool
     ) -> tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None:
         """For which of `needs` room is made at the least cost, the first of equals, and who goes
-        for it; None: for none of them.
+        for it; None: for none of them. What it can have of a device is computed once: many needs
+        have each.
         """
         best: tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None = None
         there: dict[frozenset[str], list[EvictionCandidate]] = {}
         most: Counter[str] = Counter()  # bytes that could become free, by device
+        reach = cache(lambda device: self._room.within_reach(device, (claim,)))
         looked = 0
         for need in needs:
             if self._room.beside(need, claim.model) is not None:
@@ -568,7 +571,7 @@ class Turns:
                 there[nodes] = list(self._candidates(claim, nodes, now, used=used))
                 for one in there[nodes]:
                     most.update(one.holds)
-            missing = self._room.missing(need, claim)
+            missing = {device: size - reach(device) for device, size in need.items()}
             if any(size > max(0, most[device]) for device, size in missing.items()):
                 continue
             names = choose_victims(there[nodes], missing)
@@ -628,9 +631,13 @@ def _may_lie_here(claim: ModelRecord) -> bool:
 
 
 def _speed(model: Model, need: Bytes) -> float:
-    """Of this way, as a part of the best."""
-    way = next((way for way in model.all_ways if way.need == need), None)
-    return 1.0 if way is None else _part(model, way)
+    """Of this way, as a part of the best. No object is made for each of `others`, which may be
+    hundreds: Python's collector would begin within decisions.
+    """
+    if need == model.need or need in model.others:
+        return 1.0
+    slower = (_part(model, way) for way in model.smaller if way.need == need)
+    return next(slower, 1.0)
 
 
 def _part(model: Model, way: Smaller) -> float:
