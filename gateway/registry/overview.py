@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from backends.catalog import Cards
 from backends.protocol import Progress
 from backends.remote import RemoteStanding
+from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import ModelEntry, ModelNames, Unusable
 from gateway.registry.line import Clock
@@ -21,7 +22,7 @@ from gateway.registry.moves import Loading, Moves, Resident
 from gateway.registry.orders import Orders
 from gateway.registry.planning import LoadPlan, LoadPlanner
 from gateway.registry.record import NEVER, Bytes, ModelRecord, arithmetic
-from gateway.registry.scheduler import Scheduler, candidate, choose_victims, cost
+from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import ModelStatus, State, slots_of
 
 

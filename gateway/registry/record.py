@@ -68,6 +68,19 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         best = (Smaller(need, self.speed) for need in (self.need, *self.others))
         return (*best, *self.smaller)
 
+    def speed_at(self, need: Bytes) -> float:
+        """How fast it is in this way, as a part of its best. No object is made for each of
+        `others`, which may be hundreds: Python's collector would begin within decisions.
+        """
+        if need == self.need or need in self.others:
+            return 1.0
+        slower = (self.relative(way.speed) for way in self.smaller if way.need == need)
+        return next(slower, 1.0)
+
+    def relative(self, speed: float) -> float:
+        """This speed, as a part of its best."""
+        return min(1.0, speed / max(self.speed, 1e-6))
+
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """One request's place in line. One that `holds` wants a lease; else it only awaits the load."""

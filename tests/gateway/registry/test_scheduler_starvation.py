@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 from config.settings import SwapConfig
+from gateway.registry.patience import WORTH
 from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Unload
-from gateway.registry.scheduler import WORTH
 from tests.gateway.registry.machine import SimulatedMachine
 
 LOAD, ANSWER, UNLOAD = 4.0, 6.0, 0.5  # seconds at most

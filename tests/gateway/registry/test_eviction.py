@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registry.scheduler import EvictionCandidate, choose_victims, covers
+from gateway.registry.eviction import EvictionCandidate, choose_victims, covers
 
 candidates = st.lists(
     st.builds(

@@ -1,0 +1,161 @@
+"""Keeps models together that would take turns too often: each is loaded in a way that takes less of
+the cards, when it would have been loaded anyway. Whether that is better, `sharing.py` judges.
+
+Pure: it reads and marks the scheduler's records, and loads nothing.
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from config.settings import SwapConfig
+from gateway.registry.nodes import HERE, node_of
+from gateway.registry.patience import WORTH
+from gateway.registry.record import Bytes, MemoryLedger, Model, ModelRecord, Records, Smaller
+from gateway.registry.sharing import Agreement, Rival, Sharing, agreed, is_outdone, on_cards
+
+
+class Agreements:
+    """Puts in force, and ends, the agreements of `sharing` among the scheduler's `records`."""
+
+    def __init__(
+        self, records: Records, room: MemoryLedger, rules: SwapConfig, sharing: Sharing
+    ) -> None:
+        self._records = records
+        self._room = room
+        self._rules = rules
+        self._sharing = sharing
+
+    def apply(self, rules: SwapConfig) -> None:
+        """From now on these are the rules, and other budgets, perhaps: all is judged anew."""
+        self._rules = rules
+        for name in self._sharing.together:
+            self.end(name)
+
+    def together(
+        self, claim: ModelRecord, victims: Sequence[str]
+    ) -> tuple[Bytes, tuple[str, ...]] | None:
+        """Where `claim` and those that would leave for it are better kept together: its way, and
+        who has to leave all the same, to come back in a smaller one. None: they take turns, as
+        those do that lie on other machines alone.
+        """
+        residents = [self._records[name] for name in victims]
+        near = all(one.phase == "loaded" and HERE in one.nodes for one in residents)
+        if self._rules.share == "never" or not near or claim.retrying is not None:
+            return None
+        if not _may_lie_here(claim):
+            return None
+        group = (claim, *residents)
+        rivals = [self._rival(one.model.name, one.model, one) for one in group]
+        rivals += self._absent({one.model.name for one in group}, rivals)
+        devices = {device for rival in rivals for way in rival.ways for device in way.need}
+        room = {device: self._room.within_reach(device, group) for device in devices}
+        agreement = agreed(rivals, room, stay=self._rules.min_stay, worth=WORTH)
+        if agreement is None:
+            return None
+        way = agreement.way(claim.model.name, claim.model.all_ways)
+        assert way is not None, "it was chosen of these"
+        leavers = [one for one in residents if not agreement.keeps(one.model.name, one.held)]
+        return self._begin(claim, agreement, way.need), tuple(one.model.name for one in leavers)
+
+    def _begin(self, claim: ModelRecord, agreement: Agreement, need: Bytes) -> Bytes:
+        """From now on."""
+        for name in agreement.parts:
+            self.end(name)
+        self._sharing.agree(agreement)
+        claim.shared = need
+        return need
+
+    def end(self, name: str) -> None:
+        """The agreement of that model is over."""
+        for member in self._sharing.end(name):
+            if (record := self._records.get(member)) is not None:
+                record.shared = None
+
+    def _absent(self, names: Collection[str], rivals: Sequence[Rival]) -> list[Rival]:
+        """Models that were asked for lately and are gone: they will want the same cards again."""
+        cards = {card for one in rivals for way in one.ways for card in on_cards(way.need)}
+        gone = (
+            (name, model)
+            for name, model in self._sharing.others(names)
+            if cards & on_cards(model.need).keys()
+            if (record := self._records.get(name)) is None or not record.held
+        )
+        return [self._rival(name, model, None) for name, model in gone]
+
+    def _rival(self, name: str, model: Model, record: ModelRecord | None) -> Rival:
+        lies = None
+        if record is not None and record.phase == "loaded":
+            model, lies = record.whole, Smaller(record.held, record.speed)
+        usage = self._sharing.usage(name)
+        ways = (way for way in model.all_ways if node_of(way.need) == HERE)
+        return Rival(
+            name=name,
+            load_seconds=model.load_seconds,
+            seconds=usage.seconds,
+            slots=model.slots,
+            arrivals=tuple(usage.arrivals),
+            ways=tuple(Smaller(way.need, model.relative(way.speed)) for way in ways),
+            lies=lies,
+        )
+
+    def place(self, record: ModelRecord) -> None:
+        """A model that is asked for and absent is to lie as was agreed, if one of the others is
+        here, or asked for.
+        """
+        name = record.model.name
+        agreement = self._sharing.agreement(name)
+        record.shared = None
+        self._sharing.usage(name).model = record.model
+        if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
+            return
+        way = agreement.way(name, record.model.all_ways)
+        if way is not None and way.need != record.model.need:
+            record.shared = way.need
+
+    def _is_around(self, name: str) -> bool:
+        record = self._records.get(name)
+        return record is not None and (bool(record.held) or record.is_claim)
+
+    def _is_regretted(
+        self, agreement: Agreement, group: Sequence[ModelRecord], loads: float
+    ) -> bool:
+        """Whether the first of `group` had better have its full room."""
+        if agreement.lost[group[0].model.name] > loads:
+            return True
+        if agreement.spent <= loads or len(group) < len(agreement.parts):
+            return False
+        agreement.spent = 0.0
+        rivals = [self._rival(one.model.name, one.model, one) for one in group]
+        return is_outdone(rivals, stay=self._rules.min_stay, worth=WORTH)
+
+    def regret(self, record: ModelRecord) -> None:
+        """A model falls idle that is kept together with others: it gets its full room back where
+        giving way has cost more than it saved.
+        """
+        name = record.model.name
+        agreement = self._sharing.agreement(name)
+        if agreement is None or record.phase != "loaded" or record.model.pinned:
+            return
+        others = [self._records.get(other) for other in agreement.parts.keys() - {name}]
+        group = [record, *(one for one in others if one is not None and one.phase == "loaded")]
+        loads = sum(one.model.load_seconds for one in group)
+        if not all(one.is_idle for one in group) or not self._is_regretted(agreement, group, loads):
+            return
+        self.end(name)
+        whole = record.whole
+        record.model = msgspec.structs.replace(
+            record.model,
+            need=whole.need,
+            others=whole.others,
+            smaller=whole.smaller,
+            speed=whole.speed,
+        )
+        record.wanted, record.phase, record.leaving = True, "draining", "share"
+
+
+def _may_lie_here(claim: ModelRecord) -> bool:
+    """On this machine, where alone models are kept together."""
+    return bool(claim.ways.get(HERE)) or any(
+        node_of(way.need) == HERE for way in claim.model.smaller
+    )

@@ -1,0 +1,342 @@
+"""Takes turns: which absent models are loaded now, and which ones are evicted for them.
+
+On each node at most one swap is prepared at a time: its models drain, their memory is kept for it,
+and it is finished before the next one begins there. The choice of victims may still change when
+another model falls idle, and all is undone when no ticket waits for it any more.
+
+With thousands of models on hundreds of devices most of what happens concerns one node. So a claim's
+ways are all looked at when it comes and when its turn does, and in between only those on nodes on
+which something changed.
+
+A model whose files a node lacks may be loaded there all the same: the time to copy them is a cost
+as that of an eviction is, and the lesser of both is taken.
+
+Pure. It knows no tickets beyond the time they came.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import msgspec
+
+from config.settings import SwapConfig
+from gateway.registry.agreements import Agreements
+from gateway.registry.eviction import EvictionCandidate, candidate, choose_victims, cost
+from gateway.registry.nodes import HERE, node_of, nodes_of
+from gateway.registry.patience import (
+    lingers_until,
+    overdue_at,
+    serves_until,
+    turn_comes_at,
+    worth,
+)
+from gateway.registry.record import NEVER, Bytes, Load, MemoryLedger, ModelRecord, Records
+
+ENOUGH = 8  # swaps that are compared; on further nodes there may be cheaper ones
+
+
+class Swap(msgspec.Struct, frozen=True, eq=False):
+    """Room is made for `claim` on a node, or on several together: the models that leave for it."""
+
+    claim: ModelRecord
+    victims: tuple[ModelRecord, ...]
+    nodes: frozenset[str]
+
+    def draining(self) -> list[ModelRecord]:
+        """Those that still serve."""
+        return [
+            victim
+            for victim in self.victims
+            if victim.phase == "draining" and victim.leaving == "room"
+        ]
+
+
+class Turns:
+    """Reads and moves the scheduler's `records`: to loading, to draining, and back from there."""
+
+    def __init__(
+        self, records: Records, room: MemoryLedger, rules: SwapConfig, agreements: Agreements
+    ) -> None:
+        self._records = records
+        self._room = room
+        self._rules = rules
+        self._agreements = agreements
+        self._swaps: dict[str, Swap] = {}  # by the node that the claim is started on
+        self._moments: dict[str, float] = {}  # by node, when more may leave it
+
+    @property
+    def rest(self) -> bool:
+        """No room is being made."""
+        return not self._swaps
+
+    def beneficiary(self, victim: ModelRecord) -> ModelRecord | None:
+        """The claim that room is being made for where `victim` lies."""
+        return next(self._begun(victim.nodes), None)
+
+    def _begun(self, nodes: frozenset[str]) -> Iterator[ModelRecord]:
+        """The claims that room is being made for on one of these."""
+        swaps = self._swaps.values()
+        return (swap.claim for swap in swaps if not swap.nodes.isdisjoint(nodes))
+
+    def admit(self, now: float) -> Iterator[Load]:
+        """Load what fits, make room for the first claim that doesn't.
+
+        While a claim is overdue, nothing behind it is loaded on its devices.
+        """
+        for swap in list(self._swaps.values()):
+            if not swap.claim.is_claim or self._is_lost(swap.claim):
+                self._end(swap.claim)
+        changed = self._changed(now)
+        barred: set[str] = set()
+        for claim in self.claims(now):
+            needs = self._open(claim, changed, now)
+            if barred:
+                needs = [need for need in needs if not barred & need.keys()]
+            if (load := self._admitted(claim, needs, now)) is not None:
+                yield load
+            elif now >= overdue_at(claim, self._rules):
+                barred.update(*(self._own(claim) or claim.needs))
+            claim.looked_at = None if barred else now
+
+    def _changed(self, now: float) -> set[str]:
+        """The nodes where something did, or the time came for something."""
+        changed = self._records.changed | {HERE}
+        self._records.changed = set()
+        for node in [node for node, time in self._moments.items() if time <= now]:
+            del self._moments[node]
+            changed.add(node)
+        return changed
+
+    def _open(self, claim: ModelRecord, changed: set[str], now: float) -> Sequence[Bytes]:
+        """The ways of `claim` that may have become possible since they were looked at."""
+        before = claim.looked_at
+        times = (turn_comes_at(claim, self._rules), overdue_at(claim, self._rules))
+        if before is None or any(before < time <= now for time in times):
+            return claim.needs
+        return [need for node, needs in claim.ways.items() if node in changed for need in needs]
+
+    def _own(self, claim: ModelRecord) -> Sequence[Bytes]:
+        """Its ways on the node where room is being made for it; none, if it isn't."""
+        for node, swap in self._swaps.items():
+            if swap.claim is claim:
+                return claim.ways.get(node, ())
+        return ()
+
+    def _is_lost(self, claim: ModelRecord) -> bool:
+        """Where room is being made for it, there can be none any more."""
+        return self._room.obstacle(claim.model.name, self._own(claim) or claim.needs) is not None
+
+    def _admitted(self, claim: ModelRecord, needs: Sequence[Bytes], now: float) -> Load | None:
+        """Load it where it fits, or make room for it. One that would have to be copied to where it
+        fits may rather have another one leave where it lies.
+        """
+        own = next((node for node, swap in self._swaps.items() if swap.claim is claim), None)
+        possible = self._room.possible(needs, claim)
+        need = next((need for need in possible if self._fits(need, claim)), None)
+        copying = None if need is None else claim.model.copying.get(node_of(need), 0.0)
+        if need is not None and own is not None and self._is_coming(claim):
+            return None if copying else self._load(claim, need)
+        if need is not None and (not copying or own is not None):
+            return self._load(claim, need)
+        if own is not None:
+            ways = [way for way in needs if node_of(way) == own]
+        else:
+            begun = frozenset[str]().union(*(swap.nodes for swap in self._swaps.values()))
+            ways = [way for way in needs if not begun or begun.isdisjoint(nodes_of(way))]
+        made = self._make_room(claim, ways, now, below=copying) if ways else None
+        if made is None and need is not None and not self._own(claim):
+            return self._load(claim, need)
+        return made
+
+    def _fits(self, need: Bytes, claim: ModelRecord) -> bool:
+        """Whether it is free, and not cleared for others."""
+        turns = [*self._begun(nodes_of(need))]
+        return all(self._room.fits(need, claim, turn) for turn in turns or (None,))
+
+    def _is_coming(self, claim: ModelRecord) -> bool:
+        """The room that is being made for it will be there in a moment: nobody uses it any more."""
+        victims = [
+            one for swap in self._swaps.values() if swap.claim is claim for one in swap.victims
+        ]
+        return any(one.phase == "leaving" for one in victims) and not self._waits_for_users(claim)
+
+    def _waits_for_users(self, claim: ModelRecord) -> bool:
+        """Room is being made for it, but models in use have to leave yet."""
+        return any(swap.draining() for swap in self._swaps.values() if swap.claim is claim)
+
+    def apply(self, rules: SwapConfig) -> None:
+        """From now on these are the rules, and other budgets, perhaps."""
+        self._rules = rules
+        for claim in self._records.claims():
+            claim.looked_at = None
+
+    def shrink(self, now: float) -> None:
+        """More is promised than there is, since budgets were cut: models leave until it fits, idle
+        ones first, those in use as their last lease ends.
+        """
+        if not (missing := self._room.excess()):
+            return
+        loaded = [
+            record
+            for record in self._records.among("loaded", "parked")
+            if record.phase == "loaded" or not record.is_claim
+            if missing.keys() & record.held.keys()
+        ]
+        evictable = [record for record in loaded if not record.model.pinned]
+        names = choose_victims([candidate(record, now) for record in evictable], missing)
+        for record in evictable:
+            if names is None or record.model.name in names:
+                record.phase, record.leaving = "draining", "budget"
+
+    def keep_pinned(self, now: float) -> None:
+        """What was pinned since it began to drain stays, whatever it drains for: others go in its
+        place.
+        """
+        stayers = [record for record in self._records.among("draining") if record.is_kept]
+        for record in stayers:
+            record.phase = "loaded"
+        if stayers:
+            self.shrink(now)
+
+    def claims(self, now: float) -> list[ModelRecord]:
+        """The absent models that are wanted, in the order of their turns.
+
+        The begun swap, the overdue ones by age, those an administrator asked for, the most worth.
+        """
+        begun = [swap.claim for swap in self._swaps.values()]
+
+        def rank(claim: ModelRecord) -> tuple[bool, bool, float, bool, float, float]:
+            late = now >= overdue_at(claim, self._rules)
+            age = claim.oldest if late else 0.0
+            return (
+                claim not in begun,
+                not late,
+                age,
+                not claim.wanted,
+                -worth(claim),
+                claim.oldest,
+            )
+
+        return sorted(self._records.claims(), key=rank)
+
+    def next_moment(self, now: float) -> float:
+        """When time alone may change what `admit` does; never, if it can't."""
+        claims = self._records.claims()
+        if not claims:
+            self._moments.clear()
+            return NEVER
+        times = [turn_comes_at(claim, self._rules) for claim in claims]
+        times += [overdue_at(claim, self._rules) for claim in claims]
+        times += self._moments.values()
+        return min((time for time in times if time > now), default=NEVER)
+
+    def _load(self, claim: ModelRecord, need: Bytes) -> Load:
+        free = {device: self._room.free(device) for device in need}
+        self._end(claim)
+        claim.whole, claim.speed = claim.model, claim.model.speed_at(need)
+        claim.phase, claim.held, claim.chosen = "loading", need, need
+        return Load(claim.model.name, need, free, claim.evicted)
+
+    def _make_room(
+        self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, below: float | None
+    ) -> Load | None:
+        """Begin the turn of `claim`, if room can be made for one of its `needs`: idle models go at
+        any time, used in turn. `below`: only idle ones, and at less than that cost. Where it is
+        kept together with others it may fit at once.
+
+        For a swap that has begun, idle models may step in for used ones that still drain.
+        """
+        swap = self._cheapest(claim, needs, now, used=False)
+        if below is not None:
+            if swap is not None and swap[0][1] >= below:
+                return None
+        elif swap is None and self._may_drain(claim, now):
+            swap = self._cheapest(claim, needs, now, used=True)
+        if swap is None:
+            return None
+        _, need, victims = swap
+        if below is None and (joint := self._agreements.together(claim, victims)) is not None:
+            need, victims = joint
+            if not victims and self._room.fits(need, claim, None):
+                return self._load(claim, need)
+        claim.chosen = need
+        self._begin(claim, victims)
+        return None
+
+    def _may_drain(self, claim: ModelRecord, now: float) -> bool:
+        """Whether models in use may leave for it: its turn has come, and none do yet."""
+        return now >= turn_comes_at(claim, self._rules) and not self._waits_for_users(claim)
+
+    def _cheapest(
+        self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, used: bool
+    ) -> tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None:
+        """For which of `needs` room is made at the least cost, the first of equals, and who goes
+        for it; None: for none of them. What it can have of a device is computed once: many needs
+        have each.
+        """
+        best: tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None = None
+        there: dict[frozenset[str], list[EvictionCandidate]] = {}
+        most: Counter[str] = Counter()  # bytes that could become free, by device
+        reach = cache(lambda device: self._room.within_reach(device, (claim,)))
+        looked = 0
+        for need in needs:
+            if self._room.beside(need, claim.model) is not None:
+                continue
+            nodes = nodes_of(need)
+            if nodes not in there:
+                if best is not None and looked >= ENOUGH:
+                    break
+                there[nodes] = list(self._candidates(claim, nodes, now, used=used))
+                for one in there[nodes]:
+                    most.update(one.holds)
+            missing = {device: size - reach(device) for device, size in need.items()}
+            if any(size > max(0, most[device]) for device, size in missing.items()):
+                continue
+            names = choose_victims(there[nodes], missing)
+            if names is None:
+                continue
+            looked += 1
+            in_use, value, count = cost(there[nodes], names)
+            price = in_use, value + claim.model.copying.get(node_of(need), 0.0), count
+            if best is None or price < best[0]:
+                best = price, need, names
+        return best
+
+    def _candidates(
+        self, claim: ModelRecord, nodes: frozenset[str], now: float, *, used: bool
+    ) -> Iterator[EvictionCandidate]:
+        """Models on these nodes that may be evicted for `claim`: none that is pinned, and none just
+        loaded unless `claim` insists.
+        """
+        for record in self._records.on(nodes):
+            if record.phase == "parked" and not record.is_claim:
+                yield candidate(record, now)
+            if record.phase != "loaded" or record.model.pinned:
+                continue
+            idle = record.is_idle
+            if not (used or idle):
+                continue
+            until = (lingers_until if idle else serves_until)(record, self._rules)
+            if claim.insists or now >= until:
+                yield candidate(record, now)
+            else:
+                for node in record.nodes:
+                    self._moments[node] = min(until, self._moments.get(node, NEVER))
+
+    def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
+        self._end(claim)
+        assert claim.chosen is not None
+        leavers = tuple(self._records[name] for name in victims)
+        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers, nodes_of(claim.chosen))
+        for victim in leavers:
+            victim.phase, victim.leaving = "draining", "room"
+
+    def _end(self, claim: ModelRecord) -> None:
+        """No more room is needed for it: models that still drain for it go on serving."""
+        for node, swap in list(self._swaps.items()):
+            if swap.claim is claim:
+                del self._swaps[node]
+                self._records.changed |= swap.nodes
+                for victim in swap.draining():
+                    victim.stay()
