@@ -23,18 +23,9 @@ from typing import Self
 import msgspec
 
 from config.settings import SwapConfig
+from gateway.registry.memory import GIB
 from gateway.registry.nodes import NodeOffer, fewest, in_order, name_at, named
-from gateway.registry.record import (
-    GIB,
-    Bytes,
-    Grant,
-    Load,
-    Model,
-    Order,
-    Refuse,
-    Ticket,
-    Unload,
-)
+from gateway.registry.protocol import Bytes, Grant, Load, Model, Order, Refuse, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
 
 COPYING = 1e9  # bytes a second, over the network

@@ -22,7 +22,7 @@ import msgspec
 from benchmarks.scheduler import alternating, mix
 from benchmarks.simulation import Case
 from config.settings import SwapConfig
-from gateway.registry.record import Bytes, Grant, Load, Model, Order, Smaller, Ticket, Unload
+from gateway.registry.protocol import Bytes, Grant, Load, Model, Order, Smaller, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
 
 CARD, MAIN = "cuda:0", "cpu"

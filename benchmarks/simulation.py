@@ -12,7 +12,7 @@ from functools import cache, partial
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.record import Grant, Load, Model, Order, Ticket, Unload
+from gateway.registry.protocol import Grant, Load, Model, Order, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
 
 DEVICE = "cpu"

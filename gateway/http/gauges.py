@@ -23,7 +23,7 @@ from gateway.http.request_record import Activity
 from gateway.http.standing import RequestStanding
 from gateway.registry import ModelStatus, Registry, State
 from gateway.registry.overview import Fit, Ledger, Measured, Parts
-from gateway.registry.record import Bytes
+from gateway.registry.protocol import Bytes
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):

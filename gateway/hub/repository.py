@@ -20,7 +20,7 @@ from config.settings import Config
 from config.values import HUB, hub_id
 from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub.cache import quantizations
-from gateway.registry.record import shares
+from gateway.registry.memory import shares
 
 MOST_NAMED = 40  # files or quantizations in an error
 PREFERRED = "q4_k_m"

@@ -9,9 +9,11 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from config.settings import SwapConfig
+from gateway.registry.ledger import MemoryLedger
 from gateway.registry.nodes import HERE, node_of
 from gateway.registry.patience import WORTH
-from gateway.registry.record import Bytes, MemoryLedger, Model, ModelRecord, Records, Smaller
+from gateway.registry.protocol import Bytes, Model, Smaller
+from gateway.registry.record import ModelRecord, Records
 from gateway.registry.sharing import Agreement, Rival, Sharing, agreed, is_outdone, on_cards
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from gateway.registry.record import Bytes, ModelRecord
+from gateway.registry.protocol import Bytes
+from gateway.registry.record import ModelRecord
 
 
 class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True):

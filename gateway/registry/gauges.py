@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from backends.catalog import CPU
 from backends.devices import Device, devices, devices_anew, main_bandwidth
 from backends.devices import bandwidths as of_cards
-from gateway.registry.record import Bytes
+from gateway.registry.protocol import Bytes
 
 Finds: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, Device]]  # in this environment
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine

@@ -23,7 +23,7 @@ from backends.catalog import CPU, Cards, ModelFiles
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
 from config.values import user_folder
-from gateway.registry.record import corrected
+from gateway.registry.memory import corrected
 
 log = structlog.get_logger(__name__)
 

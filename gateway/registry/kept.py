@@ -20,8 +20,8 @@ from backends.remote import Container
 from config.engines import EngineOptions
 from config.errors import ConfigError
 from config.settings import KeptConfig
+from gateway.registry.ledger import MemoryLedger
 from gateway.registry.loaders import Loader
-from gateway.registry.record import MemoryLedger
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,8 @@ import msgspec
 
 from backends.protocol import Progress
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, QueueFull, ShuttingDown
-from gateway.registry.record import ModelRecord, Refuse, Ticket
+from gateway.registry.protocol import Refuse, Ticket
+from gateway.registry.record import ModelRecord
 
 # -------------------------------------------------------------------------------------------- clock
 # The registry's time: seconds that never go back, and waiting for a moment or an event.

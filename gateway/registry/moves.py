@@ -29,17 +29,11 @@ from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock, Place
 from gateway.registry.loaders import Loader
+from gateway.registry.memory import arithmetic, placed
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of
 from gateway.registry.planning import LoadPlan
-from gateway.registry.record import (
-    Bytes,
-    Load,
-    Unload,
-    WhyUnload,
-    arithmetic,
-    placed,
-)
+from gateway.registry.protocol import Bytes, Load, Unload, WhyUnload
 from gateway.registry.status import Lease
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from gateway.registry.moves import (
     Progressed,
 )
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
+from gateway.registry.protocol import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     ModelEvent,

@@ -18,10 +18,12 @@ from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import ModelEntry, ModelNames, Unusable
 from gateway.registry.line import Clock
+from gateway.registry.memory import arithmetic
 from gateway.registry.moves import Loading, Moves, Resident
 from gateway.registry.orders import Orders
 from gateway.registry.planning import LoadPlan, LoadPlanner
-from gateway.registry.record import NEVER, Bytes, ModelRecord, arithmetic
+from gateway.registry.protocol import Bytes
+from gateway.registry.record import NEVER, ModelRecord
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import ModelStatus, State, slots_of
 

@@ -19,9 +19,10 @@ from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.history import NOTICED, History, Measurement, paced
 from gateway.registry.library import ModelEntry
 from gateway.registry.loaders import Loader
+from gateway.registry.memory import shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
-from gateway.registry.record import Bytes, Model, Smaller, shares
+from gateway.registry.protocol import Bytes, Model, Smaller
 
 STEPS = 8  # in which a model gives up cards
 UNLIKE = 1.25  # by how much a device is read faster or slower than was estimated with

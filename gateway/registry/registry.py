@@ -56,7 +56,7 @@ from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.record import Bytes, Order
+from gateway.registry.protocol import Bytes, Order
 from gateway.registry.replicas import Replicas
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (

@@ -19,7 +19,8 @@ from backends.upstream.replicas import Balance, Replica
 from gateway.registry.library import ModelEntry, ModelNames
 from gateway.registry.line import Clock, Places
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.record import ModelRecord, WhyUnload
+from gateway.registry.protocol import WhyUnload
+from gateway.registry.record import ModelRecord
 from gateway.registry.scheduler import Scheduler
 
 NEVER_OUT = 1_000_000  # failures until no request goes to one: the scheduler knows who rests

@@ -33,24 +33,21 @@ import msgspec
 
 from config.settings import SwapConfig
 from gateway.registry.agreements import Agreements
-from gateway.registry.record import (
-    NEVER,
+from gateway.registry.ledger import MemoryLedger
+from gateway.registry.protocol import (
     Bytes,
     CancelLoad,
     Evicted,
     Grant,
-    MemoryLedger,
     Model,
-    ModelRecord,
     Order,
-    Phase,
-    Records,
     Refuse,
     Ticket,
     Unload,
     WhyRefuse,
     WhyUnload,
 )
+from gateway.registry.record import NEVER, ModelRecord, Phase, Records
 from gateway.registry.sharing import Sharing, on_cards
 from gateway.registry.turns import Turns
 

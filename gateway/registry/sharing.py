@@ -24,7 +24,7 @@ import msgspec
 
 from backends.catalog import CPU
 from gateway.registry.nodes import name_at, node_of
-from gateway.registry.record import Bytes, Model, Smaller
+from gateway.registry.protocol import Bytes, Model, Smaller
 
 SEEN = 64  # requests of a model that are remembered
 SMOOTHING = 8  # answers over which their time is averaged

@@ -23,7 +23,7 @@ from backends.remote import Container, RemoteContainer
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
 from gateway.registry.library import ModelEntry
-from gateway.registry.record import Bytes, WhyUnload
+from gateway.registry.protocol import Bytes, WhyUnload
 
 # ------------------------------------------------------------------------------------------ changes
 # Names of models whose state may have changed, for watchers that read when they can.

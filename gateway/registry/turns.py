@@ -23,6 +23,7 @@ import msgspec
 from config.settings import SwapConfig
 from gateway.registry.agreements import Agreements
 from gateway.registry.eviction import EvictionCandidate, candidate, choose_victims, cost
+from gateway.registry.ledger import MemoryLedger
 from gateway.registry.nodes import HERE, node_of, nodes_of
 from gateway.registry.patience import (
     lingers_until,
@@ -31,7 +32,8 @@ from gateway.registry.patience import (
     turn_comes_at,
     worth,
 )
-from gateway.registry.record import NEVER, Bytes, Load, MemoryLedger, ModelRecord, Records
+from gateway.registry.protocol import Bytes, Load
+from gateway.registry.record import NEVER, ModelRecord, Records
 
 ENOUGH = 8  # swaps that are compared; on further nodes there may be cheaper ones
 

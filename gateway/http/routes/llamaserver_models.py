@@ -30,7 +30,7 @@ from gateway.http.services import Services, card, context_length, status_wire
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting
-from gateway.registry.record import gibibytes
+from gateway.registry.memory import gibibytes
 from gateway.request import GenerationParams
 from gateway.tasks import relayed
 

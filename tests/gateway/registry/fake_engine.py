@@ -30,7 +30,7 @@ from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
 from gateway.registry import History, Lease, ModelEvent, ModelLibrary, Registry, Waiting
-from gateway.registry.record import Bytes
+from gateway.registry.protocol import Bytes
 
 AT_ONCE = SwapConfig(min_stay=0.0)
 

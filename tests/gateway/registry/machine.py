@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable
 
 from config.settings import SwapConfig
-from gateway.registry.record import (
+from gateway.registry.protocol import (
     Bytes,
     CancelLoad,
     Grant,

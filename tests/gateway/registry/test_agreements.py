@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from benchmarks.scheduler import alternating, mix
 from benchmarks.sharing import Crowd, compared
 from config.settings import SwapConfig
-from gateway.registry.record import Model, Smaller, Unload
+from gateway.registry.protocol import Model, Smaller, Unload
 from tests.gateway.registry.machine import SimulatedMachine
 from tests.gateway.registry.test_scheduler_histories import NAMES, Histories
 from tests.gateway.registry.test_sharing import ANSWER, LOAD, WAYS

@@ -7,7 +7,9 @@ import pytest
 from config.errors import ConfigError
 from config.settings import KeptConfig
 from gateway.registry.kept import Conversations
-from gateway.registry.record import MemoryLedger, Model, Records
+from gateway.registry.ledger import MemoryLedger
+from gateway.registry.protocol import Model
+from gateway.registry.record import Records
 
 BUDGET = 1_000_000
 

@@ -10,7 +10,7 @@ from gateway.registry.nodes import (
     node_of,
     nodes_of,
 )
-from gateway.registry.record import Bytes, Grant, Load, Model, Order, Ticket, Unload
+from gateway.registry.protocol import Bytes, Grant, Load, Model, Order, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
 
 CARDS = {"cuda:0": 80, "cuda:1": 80}

@@ -11,7 +11,7 @@ from backends.catalog import Cards, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.registry import History, ModelLibrary, Registry
-from gateway.registry.record import Bytes
+from gateway.registry.protocol import Bytes
 from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
 
 pytestmark = pytest.mark.anyio

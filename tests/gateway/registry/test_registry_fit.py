@@ -16,7 +16,7 @@ from config.engines import EngineOptions
 from config.settings import Config, SwapConfig
 from gateway.errors import ModelUnavailable
 from gateway.registry import History, ModelLibrary, Registry
-from gateway.registry.record import Bytes
+from gateway.registry.protocol import Bytes
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
     FakeContainer,

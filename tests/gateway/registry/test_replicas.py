@@ -15,7 +15,7 @@ from backends.protocol import Report
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig
 from gateway.registry import History, Lease, ModelLibrary, Registry
-from gateway.registry.record import Bytes
+from gateway.registry.protocol import Bytes
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
     FakeContainer,

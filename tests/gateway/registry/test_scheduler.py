@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.record import Evicted, Grant, Load, Model, Refuse, Ticket, Unload
+from gateway.registry.protocol import Evicted, Grant, Load, Model, Refuse, Ticket, Unload
 from tests.gateway.registry.machine import SimulatedMachine
 
 RULES = SwapConfig(max_wait=120.0, min_stay=5.0)

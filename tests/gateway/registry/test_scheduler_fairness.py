@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from config.settings import SwapConfig
-from gateway.registry.record import Grant, Model, Refuse
+from gateway.registry.protocol import Grant, Model, Refuse
 from tests.gateway.registry.machine import SimulatedMachine
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from config.settings import SwapConfig
-from gateway.registry.record import Model, Refuse, Smaller
+from gateway.registry.protocol import Model, Refuse, Smaller
 from tests.gateway.registry.machine import SimulatedMachine
 
 DEVICES = ("cpu", "cuda:0")

@@ -5,7 +5,7 @@ too.
 import pytest
 
 from config.settings import SwapConfig
-from gateway.registry.record import Load, Model, Unload
+from gateway.registry.protocol import Load, Model, Unload
 from tests.gateway.registry.machine import SimulatedMachine
 
 RULES = SwapConfig(min_stay=0.0)

@@ -13,7 +13,7 @@ import pytest
 
 from config.settings import SwapConfig
 from gateway.registry.patience import WORTH
-from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Unload
+from gateway.registry.protocol import CancelLoad, Grant, Load, Model, Order, Unload
 from tests.gateway.registry.machine import SimulatedMachine
 
 LOAD, ANSWER, UNLOAD = 4.0, 6.0, 0.5  # seconds at most

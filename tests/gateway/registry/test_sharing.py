@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.registry.record import Smaller
+from gateway.registry.protocol import Smaller
 from gateway.registry.sharing import SEEN, Rival, agreed, turns
 
 LOAD, ANSWER = 30.0, 2.0  # seconds

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import MemoryNeed
-from gateway.registry.record import GIB, MIB, Evicted, arithmetic, corrected, placed, shares
+from gateway.registry.memory import GIB, MIB, arithmetic, corrected, placed, shares
+from gateway.registry.protocol import Evicted
 
 needs = st.builds(
     MemoryNeed,

@@ -1,0 +1,82 @@
+"""Says what a model needs of memory: the estimate, corrected by what was measured; on which device;
+and as a sentence.
+
+Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from backends.catalog import CPU
+from backends.protocol import MemoryNeed
+from gateway.registry.nodes import name_at, node_of
+from gateway.registry.protocol import Bytes, Evicted
+
+GIB = 2**30
+MIB = 2**20
+# What lies outside of these parts of the estimate was measured wrong: whatever else the machine did
+# meanwhile must neither lock a model out nor let two of them take the same memory.
+LEAST, MOST = 0.5, 1.5
+
+
+def gibibytes(size: int) -> str:
+    """`5.1 GiB`; small sizes in MiB, so that a small model isn't 0.0."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
+
+
+def placed(devices: Bytes, layers: Mapping[str, int]) -> str:
+    """`cuda:0 5.1 GiB with 29 layers, cpu 312.0 MiB with 4 layers`: where a model lies. A device
+    that only layers name was not planned on; its memory isn't known.
+    """
+    parts = {name: f"{name} {gibibytes(size)}" for name, size in devices.items()}
+    for name, count in layers.items():
+        parts[name] = f"{parts.get(name, name)} with {count} layer{'s' * (count != 1)}"
+    return ", ".join(parts.values())
+
+
+def corrected(estimate: MemoryNeed, measured: int | None, *, exact: bool = False) -> MemoryNeed:
+    """The estimate with the total that was measured after a load, within `LEAST` to `MOST` of it
+    unless that is `exact`: what isn't weights or cache is the engine's. Snapshots come later.
+    """
+    if measured is None:
+        return estimate
+    total = measured
+    if not exact:
+        total = min(max(measured, int(estimate.loaded * LEAST)), int(estimate.loaded * MOST))
+    weights = min(estimate.weights, total)
+    cache = min(estimate.cache, total - weights)
+    engine = total - weights - cache
+    return msgspec.structs.replace(estimate, weights=weights, cache=cache, engine=engine)
+
+
+def arithmetic(
+    need: MemoryNeed,
+    free: int,
+    evicting: Sequence[Evicted] = (),
+    *,
+    measured: bool = False,
+    note: str = "",
+) -> str:
+    """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`.
+    `note`: what gave way for it to fit.
+    """
+    unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
+    parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
+    if need.snapshots:
+        parts["snapshots"] = need.snapshots
+    listed = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
+    source = " (measured)" if measured else ""
+    leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
+    tail = f"; evicting {' and '.join(leaving)}" if leaving else ""
+    tail += f"; {note}" if note else ""
+    return f"needs {need.total / unit:.1f} {name}{source}: {listed}; free {free / unit:.1f}{tail}"
+
+
+def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
+    """`need` over the devices it is spread on, by their parts of the whole (which add up to 1).
+    Snapshots lie in main memory.
+    """
+    spread = {device: round(need.loaded * part) for device, part in parts.items()}
+    main = name_at(node_of(parts), CPU)
+    return spread | {main: spread.get(main, 0) + need.snapshots} if need.snapshots else spread
