@@ -16,7 +16,7 @@ import structlog
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from gateway.registry.library import MAX_REASON, Scanned, Unusable
+from gateway.registry.folders import MAX_REASON, Scanned, Unusable
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo

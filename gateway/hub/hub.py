@@ -56,8 +56,8 @@ from gateway.hub.repository import (
 from gateway.hub.search import FoundModel, Search, searched
 from gateway.paths import within
 from gateway.registry.gauges import SystemGauge
-from gateway.registry.library import FILE, HubOrigin, downloads, origin_of, write_origin
 from gateway.registry.memory import gibibytes
+from gateway.registry.origins import FILE, HubOrigin, downloads, origin_of, write_origin
 from gateway.tasks import companions
 
 STAGING_DIR = ".downloads"  # hidden, so that half a model is never listed

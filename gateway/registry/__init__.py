@@ -2,9 +2,10 @@
 model.
 """
 
+from gateway.registry.entry import ModelEntry
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History
-from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary
+from gateway.registry.library import CacheOfModels, ModelLibrary
 from gateway.registry.line import Waiting
 from gateway.registry.registry import ModelChanges, PreparedModels, Registry
 from gateway.registry.status import (

@@ -3,34 +3,21 @@ hub's cache found.
 
 It loads nothing and knows no engine. The disk is scanned in `refresh` alone; everything else
 answers from the last scan.
-
-Resolves names to models: one that the library lists, after another scan where it is unknown, or
-one in memory whose files are gone.
-
-Sources of models: model folders, with the models that a backend recognises and those that none
-can use, and the models of other servers by our names.
-
-Where a downloaded model came from: a small file in its folder, from which it has its names of
-the hub.
 """
 
 import difflib
 import itertools
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Protocol
 
-import anyio
 import msgspec
 import structlog
-from anyio import to_thread
-from anyio.abc import TaskGroup
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
-from backends.errors import LoadFailed, UnsupportedModel
+from backends.errors import LoadFailed
 from backends.protocol import AdapterScale
 from backends.samplers import Sampling
 from backends.upstream.fleet import Fleet, Roster, first_roster, roster_of
@@ -44,217 +31,13 @@ from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
 from config.values import hub_id
 from gateway.access import ADMIN, Access
-from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
+from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.registry.entry import Known, ModelEntry
+from gateway.registry.folders import ModelFolder, Recognise, Unusable
+from gateway.registry.origins import Names, hub_names
 from gateway.request import RequestedSampling
 
-FILE = ".hub.json"
-MAX_BYTES = 64 * 1024  # a folder may hold any file of that name
-
-Names: TypeAlias = tuple[str, ...]
-
-
-class HubOrigin(msgspec.Struct, frozen=True):
-    """`names`: what it was downloaded as, and what it is called in full: `owner/name:Q4_K_M`."""
-
-    repository: str  # "owner/name"
-    names: Names
-
-    def is_called(self, name: str) -> bool:
-        """Whether that is a name of it, in any case."""
-        return name.lower() in {self.repository.lower(), *map(str.lower, self.names)}
-
-
-def origin_of(folder: Path) -> HubOrigin | None:
-    """None: it was not downloaded, or the file is no such file. Blocks."""
-    try:
-        with (folder / FILE).open("rb") as file:
-            return msgspec.json.decode(file.read(MAX_BYTES), type=HubOrigin)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def write_origin(folder: Path, origin: HubOrigin) -> None:
-    """Blocks."""
-    (folder / FILE).write_bytes(msgspec.json.encode(origin))
-
-
-def downloads(root: Path) -> Iterator[tuple[Path, HubOrigin]]:
-    """The folders in `root` that hold a download, by name. Blocks."""
-    try:
-        folders = sorted(root.iterdir())
-    except OSError:
-        return
-    for folder in folders:
-        if (origin := origin_of(folder)) is not None:
-            yield folder, origin
-
-
-def hub_names(origins: Mapping[str, HubOrigin]) -> Mapping[str, Names]:
-    """By model, its names of the hub. A repository's own name is that of the model that was
-    downloaded by it, else of the first one of that repository.
-    """
-    taken = {name for origin in origins.values() for name in origin.names}
-    names: dict[str, Names] = {}
-    for model, origin in origins.items():
-        bare = () if origin.repository in taken else (origin.repository,)
-        taken.update(bare)
-        names[model] = (*origin.names, *bare)
-    return names
-
-
-Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
-FolderState: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
-
-MAX_REASON = 500  # characters; a reason may quote the file
-LEADS_OUT = (
-    "This link leads out of its folder. Name the model in `models`, or the other folder in "
-    "`model_dirs`."
-)
-
 log = structlog.get_logger(__name__)
-
-
-class Unusable(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that the config names, or a folder holds, but that can't be used, and why. It may
-    become usable later.
-    """
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    reason: str
-    path: Path
-
-
-Scanned: TypeAlias = ModelFiles | Unusable
-
-
-class FolderScan(msgspec.Struct, frozen=True):
-    """What was found directly in one folder, when it was in that state."""
-
-    state: FolderState
-    models: Mapping[str, Scanned]
-    origin: HubOrigin | None
-
-
-class ModelFolder:
-    """The models under `root`: what the backends recognise in it, and again what changed.
-
-    A model is a file (the first part stands for a split one) or a folder. Its name is its path
-    below the root, so it can't lead out of it; a link that does is unusable, where a model is
-    behind it. A folder that isn't there has none, and may come later.
-    """
-
-    def __init__(self, root: Path, recognise: Recognise, catalog: Catalog = BACKENDS) -> None:
-        """`recognise`: the catalog's, or what stands in for it."""
-        self._root = root.expanduser().resolve()
-        self._recognise = recognise
-        self._catalog = catalog
-        self._scans: dict[Path, FolderScan] = {}
-
-    def models(self) -> dict[str, ModelFiles]:
-        """Name to files. Only folders in which something changed are scanned again.
-
-        Reads headers, so it may take a moment after a change. Unchanged models are the same
-        objects.
-        """
-        scans: dict[Path, FolderScan] = {}
-        for folder, state in self._walk(self._root):
-            scan = self._scans.get(folder)
-            if scan is None or scan.state != state:
-                scan = FolderScan(state, self._scan(folder), origin_of(folder))
-            scans[folder] = scan
-        self._scans = scans
-        return {name: model for name, model in self._all() if isinstance(model, ModelFiles)}
-
-    def unusable(self) -> Iterator[Unusable]:
-        """What the last scan found that is a model, but can't be used."""
-        return (model for _, model in self._all() if isinstance(model, Unusable))
-
-    def origins(self) -> Mapping[str, HubOrigin]:
-        """By name, the models that are alone in what was downloaded from a hub, as the last scan
-        found them.
-        """
-        origins: dict[str, HubOrigin] = {}
-        for folder, scan in self._scans.items():
-            if scan.origin is not None:
-                below = self._below(folder)
-                names = [name for name, model in below if isinstance(model, ModelFiles)]
-                origins |= {name: scan.origin for name in names if len(names) == 1}
-        return origins
-
-    def _below(self, folder: Path) -> Iterator[tuple[str, Scanned]]:
-        for path, scan in self._scans.items():
-            if path.is_relative_to(folder):
-                yield from scan.models.items()
-
-    def _all(self) -> Iterator[tuple[str, Scanned]]:
-        return (item for scan in self._scans.values() for item in scan.models.items())
-
-    def _walk(self, folder: Path) -> Iterator[tuple[Path, FolderState]]:
-        """Every folder below, without following links, in the order of names."""
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:
-            return
-        entries = [entry for entry in entries if _is_text(entry.name)]
-        yield folder, frozenset(_state(entry) for entry in entries)
-        for entry in entries:
-            # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield from self._walk(folder / entry.name)
-
-    def _scan(self, folder: Path) -> dict[str, Scanned]:
-        """The folder as one model, or else the models that are files in it."""
-        whole = self._recognised(folder)
-        if isinstance(whole, ModelFiles) and whole.path == folder:
-            return {self._name(folder): whole}
-        try:
-            paths = sorted(folder.iterdir())
-        except OSError:  # gone meanwhile
-            return {}
-        paths = [path for path in paths if _is_text(path.name)]
-        files = [path for path in paths if path.is_file() or self._leads_out(path)]
-        scanned = {self._name(path): self._recognised(path) for path in files}
-        models = {name: model for name, model in scanned.items() if model is not None}
-        if not models and isinstance(whole, Unusable):  # else it is for one of its files
-            return {whole.name: whole}
-        return models
-
-    def _recognised(self, path: Path) -> Scanned | None:
-        try:
-            model = self._recognise(path, None)
-            return self._unusable(path, LEADS_OUT) if self._leads_out(path) else model
-        except UnsupportedModel:
-            return None
-        except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
-            # What is strange about a file outside is nobody's business here.
-            return None if self._leads_out(path) else self._unusable(path, str(error))
-
-    def _leads_out(self, path: Path) -> bool:
-        return not Path(os.path.realpath(path)).is_relative_to(self._root)  # a circle leads nowhere
-
-    def _unusable(self, path: Path, reason: str) -> Unusable:
-        log.warning("not a usable model", path=str(path), reason=reason)
-        return Unusable(name=self._name(path), reason=reason[:MAX_REASON], path=path)
-
-    def _name(self, path: Path) -> str:
-        if path == self._root:
-            return path.name
-        relative = path.relative_to(self._root).as_posix()
-        return self._catalog.bare_name(relative)
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file's name is UTF-8; another can't be sent to a client, nor asked for by one."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
-    try:
-        status = entry.stat()
-    except OSError:  # a link to nowhere, or gone meanwhile
-        return entry.name, 0, 0
-    return entry.name, status.st_mtime_ns, 0 if entry.is_dir() else status.st_size
 
 
 class UpstreamModels:
@@ -332,74 +115,8 @@ LATEST = ":latest"  # may stand behind any name: Ollama's clients put it there
 REST = 4.0  # times as long as a scan took there is none: large folders must not take all the time
 
 
-FileIdentity: TypeAlias = Mapping[Path, tuple[int, int, int, int]]
-
-
-class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for, loaded or not."""
-
-    name: str
-    files: ModelFiles
-    options: EngineOptions
-    aliases: tuple[str, ...] = ()
-    pinned: bool = False
-    preload: bool = False
-    ttl: float = -1.0  # idle seconds until it is unloaded; -1: never
-    sampling: RequestedSampling = RequestedSampling()
-    format: str | None = None
-    template: str | None = None  # a chat template's text in place of the model's own
-    keep_reasoning: Literal["auto"] | bool = "auto"  # of earlier turns, see `ModelConfig`
-    system: str | None = None  # the system message of conversations that have none
-    template_variables: Mapping[str, Any] = {}  # that requests don't set
-    adapters: tuple[AdapterScale, ...] | None = None  # for requests that don't choose
-    of: "ModelEntry | None" = None  # a preset: the model that is loaded for it
-    replicas: Names = ()  # of a model that is loaded several times: the entries that are loaded
-    replica_of: str = ""  # of one of those: the model
-    created: int = 0  # Unix time of the files
-
-    @property
-    def base(self) -> "ModelEntry":
-        """What is loaded when this is asked for: itself, unless it is a preset."""
-        return self.of or self
-
-    def over(self, loaded: "ModelEntry") -> "ModelEntry":
-        """This preset of its model as that is `loaded`."""
-        return msgspec.structs.replace(
-            self, files=loaded.files, options=loaded.options, of=loaded, created=loaded.created
-        )
-
-
 def _adapters(lora: Mapping[str, float]) -> tuple[AdapterScale, ...]:
     return tuple(AdapterScale(name, scale) for name, scale in lora.items())
-
-
-def check_files(entry: ModelEntry) -> None:
-    """Raises ModelUnavailable for a model whose files are gone; a node's are seen to there."""
-    for part in entry.files.parts if entry.files.node is None else ():
-        if not part.exists():
-            text = f"{entry.name} can't be loaded: {part} is gone"
-            raise ModelUnavailable(text, param="model")
-
-
-def identity(files: ModelFiles) -> FileIdentity:
-    """Of every file of a model, and of those beside it: device, inode, bytes and time of change in
-    ns; what is gone is left out. A file that was written over in place differs, as does one put in
-    its place. Nothing of files on another machine.
-    """
-    facts: dict[Path, tuple[int, int, int, int]] = {}
-    if files.node is not None:
-        return facts
-    own = files.parts or (files.path,)
-    for path in (*own, *((files.projector,) if files.projector else ()), *files.beside):
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        facts[path] = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-    return facts
-
-
-Known: TypeAlias = ModelEntry | Unusable
 
 
 class LibraryScan(msgspec.Struct, frozen=True):
@@ -846,93 +563,3 @@ def _of_such_length(name: str, known: Sequence[str]) -> Sequence[str]:
     most = min(MAX_NAME, size / least)
     alike = (other for other in known if least * size <= len(other) <= most)
     return tuple(itertools.islice(alike, MAX_COMPARED))
-
-
-SCAN_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams
-
-
-class ModelNames:
-    """The models that a request may name. `present`: those in memory, as they were loaded;
-    `library`: what is configured now.
-    """
-
-    def __init__(self, library: ModelLibrary, changed: Callable[[str], None]) -> None:
-        """`changed` is called with each model that a scan finds changed."""
-        self.present: dict[str, ModelEntry] = {}
-        self.library = library
-        self._changed = changed
-        self._scan: anyio.Event | None = None  # of the next one, which has not begun
-        self._unknown = dict(library.unknown_names())  # they are reported at the start
-
-    def follow(self, library: ModelLibrary) -> None:
-        """From now on these models can be named."""
-        self.library = library
-
-    def begin(self, tasks: TaskGroup) -> None:
-        """Scans run in `tasks`."""
-        self._tasks = tasks
-
-    def entries(self) -> Mapping[str, ModelEntry]:
-        """All models, by id."""
-        return {entry.name: entry for entry in self.library.entries()} | self.present
-
-    def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """See `Registry.resolve`."""
-        try:
-            return self.library.resolve(name, access)
-        except GatewayError:
-            if (entry := self._resident(name)) is None or not access.allows(entry.name):
-                raise
-            return entry  # its files are gone, but it is in memory
-
-    def _resident(self, name: str) -> ModelEntry | None:
-        """The model in memory that is called `name`, by id or alias, or is the default."""
-        if name in DEFAULT_NAMES:
-            name = self.library.default_name() or next(iter(self.present), "")
-        spelled = {name, hub_id(name), name.removesuffix(LATEST)}
-        present = self.present.values()
-        return next((entry for entry in present if spelled & {entry.name, *entry.aliases}), None)
-
-    async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """As `resolve`, but folders are scanned first where it is not known, or not usable."""
-        try:
-            return self.resolve(name, access)
-        except (ModelNotFound, ModelUnavailable):
-            await self.scan_soon().wait()
-            return self.resolve(name, access)
-
-    def scan_soon(self) -> anyio.Event:
-        """Set when a scan of the folders has ended that begins after this call; all callers before
-        it begins share it. Scans are as rare as `Library.due` says.
-        """
-        if self._scan is None:
-            self._scan = anyio.Event()
-            self._tasks.start_soon(self._scan_when_due, self._scan, name="scan model folders")
-        return self._scan
-
-    async def _scan_when_due(self, done: anyio.Event) -> None:
-        try:
-            await anyio.sleep(max(0.0, self.library.due - time.monotonic()))
-            self._scan = None
-            await self.refresh()
-        finally:
-            done.set()
-
-    async def refresh(self) -> None:
-        """Scan the model folders again, off the event loop, and request the lists of upstreams."""
-        with anyio.move_on_after(SCAN_PATIENCE):
-            await self.library.fleet.refresh()
-        before = self.library.known()
-        await to_thread.run_sync(self.library.refresh)
-        after = self.library.known()
-        self._warn_of_unknown()
-        for name in before.keys() | after.keys():
-            if before.get(name) is not after.get(name):
-                self._changed(name)
-
-    def _warn_of_unknown(self) -> None:
-        """Upstreams list their models after the start; what nobody has then is a mistake."""
-        before, self._unknown = self._unknown, dict(self.library.unknown_names())
-        for option, problem in self._unknown.items():
-            if option not in before:
-                log.warning("check the configuration", option=option, problem=problem)

@@ -24,9 +24,9 @@ from backends.remote import Container
 from backends.warm import WarmFiles
 from backends.worker.node import NodePort
 from config.engines import EngineOptions
+from gateway.registry.entry import FileIdentity, ModelEntry, identity
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
-from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock, Place
 from gateway.registry.loaders import Loader
 from gateway.registry.memory import arithmetic, placed

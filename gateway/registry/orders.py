@@ -6,7 +6,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from gateway.registry.library import ModelEntry
+from gateway.registry.entry import ModelEntry
 from gateway.registry.line import Alarm, Clock, Places, refusal
 from gateway.registry.moves import (
     Arrived,

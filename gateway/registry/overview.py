@@ -14,12 +14,14 @@ from msgspec.structs import replace
 from backends.catalog import Cards
 from backends.protocol import Progress
 from backends.remote import RemoteStanding
+from gateway.registry.entry import ModelEntry
 from gateway.registry.eviction import candidate, choose_victims, cost
+from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
-from gateway.registry.library import ModelEntry, ModelNames, Unusable
 from gateway.registry.line import Clock
 from gateway.registry.memory import arithmetic
 from gateway.registry.moves import Loading, Moves, Resident
+from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
 from gateway.registry.planning import LoadPlan, LoadPlanner
 from gateway.registry.protocol import Bytes

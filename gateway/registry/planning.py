@@ -16,8 +16,8 @@ from config.errors import ConfigError, Source
 from config.models import over
 from config.settings import Parking
 from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.registry.entry import ModelEntry
 from gateway.registry.history import NOTICED, History, Measurement, paced
-from gateway.registry.library import ModelEntry
 from gateway.registry.loaders import Loader
 from gateway.registry.memory import shares
 from gateway.registry.nodes import HERE as THIS_MACHINE

@@ -38,20 +38,15 @@ from gateway.errors import (
     ShuttingDown,
     translated,
 )
+from gateway.registry.entry import Known, ModelEntry, check_files
 from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
 from gateway.registry.history import History, default_path
 from gateway.registry.kept import Conversations, KeepingLoader
-from gateway.registry.library import (
-    CacheOfModels,
-    Known,
-    ModelEntry,
-    ModelLibrary,
-    ModelNames,
-    check_files,
-)
+from gateway.registry.library import CacheOfModels, ModelLibrary
 from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loaders import CatalogLoader, FleetLoader, Loader
 from gateway.registry.moves import Moves, pace_of
+from gateway.registry.names import ModelNames
 from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 
 from backends.remote import RemoteStanding, RemoteState
 from backends.upstream.replicas import Balance, Replica
-from gateway.registry.library import ModelEntry, ModelNames
+from gateway.registry.entry import ModelEntry
 from gateway.registry.line import Clock, Places
+from gateway.registry.names import ModelNames
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.protocol import WhyUnload
 from gateway.registry.record import ModelRecord

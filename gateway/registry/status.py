@@ -22,7 +22,7 @@ from backends.protocol import (
 from backends.remote import Container, RemoteContainer
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
-from gateway.registry.library import ModelEntry
+from gateway.registry.entry import ModelEntry
 from gateway.registry.protocol import Bytes, WhyUnload
 
 # ------------------------------------------------------------------------------------------ changes

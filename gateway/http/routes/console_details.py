@@ -24,7 +24,7 @@ from gateway.http.routes.hub import deletion
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand
 from gateway.registry import ModelStatus
-from gateway.registry.library import HubOrigin, origin_of
+from gateway.registry.origins import HubOrigin, origin_of
 
 CARD, MOST_CARD = "README.md", 64 << 10  # the hub's model card, and bytes that are read of it
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")

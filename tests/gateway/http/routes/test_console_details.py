@@ -11,7 +11,7 @@ import pytest
 
 import bundled
 from config.settings import HubConfig, KeyConfig
-from gateway.registry.library import HubOrigin, write_origin
+from gateway.registry.origins import HubOrigin, write_origin
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio
