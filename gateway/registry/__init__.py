@@ -7,7 +7,8 @@ from gateway.registry.gauges import Gauge
 from gateway.registry.history import History
 from gateway.registry.library import CacheOfModels, ModelLibrary
 from gateway.registry.line import Waiting
-from gateway.registry.registry import ModelChanges, PreparedModels, Registry
+from gateway.registry.reconfiguration import ModelChanges, PreparedModels
+from gateway.registry.registry import Registry
 from gateway.registry.status import (
     Lease,
     ModelEvent,

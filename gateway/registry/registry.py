@@ -7,9 +7,6 @@
 It decides nothing: every decision is the scheduler's, made synchronously, and its orders are
 carried out by `Orders` in this registry's own task group. A lease is given back without an await,
 so no cancellation can lose it.
-
-Changes of models that may be in memory, and how they are put in force: another configuration,
-other options of one of them, files that were overwritten.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -19,7 +16,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
-import msgspec
 import structlog
 from anyio import to_thread
 
@@ -38,7 +34,7 @@ from gateway.errors import (
     ShuttingDown,
     translated,
 )
-from gateway.registry.entry import Known, ModelEntry, check_files
+from gateway.registry.entry import ModelEntry, check_files
 from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
 from gateway.registry.history import History, default_path
 from gateway.registry.kept import Conversations, KeepingLoader
@@ -51,7 +47,8 @@ from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview, Survey
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.protocol import Bytes, Order
+from gateway.registry.protocol import Bytes
+from gateway.registry.reconfiguration import PreparedModels, Reconfiguration, prepared
 from gateway.registry.replicas import Replicas
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
@@ -66,133 +63,6 @@ from gateway.registry.status import (
 from gateway.tasks import companions
 
 log = structlog.get_logger(__name__)
-
-
-class ModelChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of models, in the order of their lists."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]  # leave as their last answer ends
-    reloaded: tuple[str, ...]  # other files or options: those in memory are loaded anew
-    updated: tuple[str, ...]  # stay in memory: the next request has them as they are now
-
-
-class PreparedModels(msgspec.Struct, frozen=True, kw_only=True):
-    """The models of a configuration that was checked, to be put in force."""
-
-    library: ModelLibrary
-    changes: ModelChanges
-
-
-def prepared(before: ModelLibrary, after: ModelLibrary) -> PreparedModels:
-    """The changes where `after` replaces `before`."""
-    return PreparedModels(library=after, changes=model_changes(before.known(), after.known()))
-
-
-def model_changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> ModelChanges:
-    """How each model changes."""
-    both = [name for name in before if name in after and before[name] != after[name]]
-    reloaded = [name for name in both if not _is_loaded_alike(before[name], after[name])]
-    return ModelChanges(
-        added=tuple(name for name in after if name not in before),
-        removed=tuple(name for name in before if name not in after),
-        reloaded=tuple(reloaded),
-        updated=tuple(name for name in both if name not in reloaded),
-    )
-
-
-def _is_loaded_alike(before: Known, after: Known) -> bool:
-    """Whether a load would give the same."""
-    if not (isinstance(before, ModelEntry) and isinstance(after, ModelEntry)):
-        return False
-    if after.of is not None:  # nothing is loaded under its name
-        return before.of is not None
-    then, now = before.files.elsewhere, after.files.elsewhere
-    if then is not None and now is not None:  # nothing is in memory: its next request plans anew
-        return (then.upstream, then.model) == (now.upstream, now.model)
-    return before.files == after.files and before.options == after.options
-
-
-class Reconfiguration:
-    """Puts changes in force in all parts that know a model, between two steps of the event loop."""
-
-    def __init__(
-        self,
-        *,
-        scheduler: Scheduler,
-        planner: LoadPlanner,
-        moves: Moves,
-        names: ModelNames,
-        orders: Orders,
-        clock: Clock,
-    ) -> None:
-        self._scheduler = scheduler
-        self._planner = planner
-        self._moves = moves
-        self._names = names
-        self._orders = orders
-        self._clock = clock
-
-    def apply(self, prepared: PreparedModels, known: Mapping[str, Known]) -> None:
-        """From now on these are the models; `known`: those there were."""
-        self._names.follow(prepared.library)
-        for name in prepared.changes.removed:
-            self._remove(name)
-        for entry in prepared.library.entries():
-            if entry.name in known and known[entry.name] != entry:
-                self._describe(entry, replaced=entry.name in prepared.changes.reloaded)
-
-    def change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
-        """A model that is loaded with other options is unloaded and loaded again. Raises
-        ModelUnavailable where it would not fit with them.
-        """
-        plan = self._planner.proposed(entry, options)
-        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.needs)) is not None:
-            raise ModelUnavailable(obstacle, param="model")
-        self._planner.adopt(plan)
-        there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
-        if there is not None and there.plan.options != plan.options:
-            self._load_again(entry.name)
-
-    async def reread(self, entry: ModelEntry) -> ModelEntry:
-        """A model whose files were changed since it was loaded is unloaded as its last lease ends,
-        and loaded as they are now: what is mapped into memory may be gone, or another file's.
-        """
-        if not self._is_outdated(entry.name):
-            return entry  # it leaves already
-        await self._names.scan_soon().wait()  # its header may say something else now
-        if self._is_outdated(entry.name):
-            text = "the files of a loaded model were changed; it is loaded again"
-            log.warning(text, model=entry.name)
-            self._load_again(entry.name)
-        return self._names.resolve(entry.name)
-
-    def _is_outdated(self, name: str) -> bool:
-        """It takes requests, though its files were written over."""
-        return self._scheduler.phase(name) == "loaded" and self._moves.are_files_changed(name)
-
-    def _load_again(self, name: str) -> None:
-        orders = self._scheduler.unload_asked(self._clock.now(), name, again=True)
-        self._orders.carry_out(orders, name)
-
-    def _remove(self, name: str) -> None:
-        self._names.present.pop(name, None)
-        self._planner.forget_options(name)
-        self._orders.carry_out(self._scheduler.removed(self._clock.now(), name), name)
-
-    def _describe(self, entry: ModelEntry, *, replaced: bool) -> None:
-        now, name = self._clock.now(), entry.name
-        orders: list[Order] = []
-        if replaced:
-            self._planner.forget_options(name)
-            orders += self._scheduler.replaced(now, name)
-        else:
-            self._moves.describe(entry)
-            if name in self._names.present:
-                self._names.present[name] = entry
-        if self._scheduler.residency(name) and self._planner.known(entry):
-            orders += self._scheduler.described(now, self._planner.model(entry))
-        self._orders.carry_out(orders, name)
 
 
 class Registry:

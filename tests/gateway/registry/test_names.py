@@ -10,10 +10,7 @@ from config.settings import Config, ModelConfig
 from gateway.access import Access
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry import ModelLibrary, Registry
-from tests.gateway.registry.fake_engine import (
-    FakeEngine,
-    registry_of,
-)
+from tests.gateway.registry.fake_engine import FakeEngine, registry_of
 
 pytestmark = pytest.mark.anyio
 

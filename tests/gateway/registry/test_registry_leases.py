@@ -359,6 +359,18 @@ async def test_a_request_may_say_how_long_the_model_stays(
         assert engine.present == present
 
 
+async def test_a_keep_alive_holds_until_the_next_request_ends() -> None:
+    engine, clock = FakeEngine(), HandClock()
+    async with registry_of(model("a40", ttl=5), engine=engine, clock=clock) as registry:
+        await visit(registry, "a40", keep_alive=1000.0)
+        await clock.advance(50.0)
+        assert registry.status("a40").state == "loaded"
+        await visit(registry, "a40")
+        await clock.advance(5.0)
+        await settled()
+        assert engine.present == {}
+
+
 async def test_a_pinned_model_neither_expires_nor_makes_room() -> None:
     engine, clock = FakeEngine(), HandClock()
     pinned = model("a40", pinned=True, ttl=1)

@@ -1,19 +1,11 @@
-"""Files that come, go and change while the server runs, and the names they are asked for by."""
+"""Files of models in memory that change while the server runs."""
 
 from pathlib import Path
 
 import anyio
 import pytest
 
-from gateway.registry import Registry
-from tests.gateway.registry.fake_engine import (
-    Client,
-    FakeEngine,
-    HandClock,
-    model,
-    registry_of,
-    settled,
-)
+from tests.gateway.registry.fake_engine import Client, registry_of
 from tests.gateway.registry.test_names import OnDisk, configured
 from tests.hang import HANG
 
@@ -70,23 +62,3 @@ async def test_who_uses_a_model_whose_file_changed_ends_in_peace(tmp_path: Path)
 
 def served(client: Client) -> bool:
     return client.lease is not None
-
-
-# ------------------------------------------------------------------------------- keep_alive
-
-
-async def test_a_keep_alive_holds_until_the_next_request_ends() -> None:
-    engine, clock = FakeEngine(), HandClock()
-    async with registry_of(model("a40", ttl=5), engine=engine, clock=clock) as registry:
-        await use(registry, 1000.0)
-        await clock.advance(50.0)
-        assert registry.status("a40").state == "loaded"
-        await use(registry, None)
-        await clock.advance(5.0)
-        await settled()
-        assert engine.present == {}
-
-
-async def use(registry: Registry, keep_alive: float | None) -> None:
-    async with registry.lease("a40", keep_alive=keep_alive):
-        pass
