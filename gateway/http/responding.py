@@ -235,10 +235,7 @@ class Making:
         threshold = self.exchange.compact_threshold
         if self.exchange.compacts or threshold is None:
             return self.exchange.compacts
-        request = await self.services.rounds.shown(call, can_approve=True)
-        tokenizers = self.services.tokenizers
-        count = await tokenizers.count_chat(request.model, request, self.access, call.caller)
-        return count > threshold
+        return await self.services.count_tokens(call, can_approve=True) > threshold
 
     async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
         """In the store, and at the end of its conversation once it is over."""

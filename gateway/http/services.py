@@ -56,6 +56,7 @@ from gateway.mcp.rounds import ToolRounds
 from gateway.mcp.servers import McpServers
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.reloading import Reloader
+from gateway.request import ChatRequest
 from gateway.store import Store
 from gateway.tasks import WorkerThreads
 from gateway.usage import UsageBook
@@ -217,6 +218,13 @@ class Services(msgspec.Struct, frozen=True):
                 yield from _spellings(Path(text).expanduser(), status.id)
         for model in filter(lambda model: model.path, config.models):
             yield from _spellings(Path(model.path).expanduser(), model.name)
+
+    async def count_tokens(self, call: Call[ChatRequest], *, can_approve: bool = False) -> int:
+        """How many tokens the prompt has, with the tools that the server adds to it. Raises as
+        `ToolRounds.chat`, and InvalidRequest.
+        """
+        request = await self.rounds.shown(call, can_approve=can_approve)
+        return await self.tokenizers.count_chat(request.model, request, call.access, call.caller)
 
     def reports_loading(self, access: Access, *, asked: bool | None) -> bool:
         """Whether a stream reports its model's load as reasoning: the first that is set of the

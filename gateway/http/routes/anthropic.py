@@ -70,11 +70,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = (await services.read(anthropic.read_messages, await request.body())).request
 
     async def whole() -> bytes:
-        call = call_of(request, asked)
-        shown = await services.rounds.shown(call)
-        tokenizers = services.tokenizers
-        count = await tokenizers.count_chat(asked.model, shown, call.access, call.caller)
-        return anthropic.count_body(count)
+        return anthropic.count_body(await services.count_tokens(call_of(request, asked)))
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()
     return WholeErrand(whole, {anthropic.ID_HEADER: line_of(request).id, **ignoring(unapplied)})

@@ -222,11 +222,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        call = call_of(request, asked)
-        shown = await services.rounds.shown(call)
-        tokenizers = services.tokenizers
-        count = await tokenizers.count_chat(asked.model, shown, call.access, call.caller)
-        return body(wire.InputTokens(count))
+        return body(wire.InputTokens(await services.count_tokens(call_of(request, asked))))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
 

@@ -66,11 +66,8 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     asked = (await reading.whole(await reading.read(await request.body())))[0].request
 
     async def whole() -> bytes:
-        call = call_of(request, asked)
-        shown = await services.rounds.shown(call, can_approve=True)
-        return stored.tokens_body(
-            await services.tokenizers.count_chat(asked.model, shown, call.access, call.caller)
-        )
+        count = await services.count_tokens(call_of(request, asked), can_approve=True)
+        return stored.tokens_body(count)
 
     return WholeErrand(whole)
 
