@@ -123,6 +123,14 @@ class Mailbox:
         self.over = self.over or isinstance(event, Left)
         self._wake()
 
+    def let_go(self) -> None:
+        """Nobody reads any more. Whoever did has this mailbox, and an exception has the frames that
+        it was raised in: all of the answer would stay until a full collection of garbage.
+        """
+        self.take = self.flush = None
+        if isinstance(self._last, Exception):
+            self._last = None
+
     async def begun(self) -> None:
         """Waits until the job is in line. Raises what it failed with."""
         while not (self._begun or self.over):
@@ -220,6 +228,7 @@ class Mailboxes:
         finally:
             del self._open[key]
             self.pace = mailbox.pace or self.pace
+            mailbox.let_go()
 
     def get(self, key: int) -> Mailbox | None:
         """A job's; None where its reader is gone, so that nobody waits for what comes."""
@@ -522,6 +531,8 @@ class PortContainer:
         self._lost = Failure("GenerationFailed", reason)
         if self._desk is not None:
             self._desk.close()
+            self._desk = None  # which has this container, too
         self._orders.lose(self._lost)
         self._mailboxes.lose(self._lost)
+        self._on_failure = lambda: None  # whoever is told of it has this container
         self._closed.set()

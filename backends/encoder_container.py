@@ -158,4 +158,5 @@ class PortEncoder:
         self._lost = Failure.of(GenerationFailed(reason))
         for key in tuple(self._open):
             self._receive(Encoded(key, failure=self._lost))
+        self._on_failure = lambda: None  # whoever is told of it has this container
         self._closed.set()

@@ -253,6 +253,10 @@ class Frames:
         self._received = received
         self._rest = bytearray()
 
+    def close(self) -> None:
+        """Nothing more comes: whoever is called, and has these frames, is let go."""
+        self._received = lambda: None
+
     def feed(self, data: bytes) -> list[Any]:
         """The messages that are whole now. Raises ValueError for bytes that are no frames."""
         source: bytes | bytearray = data

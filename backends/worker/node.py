@@ -210,7 +210,7 @@ class NodePort(FramedPort):
             self.is_unreached = True
             self._settle(LoadFailed(reason))
             self._tell(Lost(reason))
-        self.buried.set()
+        self._let_go()
 
 
 def _client_context() -> ssl.SSLContext:

@@ -353,6 +353,14 @@ class FramedPort(asyncio.Protocol, ABC):
         self._shelf.clear()
         self._burial = self._loop.create_task(self._bury())
 
+    def _let_go(self) -> None:
+        """All is told. The container and its tokenizer, which have this port and are had by it,
+        would stay until a full collection of garbage, which is rare.
+        """
+        self._receive = None
+        self._frames.close()
+        self.buried.set()
+
     # --------------------------------------------------------------------------------------------
 
     def _write(self, command: WorkerCommand) -> None:
@@ -470,7 +478,7 @@ class WorkerPort(FramedPort):
             reason = f"the worker of {self._model} {self._end(status)}"
             self._settle(_load_failure(status, self._why, reason))
             self._tell(Lost(reason))
-        self.buried.set()
+        self._let_go()
 
     async def _status(self) -> int | None:
         try:

@@ -10,13 +10,15 @@ before the first word of some texts) is found by trying the tokenizer.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from operator import itemgetter
+from typing import TypeVar
 
 from backends.protocol import EncoderTokenizer, SpecialTokens
 from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end
+K = TypeVar("K")
+V = TypeVar("V")
 
 # Put in front of a text to find how it is tokenized in the middle of another: a line end joins
 # nothing in most vocabularies.
@@ -68,9 +70,9 @@ class PromptTokenizer:
     def __init__(self, container: EncoderTokenizer, spellings: Spellings) -> None:
         self._container = container
         self._spellings = spellings
-        self._kind = cache(self._kind_of)
-        self._lead = cache(self._lead_behind)
-        self._strips = cache(self._strips_of)
+        self._kinds: dict[str, str] = {}
+        self._leads_behind: dict[str | None, str] = {}
+        self._stripping: dict[str, tuple[bool, bool]] = {}
 
     def tokens(self, text: str, clients: Spans, check: Callable[[], None]) -> tuple[int, ...]:
         """The tokens of `text`, of which a client wrote what is in `clients`. `check` is called
@@ -142,6 +144,15 @@ class PromptTokenizer:
 
     # -- what the tokenizer does -----------------------------------------------------------------
 
+    def _kind(self, spelling: str) -> str:
+        return _remembered(self._kinds, spelling, self._kind_of)
+
+    def _lead(self, before: str | None) -> str:
+        return _remembered(self._leads_behind, before, self._lead_behind)
+
+    def _strips(self, token: str) -> tuple[bool, bool]:
+        return _remembered(self._stripping, token, self._strips_of)
+
     def _kind_of(self, spelling: str) -> str:
         """control: a token only where control tokens are on. written: a token always, and the
         format has it. ordinary: any other.
@@ -179,6 +190,15 @@ class PromptTokenizer:
         )
         spaced = tokenize("a a", special=False) != tokenize("aa", special=False)
         return spaced and left == bare, spaced and right == bare
+
+
+def _remembered(known: dict[K, V], key: K, find: Callable[[K], V]) -> V:
+    """As `functools.cache`, whose methods would have the tokenizer that has them: the model's whole
+    vocabulary would outlive its unload.
+    """
+    if key not in known:
+        known[key] = find(key)
+    return known[key]
 
 
 def _gaps(real: Sequence[_Stretch], length: int) -> Iterator[tuple[int, _Stretch, int]]:

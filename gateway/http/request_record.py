@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from time import perf_counter, time
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -376,7 +377,7 @@ class RequestRecord:
 
     def _note_error(self, error: GatewayError) -> None:
         if self._inspection is not None:
-            self._inspection.error = error
+            self._inspection.error = copy(error)  # without the frames that it was raised in
 
     def _begun_charge(self, wanted: object) -> Charge:
         access, expected = self.access, expected_tokens(wanted)

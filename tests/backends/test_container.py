@@ -1,8 +1,10 @@
 """What a mailbox promises whoever reads it, and whoever its pieces are offered to first."""
 
 import asyncio
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from weakref import ref
 
 import anyio
 import pytest
@@ -177,6 +179,26 @@ async def test_an_engine_s_error_comes_behind_what_was_said() -> None:
     with pytest.raises(GenerationFailed):
         await reader.run()
     assert reader.said == ["a"]
+
+
+@pytest.mark.parametrize("last", [ENDED, Failure("GenerationFailed", "it broke")])
+async def test_the_end_of_a_job_keeps_nothing_of_its_reader(last: Output | Failure) -> None:
+    """Which has all of an answer. Full collections of garbage are rare."""
+    gc.disable()
+    try:
+        with several(1) as (mailboxes, (mailbox,)):
+            reader = Reader(mailbox)
+            mailboxes.deliver([(0, Piece("a")), (0, last)])
+            if last is ENDED:
+                await reader.run()
+            else:
+                with pytest.raises(GenerationFailed):
+                    await reader.run()
+        kept = ref(reader)
+        del reader
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.backends.contract import LASTING, PROMISES, Subject, job, run, text_o
 from tests.backends.test_scripted import SCRIPT
 from tests.backends.worker.nodes import SETTINGS, TOKEN, load_frail_there, load_there, node_of
 from tests.backends.worker.proxies import network
-from tests.backends.worker.workers import forgotten, gone, is_there, workers_of
+from tests.backends.worker.workers import forgotten, gone, is_there, uncollected, workers_of
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -218,11 +218,12 @@ async def test_a_node_that_stands_still_is_lost_and_leaves_no_worker(tmp_path: P
 
 
 async def test_an_unload_keeps_nothing_of_the_model_here(there: Listening, tmp_path: Path) -> None:
-    container = await load_frail_there(node_of(there), tmp_path)
-    kept = ref(container)
-    await container.aclose()
-    del container
-    await forgotten(kept)
+    with uncollected():
+        container = await load_frail_there(node_of(there), tmp_path)
+        kept = ref(container)
+        await container.aclose()
+        del container
+        await forgotten(kept)
 
 
 async def test_the_end_of_a_gateway_ends_its_workers(there: Listening, tmp_path: Path) -> None:

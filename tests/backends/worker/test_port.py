@@ -32,6 +32,7 @@ from tests.backends.worker.workers import (
     load,
     load_frail,
     pid_of,
+    uncollected,
     workers_of,
 )
 from tests.backends.worker.workers import workers as made_workers
@@ -205,11 +206,25 @@ async def test_an_unload_ends_the_process(workers: Workers, tmp_path: Path) -> N
 
 async def test_an_unload_keeps_nothing_of_the_model_here(workers: Workers, tmp_path: Path) -> None:
     """Its tokenizer, above all, which may have tens of megabytes."""
-    container = await load_frail(workers, tmp_path)
-    kept = ref(container)
-    await container.aclose()
-    del container
-    await forgotten(kept)
+    with uncollected():
+        container = await load_frail(workers, tmp_path)
+        kept = ref(container)
+        await run(container, job(Subject(container, "S", "S"), "answer:"))
+        await container.aclose()
+        del container
+        await forgotten(kept)
+
+
+async def test_a_crash_keeps_nothing_of_the_model_here(workers: Workers, tmp_path: Path) -> None:
+    with uncollected():
+        container = await load_frail(workers, tmp_path)
+        kept = ref(container)
+        os.kill(pid_of(container), signal.SIGKILL)
+        with pytest.raises(BackendError):
+            await run(container, job(Subject(container, "S", "S"), "S"))
+        await container.aclose()
+        del container
+        await forgotten(kept)
 
 
 async def test_the_end_of_a_launcher_ends_its_workers_and_the_next_load_has_another(

@@ -81,11 +81,21 @@ def is_there(pid: int) -> bool:
         return False
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected in this context, as it is rarely in a server."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def forgotten(kept: "ref[PortContainer]") -> None:
     """Once callbacks that are due have run, nobody has the container any more."""
     for _ in range(10):
         await anyio.lowlevel.checkpoint()
-    gc.collect()
     assert kept() is None
 
 

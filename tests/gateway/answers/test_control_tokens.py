@@ -1,10 +1,12 @@
 """What a client spells like a control token is plain text, and nothing else changes."""
 
+import gc
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import msgspec
 import pytest
@@ -207,6 +209,19 @@ def test_control_tokens_take_their_white_space_along(strip: str, tmp_path: Path)
     tokens = tokenizing(container, "").tokens(f"<s>{said}<s>", ((3, 3 + len(said)),), nothing)
     kept = said.rstrip() if strip == "lstrip" else said.lstrip()
     assert container.detokenize(tokens).replace("▁", " ") == f"<s>{kept}<s>"
+
+
+def test_a_tokenizer_that_nobody_has_is_gone_without_a_collection(tmp_path: Path) -> None:
+    """With all of its model's vocabulary. Full collections of garbage are rare."""
+    gc.disable()
+    try:
+        tokenizer = tokenizing(vocabulary(sentence_piece("always"), tmp_path), "")
+        tokenizer.tokens(*turns("[INST]"), nothing)
+        kept = ref(tokenizer)
+        del tokenizer
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_marker_that_is_no_control_token_is_broken_where_the_template_writes_it(
