@@ -400,15 +400,16 @@ async def registry_of(
     history: History | None = None,
     watch: Watcher | None = None,
     config: Config | None = None,
+    gauge: FakeGauge | None = None,
 ) -> AsyncIterator[Registry]:
-    """A registry over the fake engine, on a machine with 100 bytes."""
+    """A registry over the fake engine, on a machine with 100 bytes, or as `gauge` says."""
     entries = tuple(one if isinstance(one, ModelConfig) else model(one) for one in models)
     config = config or Config(models=entries, swap=swap)
     async with Registry(
         ModelLibrary(config, recognise=engine.recognise),
         config,
         loader=engine,
-        gauge=FakeGauge(engine),
+        gauge=gauge or FakeGauge(engine),
         history=history or History(None),
         clock=clock or HandClock(),
         watch=watch or Watcher(),

@@ -1,7 +1,6 @@
 """Several cards: where a model goes, and that its engine is told."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,10 +8,16 @@ import pytest
 
 from backends.catalog import Cards, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
-from config.settings import Config, ModelConfig, SwapConfig
-from gateway.registry import History, ModelLibrary, Registry
+from config.settings import ModelConfig
+from gateway.registry import Registry
 from gateway.registry.protocol import Bytes
-from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
+from tests.gateway.registry.fake_engine import (
+    AT_ONCE,
+    FakeEngine,
+    FakeGauge,
+    model,
+    registry_of,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -52,23 +57,6 @@ class CardGauge(FakeGauge):
         return {}
 
 
-@asynccontextmanager
-async def registry_of(
-    *names: ModelConfig | str, engine: FakeEngine, rules: SwapConfig = AT_ONCE
-) -> AsyncIterator[Registry]:
-    models = tuple(model(one) if isinstance(one, str) else one for one in names)
-    config = Config(models=models, swap=rules)
-    async with Registry(
-        ModelLibrary(config, recognise=engine.recognise),
-        config,
-        loader=engine,
-        gauge=CardGauge(engine),
-        history=History(None),
-        clock=HandClock(),
-    ) as registry:
-        yield registry
-
-
 def held(registry: Registry) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for one in registry.survey.ledger().held:
@@ -78,7 +66,7 @@ def held(registry: Registry) -> dict[str, dict[str, int]]:
 
 async def test_models_lie_on_a_card_each_and_their_engine_is_told() -> None:
     engine = CardEngine()
-    async with registry_of("a60", "b60", "c30", engine=engine) as registry:
+    async with registry_of("a60", "b60", "c30", engine=engine, gauge=CardGauge(engine)) as registry:
         for name in ("a60", "b60", "c30"):
             await registry.load(name)
         assert engine.told == {
@@ -95,7 +83,7 @@ async def test_models_lie_on_a_card_each_and_their_engine_is_told() -> None:
 
 async def test_a_model_larger_than_each_card_is_split_once_both_have_room() -> None:
     engine = CardEngine()
-    async with registry_of("a60", "d120", engine=engine) as registry:
+    async with registry_of("a60", "d120", engine=engine, gauge=CardGauge(engine)) as registry:
         await registry.load("a60")
         fit = registry.survey.fit(registry.resolve("d120"))
         assert (fit.verdict, fit.unload) == ("fits_after", ("a60",))
@@ -122,7 +110,7 @@ AUTO = {"host": "auto"}
 async def test_auto_chooses_a_worker_where_an_unload_or_a_crash_would_tell(
     models: tuple[ModelConfig | str, ...], engine: FakeEngine, host: str | None
 ) -> None:
-    async with registry_of(*models, engine=engine) as registry:
+    async with registry_of(*models, engine=engine, gauge=CardGauge(engine)) as registry:
         registry.statuses()  # as the server does when it starts
         await registry.load("a60")
         assert engine.options["a60"].host == host
@@ -132,7 +120,7 @@ async def test_auto_chooses_a_worker_where_an_unload_or_a_crash_would_tell(
 
 async def test_what_is_shown_of_a_model_is_where_it_lies_or_would_now() -> None:
     engine = CardEngine()
-    async with registry_of("a60", "b60", engine=engine) as registry:
+    async with registry_of("a60", "b60", engine=engine, gauge=CardGauge(engine)) as registry:
 
         def devices(name: str) -> Bytes:
             cost = registry.survey.cost(registry.resolve(name))
@@ -166,7 +154,9 @@ async def test_a_model_that_leaves_its_card_is_parked_in_main_memory(
     file.write_bytes(b"weights")
     engine = FiledEngine(file)
     rules = msgspec.structs.replace(AT_ONCE, park=park)
-    async with registry_of("a120", "b120", engine=engine, rules=rules) as registry:
+    async with registry_of(
+        "a120", "b120", engine=engine, gauge=CardGauge(engine), swap=rules
+    ) as registry:
         await registry.load("a120")
         await registry.load("b120")
         assert held(registry).get("a120") == holds

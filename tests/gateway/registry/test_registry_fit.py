@@ -2,8 +2,6 @@
 memory runs out all the same.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Literal
 
 import msgspec
@@ -13,17 +11,16 @@ from backends.catalog import Cards, Fitted, ModelFiles, Room
 from backends.errors import OutOfMemory
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
-from config.settings import Config, SwapConfig
 from gateway.errors import ModelUnavailable
-from gateway.registry import History, ModelLibrary, Registry
+from gateway.registry import History
 from gateway.registry.protocol import Bytes
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
     FakeContainer,
-    FakeEngine,
     FakeGauge,
     HandClock,
     model,
+    registry_of,
 )
 from tests.gateway.registry.test_registry_cards import CardEngine, held
 
@@ -59,7 +56,9 @@ class FittingEngine(CardEngine):
 class OneCard(FakeGauge):
     """Of 100 bytes, of which another program may have taken some."""
 
-    taken = 0
+    def __init__(self, engine: FittingEngine, *, taken: int = 0) -> None:
+        super().__init__(engine)
+        self._taken = taken
 
     def free(self) -> Bytes:
         return {"cpu": 1000, "cuda:0": 100}
@@ -69,7 +68,7 @@ class OneCard(FakeGauge):
         return self.free()
 
     def free_anew(self) -> Bytes:
-        return {"cpu": 1000, "cuda:0": 100 - self.taken}
+        return {"cpu": 1000, "cuda:0": 100 - self._taken}
 
     def total(self) -> Bytes:
         return self.free()
@@ -78,34 +77,9 @@ class OneCard(FakeGauge):
         return {}
 
 
-@asynccontextmanager
-async def registry_of(
-    *names: str,
-    engine: FakeEngine,
-    taken: int = 0,
-    pinned: tuple[str, ...] = (),
-    clock: HandClock | None = None,
-    swap: SwapConfig = AT_ONCE,
-    history: History | None = None,
-) -> AsyncIterator[Registry]:
-    models = tuple(model(name, pinned=name in pinned) for name in names)
-    config = Config(models=models, swap=swap)
-    gauge = OneCard(engine)
-    gauge.taken = taken
-    async with Registry(
-        ModelLibrary(config, recognise=engine.recognise),
-        config,
-        loader=engine,
-        gauge=gauge,
-        history=history or History(None),
-        clock=clock or HandClock(),
-    ) as registry:
-        yield registry
-
-
 async def test_what_has_no_room_on_the_card_is_counted_in_main_memory_and_said() -> None:
     engine = FittingEngine()
-    async with registry_of("a130", "b60", engine=engine) as registry:
+    async with registry_of("a130", "b60", engine=engine, gauge=OneCard(engine)) as registry:
         assert "30 of 130 bytes in RAM" in registry.status("a130").arithmetic
         await registry.load("a130")
         assert held(registry) == {"a130": {"cuda:0": 100, "cpu": 30}}
@@ -117,14 +91,17 @@ async def test_what_has_no_room_on_the_card_is_counted_in_main_memory_and_said()
 
 async def test_pinned_models_leave_less_room_and_others_give_way_to_that() -> None:
     engine = FittingEngine()
-    async with registry_of("a60", "b80", engine=engine, pinned=("a60",)) as registry:
+    async with registry_of(
+        model("a60", pinned=True), "b80", engine=engine, gauge=OneCard(engine)
+    ) as registry:
         await registry.load("a60")
         await registry.load("b80")
         assert held(registry) == {"a60": {"cuda:0": 60}, "b80": {"cuda:0": 40, "cpu": 40}}
 
 
 async def test_what_fits_nowhere_is_refused() -> None:
-    async with registry_of("a2000", engine=FittingEngine()) as registry:
+    engine = FittingEngine()
+    async with registry_of("a2000", engine=engine, gauge=OneCard(engine)) as registry:
         with pytest.raises(ModelUnavailable, match="a2000 needs"):
             await registry.load("a2000")
 
@@ -132,7 +109,9 @@ async def test_what_fits_nowhere_is_refused() -> None:
 async def test_where_memory_runs_out_the_next_smaller_way_is_tried_once() -> None:
     engine = FittingEngine()
     engine.failures["b40"] = [OutOfMemory("cudaMalloc failed")]
-    async with registry_of("a50", "b40", engine=engine, taken=85) as registry:
+    async with registry_of(
+        "a50", "b40", engine=engine, gauge=OneCard(engine, taken=85)
+    ) as registry:
         await registry.load("a50")
         await registry.load("b40")
         assert held(registry)["a50"] == {"cuda:0": 50}, "no other model is harmed"
@@ -144,7 +123,7 @@ async def test_where_memory_runs_out_the_next_smaller_way_is_tried_once() -> Non
 async def test_what_ran_out_in_a_smaller_way_is_tried_in_one_that_is_smaller_still() -> None:
     engine = FittingEngine()
     engine.failures["a130"] = [OutOfMemory("cudaMalloc failed")]
-    async with registry_of("a130", engine=engine, taken=60) as registry:
+    async with registry_of("a130", engine=engine, gauge=OneCard(engine, taken=60)) as registry:
         await registry.load("a130")
         assert held(registry)["a130"] == {"cuda:0": 37, "cpu": 93}, "three eighths of a card"
         assert engine.history.count("load a130") == 2
@@ -153,7 +132,7 @@ async def test_what_ran_out_in_a_smaller_way_is_tried_in_one_that_is_smaller_sti
 async def test_where_memory_runs_out_again_that_is_the_error() -> None:
     engine = FittingEngine()
     engine.failures["b40"] = [OutOfMemory("no memory"), OutOfMemory("again no memory")]
-    async with registry_of("b40", engine=engine, taken=85) as registry:
+    async with registry_of("b40", engine=engine, gauge=OneCard(engine, taken=85)) as registry:
         with pytest.raises(ModelUnavailable, match="again no memory"):
             await registry.load("b40")
         assert engine.history.count("load b40") == 2
@@ -183,7 +162,9 @@ async def test_models_that_take_turns_are_kept_together(share: Literal["auto", "
     clock = SlowClock()
     engine = SlowEngine(clock)
     names, swap = ("a60", "b70"), msgspec.structs.replace(AT_ONCE, share=share)
-    async with registry_of(*names, engine=engine, clock=clock, swap=swap) as registry:
+    async with registry_of(
+        *names, engine=engine, gauge=OneCard(engine), clock=clock, swap=swap
+    ) as registry:
         for _ in range(15):
             for name in names:
                 async with registry.lease(name):
@@ -204,12 +185,16 @@ async def test_models_that_take_turns_are_kept_together(share: Literal["auto", "
 async def test_how_fast_it_was_is_said_and_known_the_next_time() -> None:
     history = History(None)
     engine = FittingEngine()
-    async with registry_of("a130", engine=engine, history=history) as registry:
+    async with registry_of(
+        "a130", engine=engine, gauge=OneCard(engine), history=history
+    ) as registry:
         await registry.load("a130")
         registry._planner.spoke("a130", 12.5)  # noqa: SLF001 - as a lease's end does
         said = "30 of 130 bytes in RAM (12.5 tokens/s were measured)"
         assert said in registry.status("a130").arithmetic
-    async with registry_of("a130", engine=engine, history=history) as registry:
+    async with registry_of(
+        "a130", engine=engine, gauge=OneCard(engine), history=history
+    ) as registry:
         assert said in registry.status("a130").arithmetic
 
 
@@ -230,7 +215,7 @@ class ReadingEngine(FittingEngine):
 async def test_where_memory_turns_out_to_be_slow_models_are_planned_anew() -> None:
     """One that is in memory is, for its next load."""
     engine = ReadingEngine()
-    async with registry_of("a130", "b140", engine=engine) as registry:
+    async with registry_of("a130", "b140", engine=engine, gauge=OneCard(engine)) as registry:
         await registry.load("a130")
         assert "fast memory" in registry.status("b140").arithmetic
         registry._planner.spoke("a130", 0.1)  # noqa: SLF001 - as a lease's end does

@@ -2,8 +2,8 @@
 becomes of the others when one is of no use.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
@@ -13,8 +13,7 @@ from backends.catalog import Cards, ModelFiles, Placement
 from backends.errors import LoadFailed
 from backends.protocol import Report
 from config.engines import EngineOptions
-from config.settings import Config, ModelConfig
-from gateway.registry import History, Lease, ModelLibrary, Registry
+from gateway.registry import Lease, Registry
 from gateway.registry.protocol import Bytes
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
@@ -23,6 +22,7 @@ from tests.gateway.registry.fake_engine import (
     FakeGauge,
     HandClock,
     model,
+    registry_of,
     settled,
 )
 
@@ -68,22 +68,6 @@ class ReplicaGauge(FakeGauge):
         return {}
 
 
-@asynccontextmanager
-async def registry_of(
-    *models: ModelConfig, engine: ReplicaEngine, clock: HandClock | None = None
-) -> AsyncIterator[Registry]:
-    config = Config(models=models, swap=AT_ONCE)
-    async with Registry(
-        ModelLibrary(config, recognise=engine.recognise),
-        config,
-        loader=engine,
-        gauge=ReplicaGauge(engine),
-        history=History(None),
-        clock=clock or HandClock(),
-    ) as registry:
-        yield registry
-
-
 TWICE = model("a40", replicas=2)
 
 
@@ -108,7 +92,7 @@ async def used(registry: Registry, conversation: int | None = None) -> str:
 
 async def test_one_is_loaded_for_a_request_and_the_other_follows_on_a_card_of_its_own() -> None:
     engine = ReplicaEngine()
-    async with registry_of(TWICE, engine=engine) as registry:
+    async with registry_of(TWICE, engine=engine, gauge=ReplicaGauge(engine)) as registry:
         assert await used(registry) == "a40"
         assert sorted(engine.present) == ["a40", "a40+"]
         places = [place(registry, name) for name in ("a40@1", "a40@2")]
@@ -117,7 +101,7 @@ async def test_one_is_loaded_for_a_request_and_the_other_follows_on_a_card_of_it
 
 async def test_requests_spread_and_a_conversation_comes_back_to_where_it_was() -> None:
     engine = ReplicaEngine()
-    async with registry_of(TWICE, engine=engine) as registry:
+    async with registry_of(TWICE, engine=engine, gauge=ReplicaGauge(engine)) as registry:
         await used(registry)
         async with registry.lease("a40") as one, registry.lease("a40") as other:
             assert name_of(one) != name_of(other)
@@ -130,7 +114,7 @@ async def test_requests_spread_and_a_conversation_comes_back_to_where_it_was() -
 
 async def test_where_there_is_one_card_one_replica_answers_all() -> None:
     engine = ReplicaEngine(cards=1)
-    async with registry_of(TWICE, engine=engine) as registry:
+    async with registry_of(TWICE, engine=engine, gauge=ReplicaGauge(engine)) as registry:
         async with registry.lease("a40") as one, registry.lease("a40") as other:
             assert name_of(one) == name_of(other)
         await settled()
@@ -141,7 +125,10 @@ async def test_where_there_is_one_card_one_replica_answers_all() -> None:
 
 async def test_one_s_end_ends_no_request_of_the_other_and_it_comes_back() -> None:
     engine, clock = ReplicaEngine(), HandClock()
-    async with registry_of(TWICE, engine=engine, clock=clock) as registry, AsyncExitStack() as held:
+    async with (
+        registry_of(TWICE, engine=engine, gauge=ReplicaGauge(engine), clock=clock) as registry,
+        AsyncExitStack() as held,
+    ):
         await used(registry)
         leases = [await held.enter_async_context(registry.lease("a40")) for _ in range(4)]
         doomed, well = sorted({name_of(one) for one in leases})
@@ -156,14 +143,14 @@ async def test_one_s_end_ends_no_request_of_the_other_and_it_comes_back() -> Non
 async def test_who_waits_for_one_that_can_t_be_loaded_gets_the_other() -> None:
     engine = ReplicaEngine()
     engine.failures["a40"] = [LoadFailed("its node is gone")]
-    async with registry_of(TWICE, engine=engine) as registry:
+    async with registry_of(TWICE, engine=engine, gauge=ReplicaGauge(engine)) as registry:
         assert await used(registry) == "a40"
         assert engine.history.count("load a40") == 2, "the first was of no use"
 
 
 async def test_lists_have_the_model_once_with_all_that_its_replicas_do() -> None:
     engine = ReplicaEngine()
-    async with registry_of(TWICE, engine=engine) as registry:
+    async with registry_of(TWICE, engine=engine, gauge=ReplicaGauge(engine)) as registry:
         await used(registry)
         async with registry.lease("a40"), registry.lease("a40"):
             states = {one.id: one for one in registry.statuses()}
@@ -182,7 +169,9 @@ async def test_lists_have_the_model_once_with_all_that_its_replicas_do() -> None
 
 async def test_an_unload_of_the_model_is_one_of_all_and_none_comes_back_by_itself() -> None:
     engine = ReplicaEngine()
-    async with registry_of(TWICE, model("b100"), engine=engine) as registry:
+    async with registry_of(
+        TWICE, model("b100"), engine=engine, gauge=ReplicaGauge(engine)
+    ) as registry:
         await used(registry)
         report = await registry.unload("a40")
         assert report.was_loaded
@@ -197,7 +186,9 @@ async def test_an_unload_of_the_model_is_one_of_all_and_none_comes_back_by_itsel
 
 async def test_one_that_had_to_go_comes_back_when_there_is_room() -> None:
     engine = ReplicaEngine()
-    async with registry_of(TWICE, model("b100"), engine=engine) as registry:
+    async with registry_of(
+        TWICE, model("b100"), engine=engine, gauge=ReplicaGauge(engine)
+    ) as registry:
         await used(registry)
         async with registry.lease("b100"):
             assert len(engine.present) == 2, "one of both had to go"
