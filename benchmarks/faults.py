@@ -10,7 +10,11 @@ listener, which then takes and answers nothing more. Each time is counted how ma
 other model broke (none may), how soon all of the first one's had their error, and how long the next
 request for it took, its load included. At the end of each no answer is in progress, no slot is
 taken, no worker is left but those of the two models, and the server and the listeners have as many
-descriptors open as before; at the end of all as much memory, nearly.
+descriptors open as before; at the end of all as much memory, nearly: as in the middle, when what a
+server keeps anyway (of the last requests and lines of its log) is full, after about 30 faults.
+
+Streams are read on raw sockets, and what a fault is done to is sought before they begin: this
+process must not be what is measured.
 
 A time takes 2 to 8 seconds: all kinds 50 times in both places about half an hour.
 """
@@ -24,23 +28,31 @@ import re
 import signal
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TypeAlias
 
 import httpx
 import msgspec
 import psutil
+import uvloop
 
 import bundled
 from backends.worker.listening import listener
 from benchmarks import report
+from benchmarks.answers import DONE, WITH_TEXT, Answer
+from benchmarks.load import Connection, Load, request
 from benchmarks.peers import Running, roundhouse
 
 STREAMS = 16  # on each model
 TOKENS = 400  # of an answer
 PATIENCE = 60.0  # seconds for whatever must happen
+ERROR = b'"error"'  # quotes in an answer's text are escaped
+LAST = 200  # bytes of an answer that tell how it ended
 CHAT = "/v1/chat/completions"
 FRAIL, SOUND = "frail", "sound"
 DEATH, HANG = 0.05, 4.0  # seconds in which all streams have their error
@@ -77,7 +89,7 @@ class Place:
     """
 
     def __init__(self, server: Running, hosts: Sequence[int], file: Path) -> None:
-        self.url = f"http://127.0.0.1:{server.port}"
+        self.port = server.port
         self.hosts = [psutil.Process(pid) for pid in hosts]
         self.file = file
         self._all = {psutil.Process(pid) for pid in (server.pid, *hosts)}
@@ -162,19 +174,26 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
 
 # ------------------------------------------------------------------------------------------ faults
 
+Strike: TypeAlias = Callable[[], object]
 
-def kill(there: Place) -> None:
+
+def kill(there: Place) -> Strike:
     """SIGKILL of the worker."""
-    os.kill(there.frail(), signal.SIGKILL)
+    return partial(os.kill, there.frail(), signal.SIGKILL)
 
 
-def poke(there: Place) -> None:
+def poke(there: Place) -> Strike:
     """All pointers of its engine's library lead nowhere: the next call of a function ends it."""
-    pid = there.frail()
-    with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
-        for begin, end in pointers(Path(f"/proc/{pid}/maps").read_text()):
-            memory.seek(begin)
-            memory.write(NOWHERE * ((end - begin) // len(NOWHERE)))
+    process = Path("/proc") / str(there.frail())
+    places = [*pointers((process / "maps").read_text())]
+
+    def overwrite() -> None:
+        with (process / "mem").open("r+b", buffering=0) as memory:
+            for begin, end in places:
+                memory.seek(begin)
+                memory.write(NOWHERE * ((end - begin) // len(NOWHERE)))
+
+    return overwrite
 
 
 def pointers(maps: str) -> Iterator[tuple[int, int]]:
@@ -190,19 +209,20 @@ def pointers(maps: str) -> Iterator[tuple[int, int]]:
             yield int(begin, 16), int(end, 16)
 
 
-def truncate(there: Place) -> None:
+def truncate(there: Place) -> Strike:
     """Of the file that it has mapped."""
-    os.truncate(there.file, there.file.stat().st_size // 2)
+    return partial(os.truncate, there.file, there.file.stat().st_size // 2)
 
 
-def stop(there: Place) -> None:
+def stop(there: Place) -> Strike:
     """SIGSTOP of the worker."""
-    os.kill(there.frail(), signal.SIGSTOP)
+    return partial(os.kill, there.frail(), signal.SIGSTOP)
 
 
-def lose(there: Place) -> None:
+def lose(there: Place) -> Strike:
     """The node takes and answers nothing more."""
-    there.hosts[0].suspend()
+    suspend: Strike = there.hosts[0].suspend
+    return suspend
 
 
 def mend(there: Place) -> None:
@@ -215,9 +235,9 @@ def mend(there: Place) -> None:
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`most`: seconds in which all streams have their error."""
+    """`aim` finds what is struck. `most`: seconds in which all streams have their error."""
 
-    begin: Callable[[Place], None]
+    aim: Callable[[Place], Strike]
     most: float
     places: tuple[str, ...] = tuple(PLACES)
 
@@ -234,26 +254,40 @@ FAULTS = {
 # ------------------------------------------------------------------------------------------ trials
 
 
-async def read(client: httpx.AsyncClient, model: str, began: Callable[[], None]) -> Ended:
+class Stream(Connection):
+    """Tells when its first text has come."""
+
+    def __init__(self, began: Callable[[], None]) -> None:
+        super().__init__()
+        self._began: Callable[[], None] | None = began
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._began is not None and WITH_TEXT.search(data):
+            self._began()
+            self._began = None
+
+
+async def read(port: int, model: str, began: Callable[[], None]) -> Ended:
     """One stream, to its end."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "Count!"}],
-        "stream": True,
-        "max_tokens": TOKENS,
-        "ignore_eos": True,
-    }
-    last, begun = "", False
-    async with client.stream("POST", CHAT, json=body) as answer:
-        lines = answer.aiter_lines()
-        async for line in lines:
-            if '"error"' in line:
-                return Ended(line, time.perf_counter())
-            if not begun and "content" in line:
-                begun = True
-                began()
-            last = line or last
-    return Ended(None if last == "data: [DONE]" else f"cut off: {last}", time.perf_counter())
+    loop = asyncio.get_running_loop()
+    _, stream = await loop.create_connection(lambda: Stream(began), "127.0.0.1", port)
+    body = {"model": model, "ignore_eos": True}
+    load = Load(port=port, streams=1, seconds=0, warm_up=0, max_tokens=TOKENS, body=body)
+    answer = await stream.exchange(request(load, "Count!"))
+    stream.close()
+    return ended(answer)
+
+
+def ended(answer: Answer) -> Ended:
+    """How it did."""
+    data = b"".join(arrival.data for arrival in answer.arrivals)
+    last = answer.arrivals[-1].at if answer.arrivals else answer.sent
+    if (place := data.find(ERROR)) < 0:
+        return Ended(None if DONE in data else f"cut off: {data[-LAST:]!r}", last)
+    ends = list(itertools.accumulate(len(arrival.data) for arrival in answer.arrivals))
+    index = bisect_left(ends, place + len(ERROR))
+    return Ended(data[place : place + LAST].decode(errors="replace"), answer.arrivals[index].at)
 
 
 async def tried(there: Place, client: httpx.AsyncClient, kind: str) -> Trial:
@@ -261,6 +295,7 @@ async def tried(there: Place, client: httpx.AsyncClient, kind: str) -> Trial:
     await asked(client, FRAIL)
     await asked(client, SOUND)
     open_before = there.descriptors()
+    strike = FAULTS[kind].aim(there)
     running, count = asyncio.Event(), [0]
 
     def began() -> None:
@@ -269,13 +304,13 @@ async def tried(there: Place, client: httpx.AsyncClient, kind: str) -> Trial:
             running.set()
 
     streams = {
-        name: [asyncio.create_task(read(client, name, began)) for _ in range(STREAMS)]
+        name: [asyncio.create_task(read(there.port, name, began)) for _ in range(STREAMS)]
         for name in (FRAIL, SOUND)
     }
     async with asyncio.timeout(PATIENCE):
         await running.wait()
         at = time.perf_counter()
-        FAULTS[kind].begin(there)
+        strike()
         frail = await asyncio.gather(*streams[FRAIL])
         mend(there)
         sound = await asyncio.gather(*streams[SOUND])
@@ -356,7 +391,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 async def measured(there: Place, kinds: Sequence[str], times: int) -> Figures:
     """All of them, in turn."""
     limits = httpx.Limits(max_connections=4 * STREAMS)
-    async with httpx.AsyncClient(base_url=there.url, limits=limits, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{there.port}", limits=limits, timeout=PATIENCE
+    ) as client:
         load = await load_seconds(client)
         order = [kind for _ in range(times) for kind in kinds]
         early, late = order[: len(order) // 2], order[len(order) // 2 :]
@@ -404,7 +441,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for place in options.places:
         kinds = [kind for kind in options.kinds if place in FAULTS[kind].places]
         with PLACES[place]() as there:
-            figures = asyncio.run(measured(there, kinds, options.times))
+            figures = uvloop.run(measured(there, kinds, options.times))
         tell(place, figures, kinds)
         found += targets(place, figures, kinds)
     report.tell(found)

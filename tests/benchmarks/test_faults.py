@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from benchmarks.faults import FAULTS, PLACES, STREAMS, measured, pointers
+from benchmarks.answers import Answer, Arrival
+from benchmarks.faults import FAULTS, PLACES, STREAMS, ended, measured, pointers
 
 
 def test_pointers_of_a_library_are_where_it_is_written_to_and_was() -> None:
@@ -18,6 +19,31 @@ def test_pointers_of_a_library_are_where_it_is_written_to_and_was() -> None:
 6000-7000 rw-p 00000000 fe:00 8 /lib/libother.so
 """
     assert [*pointers(maps)] == [(0x4000, 0x4800), (0x4800, 0x5000)]
+
+
+HEAD = Arrival(1.0, b"HTTP/1.1 200 OK\r\n\r\n")
+TEXT = Arrival(2.0, b'data: {"content":"the \\"error\\""}\n\n')
+
+
+@pytest.mark.parametrize(
+    ("rest", "error", "at"),
+    [
+        ([Arrival(3.0, b"data: [DONE]\n\n")], None, 3.0),
+        (
+            [Arrival(3.0, b'data: {"err'), Arrival(4.0, b'or":{}}\n\n'), Arrival(5.0, b"0")],
+            "error",
+            4.0,
+        ),
+        ([], "cut off", 2.0),
+    ],
+)
+def test_a_stream_ends_well_or_with_its_error_when_that_has_come(
+    rest: list[Arrival], error: str | None, at: float
+) -> None:
+    found = ended(Answer(0.0, (HEAD, TEXT, *rest)))
+    assert found.at == at
+    assert (found.error is None) == (error is None)
+    assert (error or "") in (found.error or "")
 
 
 @pytest.mark.slow
