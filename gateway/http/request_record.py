@@ -174,6 +174,7 @@ class RequestLog:
         finally:
             line.is_open = False
             self._write(scope, line)
+            scope["state"].clear()  # or what is there, which has the scope, would stay with it
 
     def _write(self, scope: Scope, line: RequestLine) -> None:
         method, route = str(scope.get("method", "")), str(scope.get("path_template", ""))
