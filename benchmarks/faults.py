@@ -16,7 +16,7 @@ server keeps anyway (of the last requests and lines of its log) is full, after a
 Streams are read on raw sockets, and what a fault is done to is sought before they begin: this
 process must not be what is measured.
 
-A time takes 2 to 8 seconds: all kinds 50 times in both places about half an hour.
+A time takes 1 to 5 seconds: all kinds 50 times in both places about twenty minutes.
 """
 
 import argparse
