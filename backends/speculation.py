@@ -17,7 +17,7 @@ All of it is pure: it knows no engine, no clock and no tensors. Times are second
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Protocol
 
 import msgspec
@@ -36,20 +36,22 @@ STAYS = "the states of its recurrent layers can't be taken back"
 # ------------------------------------------------------------------------------------- measuring
 
 TRUSTED = 6.0  # tokens as which a prior counts
+OF_A_JOB = 3.0  # of what is known of other texts: one is soon seen to be unlike them
 REMEMBERED = 128.0  # tokens; older ones count half
 
 
 class Acceptance:
     """How many of the drafted tokens are drawn, by what is known of them."""
 
-    def __init__(self, priors: Sequence[float]) -> None:
-        self._priors = priors
+    def __init__(self, priors: Sequence[float], trusted: float = TRUSTED) -> None:
+        """`trusted`: tokens as which a prior counts."""
+        self._priors, self._trusted = priors, trusted
         self._counts = [[0.0, 0.0] for _ in priors]  # drawn, and verified
 
     def of(self, sureness: int) -> float:
         """How likely the next token of such a draft is drawn, where those before it were."""
         drawn, verified = self._counts[sureness]
-        return (drawn + TRUSTED * self._priors[sureness]) / (verified + TRUSTED)
+        return (drawn + self._trusted * self._priors[sureness]) / (verified + self._trusted)
 
     def count(self, sureness: int, drafted: int, drawn: int) -> None:
         """The first that isn't drawn is verified, too; those behind it aren't."""
@@ -157,9 +159,10 @@ class StepCosts:
         return HOPE * max(0.0, (self.of(last) - self.of(first)) / (last - first))
 
 
-EARNED = 0.002  # of the time of steps: what drafts of one kind may lose
+EARNED = 0.0015  # of the time of steps: what drafts of one kind may lose
 AT_FIRST = 2.0  # plain steps that may be lost before anything was earned
-SAVED = 16.0  # plain steps that may be saved up, of what drafts have won, too
+SAVED = 12.0  # plain steps that may be saved up, of what drafts have won, too
+OWED = 4.0  # plain steps that must be earned again at most: a long draft that failed isn't the last
 
 
 class Allowance:
@@ -168,10 +171,11 @@ class Allowance:
     def __init__(self) -> None:
         self._left: float | None = None  # seconds
 
-    def earned(self, plain: float) -> None:
-        """A step was done, which would have taken so long without drafts."""
+    def earned(self, plain: float, steps: int) -> None:
+        """Steps were done, of which each would have taken so long without drafts."""
         left = AT_FIRST * plain if self._left is None else self._left
-        self._left = min(left + EARNED * plain, SAVED * plain)
+        left = max(left, -OWED * plain)
+        self._left = min(left + EARNED * plain * steps, SAVED * plain)
 
     def spent(self, seconds: float) -> None:
         """A step took so much more for its drafts."""
@@ -196,8 +200,14 @@ PLAIN_EVERY = 96  # steps with drafts, after which one without shows what it cos
 PLAIN_FIRST = 3  # steps without drafts, of each number of jobs, before the first with some
 # Steps for which it stays so how long a repetition must be to be worth a step: most texts repeat a
 # few tokens all the time, and to look at each costs more than it brings.
-LOOK_EVERY = 64
-SELDOM = 8  # tokens, after which a text is looked at where nothing pays
+DECIDE_EVERY = 64
+# Steps after which a text is looked at, by the tokens that must be repeated (`FROM`), and where
+# nothing pays. Long repetitions are found soon enough when they are some tokens longer, and to look
+# costs what a small model's step is a hundredth of. Powers of two, so that in the steps between
+# nothing is done for any job: see `Speculation.rests`.
+EVERY: Mapping[int | None, int] = dict(zip((*FROM, None), (1, 1, 4, 8, 8, 32), strict=True))
+SELDOM = max(EVERY.values())
+CHANCES = [chance / 50 for chance in range(1, 50)]
 LENGTHS = (1, 2, 3, 5, 7, 11, 15, 23, 31)  # of drafts, that are looked at then
 FADE_EVERY = 256  # steps, after which costs that weren't measured meanwhile are believed less
 LASTING = 4  # times as long lasts what is known of texts
@@ -211,6 +221,13 @@ class Mask(Protocol):
 
 # Kinds of drafts, each with an allowance of its own.
 UNSURE, SURE, MODEL = range(3)
+
+
+def _pays(chance: float, prices: Iterable[tuple[int, float]]) -> bool:
+    """Whether the tokens that drafts of any length bring are worth its price. Each token is drawn
+    with that chance, where those before it were; a step without drafts has one token, and costs 1.
+    """
+    return any((1 - chance ** (count + 1)) / (1 - chance) > price for count, price in prices)
 
 
 def _kind(sureness: int) -> int:
@@ -289,18 +306,25 @@ class DraftingJob:
         self.most = most
         self.prompt = len(tokens)
         self.text = Repetitions(tokens)
-        self.acceptance = Acceptance(PRIORS)
+        self.acceptance = Acceptance(PRIORS, OF_A_JOB)
         self.under_way: Draft | None = None  # its newest draft, and how much of it was drawn
         self.drawn = 0
         self.least: int | None = 1  # tokens that must be repeated; None: nothing pays
-        self.look_at = 0  # the step in which that is decided anew
+        self.decide_at = 0  # the step in which that is decided anew
+        self.goes_on = False  # all of what was drafted for the step before was drawn
+
+    @property
+    def every(self) -> int:
+        """Steps after which its text is looked at."""
+        return 1 if self.goes_on or self.text.is_copying else EVERY[self.least]
 
 
 class Speculation:
     """The drafts of one engine's jobs. `even`: a pass takes as many tokens of each job, so that all
     drafts are of one length.
 
-        drafts = speculation.drafts(answering)      # what to feed besides the newest tokens
+        if not speculation.rests(jobs):
+            drafts = speculation.drafts(answering)  # what to feed besides the newest tokens
         ...the pass...
         speculation.stepped(seconds)
         speculation.drew(key)                       # for each drafted token that is drawn
@@ -329,10 +353,14 @@ class Speculation:
         # another may not need.
         self._allowances = [Allowance(), Allowance(), Allowance()]
         self._kind = UNSURE  # of the drafts of the step under way
+        self._worths: dict[int, tuple[float, int]] = {}  # by jobs; until which step it stays so
         self._plain: dict[int, int] = {}  # steps without drafts yet, by the number of jobs
         self._since_plain = 0
         self._steps = 0
-        self._streams = self._rows = 0  # jobs and tokens of the step under way
+        self._look_at = 0  # the next step in which any text is looked at
+        self._rested = 0  # steps without a look since the last
+        self._streams = 0  # jobs of the step under way
+        self._rows = 0  # tokens of it; none where it isn't measured
         self._drafting = 0.0  # seconds that its drafts took
 
     @property
@@ -347,6 +375,7 @@ class Speculation:
     def admit(self, key: int, tokens: MutableSequence[int], owner: str, most: int | None) -> None:
         """A job begins, whose draft may have `most` tokens; None: as many as the model's."""
         most = self._most if most is None else min(most, self._most)
+        self._look_at = 0
         if most and not self.is_off:
             self._jobs[key] = DraftingJob(tokens, owner, most)
             if self._drafter is not None:
@@ -354,6 +383,7 @@ class Speculation:
 
     def release(self, key: int) -> None:
         """A job is over. Its answer may be repeated by its owner's next ones."""
+        self._look_at = 0
         job = self._jobs.pop(key, None)
         if job is not None:
             self._judge(job)
@@ -370,12 +400,21 @@ class Speculation:
 
     # -- a step ----------------------------------------------------------------------------------
 
+    def rests(self, jobs: int) -> bool:
+        """Whether the coming step, of so many, is one between two looks: it has no drafts."""
+        if jobs != self._streams or self._steps + 1 >= self._look_at:
+            return False
+        self._steps += 1
+        self._rested += 1
+        return True
+
     def drafts(self, answering: Sequence[Answering]) -> Mapping[int, StepDraft]:
         """What to verify in the coming step, by key; nothing in most steps of most texts."""
         self._steps += 1
         self._streams = self._rows = jobs = len(answering)
         self._drafting = 0.0
         if not self._jobs or jobs > STREAMS:
+            self._look_at = self._steps + SELDOM
             return {}
         if not self._steps % FADE_EVERY:
             self._fade()
@@ -390,6 +429,8 @@ class Speculation:
             self._jobs[key].under_way, self._jobs[key].drawn = found[key].first(count), 0
         drafts = self._filled(answering, counts) if self._even else self._plainly(counts)
         self._rows += sum(len(draft.tokens) for draft in drafts.values())
+        if drafts or self._drafter is not None:
+            self._look_at = 0
         return drafts
 
     def undone(self) -> None:
@@ -443,7 +484,9 @@ class Speculation:
         return {key: draft for key, draft in fitting.items() if draft.tokens}
 
     def _found(self, answering: Sequence[Answering]) -> Mapping[int, Draft]:
+        """What is repeated by the texts that are looked at in this step."""
         found: dict[int, Draft] = {}
+        every = SELDOM
         for one in answering:
             job = self._jobs.get(one.key)
             if job is None:
@@ -452,74 +495,74 @@ class Speculation:
             most = min(one.most, one.room, job.most)
             if self._mode == "model" or most <= 0:
                 continue
-            least = self._least(job, len(answering))
-            if self._passes_over(job, least) or not job.text.read():
+            self._decide(job, len(answering))
+            every = min(every, job.every)
+            if self._steps % job.every:
                 continue
-            if least is not None and (draft := self._draft(job, most, least)) is not None:
-                if one.mask is not None:
-                    fitting = one.mask.fitting(draft.tokens)
-                    draft = Draft(draft.tokens[:fitting], draft.sureness)
-                if draft.tokens:
-                    found[one.key] = draft
+            if not job.text.read():
+                every = 1
+            elif (draft := self._draft(job, most, one.mask)) is not None:
+                found[one.key] = draft
+        self._look_at = (self._steps // every + 1) * every
         return found
 
-    @staticmethod
-    def _passes_over(job: DraftingJob, least: int | None) -> bool:
-        """Where a repetition must be long to be worth a step, it is found soon enough where it is a
-        third longer; one that is gone on with, at once. To look costs what a small model's step of
-        four streams is a hundredth of.
-        """
-        every = SELDOM if least is None else least // 3
-        return every > 1 and len(job.tokens) % every > 0 and not job.text.is_copying
-
-    def _draft(self, job: DraftingJob, most: int, least: int) -> Draft | None:
-        draft = job.text.find(job.tokens, most, least)
+    def _draft(self, job: DraftingJob, most: int, mask: Mask | None) -> Draft | None:
+        """At least one token."""
+        if job.least is None:
+            return None
+        draft = job.text.find(job.tokens, most, job.least)
         if draft is None and job.owner:
-            draft = self._recent.find(job.owner, job.tokens, most, least)
-        return draft
+            draft = self._recent.find(job.owner, job.tokens, most, job.least)
+        if draft is not None and mask is not None:
+            draft = draft.first(mask.fitting(draft.tokens))
+        return draft if draft is not None and draft.tokens else None
 
-    def _least(self, job: DraftingJob, jobs: int) -> int | None:
-        """How many tokens must be repeated for a draft of `job` to be worth a step, if all others
-        had as good ones; None: however many.
+    def _decide(self, job: DraftingJob, jobs: int) -> None:
+        """Now and then: how many tokens must be repeated for a draft of `job` to be worth a step,
+        if all others had as good ones.
         """
         if self._mode == "ngram" or self._plain.get(jobs, 0) < PLAIN_FIRST:
-            return 1
-        if self._steps >= job.look_at:
-            job.look_at = self._steps + LOOK_EVERY
+            job.least = 1
+        elif self._steps >= job.decide_at:
+            job.decide_at = self._steps + DECIDE_EVERY
+            worth = self._worth(jobs)
             paying = (
                 length
                 for sureness, length in enumerate(FROM)
-                if self._pays(self._chance(job, sureness), job.most, jobs, _kind(sureness))
+                if self._chance(job, sureness) >= worth
+                and self._allowances[_kind(sureness)].covers(0.0)
             )
             job.least = next(paying, None)
-        return job.least
 
-    def _pays(self, chance: float, most: int, jobs: int, kind: int) -> bool:
-        """Whether drafts whose every token is drawn with that chance could be worth a step."""
-        plain, rate = self._costs.of(jobs), PAYS / self._costs.of(jobs)
-        tokens, power, at = 1.0, 1.0, 0
-        for count in LENGTHS:
-            rows = jobs + count * jobs
-            if count > most or count * jobs > TOGETHER or rows > self._costs.reach:
-                break
-            while at < count:
-                at, power = at + 1, power * chance
-                tokens += power
-            cost = self._costs.of(rows)
-            if tokens > rate * cost:
-                return self._allowances[kind].covers((cost - plain) * (1 - chance))
-        return False
+    def _worth(self, jobs: int) -> float:
+        """How likely each token of a draft must be drawn for it to be worth a step, if all jobs had
+        such drafts; above 1 where none is. Stays so for some steps.
+        """
+        found, until = self._worths.get(jobs, (1.0, 0))
+        if self._steps >= until:
+            longest = min(self._most, TOGETHER // jobs, self._costs.reach // jobs - 1)
+            plain = self._costs.of(jobs) / PAYS
+            prices = [
+                (count, self._costs.of(jobs + count * jobs) / plain)
+                for count in LENGTHS
+                if count <= longest
+            ]
+            found = next((chance for chance in CHANCES if _pays(chance, prices)), 2.0)
+            self._worths[jobs] = found, self._steps + DECIDE_EVERY
+        return found
 
     def _judge(self, job: DraftingJob) -> None:
         """Its last draft was verified."""
-        if job.under_way is None:
-            return
         draft, job.under_way = job.under_way, None
+        job.goes_on = draft is not None and job.drawn == len(draft.tokens)
+        if draft is None:
+            return
         if draft.classes:
             assert self._drafter is not None
             self._drafter.judge(draft, job.drawn)
             return
-        job.look_at = 0
+        if not job.goes_on:
+            job.decide_at = 0
         for acceptance in (job.acceptance, self._acceptance):
             acceptance.count(draft.sureness, len(draft.tokens), job.drawn)
 
@@ -608,9 +651,12 @@ class Speculation:
     # -- what came of it -------------------------------------------------------------------------
 
     def stepped(self, seconds: float) -> None:
-        """The pass took `seconds`, of this engine's own (`StepThreads.needed`)."""
+        """The pass took `seconds`, of this engine's own (`StepThreads.needed`). What one took
+        between two looks isn't needed.
+        """
         jobs, rows = self._streams, self._rows
-        if not self._jobs or self._mode != "auto" or not 0 < jobs <= STREAMS:
+        self._rows = 0
+        if not self._jobs or self._mode != "auto" or not rows or jobs > STREAMS:
             return
         self._costs.measured(rows, seconds)
         if rows == jobs:
@@ -620,7 +666,8 @@ class Speculation:
             self._since_plain += 1
         plain = self._costs.of(jobs)
         for allowance in self._allowances:
-            allowance.earned(plain)
+            allowance.earned(plain, 1 + self._rested)
+        self._rested = 0
         self._allowances[self._kind].spent(max(0.0, self._costs.of(rows) - plain))
         self._allowances[MODEL].spent(self._drafting)
 

@@ -1,6 +1,11 @@
 """What drafts bring and cost: an edit of 400 tokens, and text that doesn't repeat, with and without
 them, in turns.
 
+Both are asked of one engine, whose requests have drafts (`auto`) or ask for none (`off`): where the
+weights and the cache of an engine happen to lie in memory makes it up to 5 % faster or slower than
+another of the same model, which is more than what is to be measured. So is what a shared machine
+does meanwhile: each turn is compared with its own neighbour, and who comes first alternates.
+
     python -m benchmarks.speculation [--engines llamacpp transformers] [--size 27M] [--rounds 5]
                                      [--streams 1 4] [--tokens 400] [--threads 1]
                                      [--weights q8_0] [--drafted-weights q8_0] [--parts given own]
@@ -11,8 +16,9 @@ stands in for the one that was sampled. An edit is the prompt's code again with 
 tokens. Steps, batches, sampling and the policy are the real ones; how much of a draft is accepted
 is the script's.
 
-Tokens a second are those of an answer's steps, prompts aside; the middle of the rounds. What comes
-before the first round, in which costs are measured, is left out. Last, a model with a draft model
+Tokens a second are those of an answer's steps, prompts aside; the middle of the rounds, and of how
+many times as fast one was in each. What comes before the first round, in which costs are measured,
+is left out. Last, a model with a draft model
 (`benchmarks.drafting`) answers by itself, from its own weights, greedily, to random prompts; how
 many of the drafted tokens were accepted is in the table. For llama-server's own drafts see
 `benchmarks.speculation_served`: it can't be given an answer.
@@ -58,11 +64,12 @@ from benchmarks import drafting as drafted
 from benchmarks import realistic, report
 from benchmarks.realistic import SIZES, Shape
 from benchmarks.vocabulary import tokenizer
-from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions, TransformersOptions
+from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
 
 Text: TypeAlias = tuple[list[int], list[int]]  # a prompt, and its answer
-MODES = ("off", "auto")
+MODES: Mapping[str, int | None] = {"off": 0, "auto": None}  # `Generation.drafts`
 CHANGES = 3
+FIRST = 2_000  # of the tokens that texts don't consist of
 LENGTH = 2_048
 # Of `auto`, how many times the tokens a second of `off`; by engine, text and streams.
 TARGETS: Mapping[tuple[str, str, int], float] = {
@@ -120,7 +127,7 @@ class ScriptedSampler(Sampler):
 
 
 def llamacpp_engine(
-    folder: Path, shape: Shape, weights: str, mode: Any, threads: Any, script: Script
+    folder: Path, shape: Shape, weights: str, threads: Any, script: Script
 ) -> Engine:
     """Over a GGUF file of `shape`."""
     path = folder / "model.gguf"
@@ -133,7 +140,6 @@ def llamacpp_engine(
         max_concurrent=4,
         context_length=LENGTH,
         threads=threads,
-        speculation=SpeculationOptions(mode=mode),
     )
     engine = LlamaCppEngine(llamacpp.load(files, options, lambda _: True))
     engine._rows.__class__ = ScriptedRows  # noqa: SLF001
@@ -142,7 +148,7 @@ def llamacpp_engine(
 
 
 def transformers_engine(
-    folder: Path, shape: Shape, _weights: str, mode: Any, threads: Any, script: Script
+    folder: Path, shape: Shape, _weights: str, threads: Any, script: Script
 ) -> Engine:
     """Over a folder with weights of 32 bits."""
     path = folder / "model"
@@ -154,7 +160,6 @@ def transformers_engine(
         max_concurrent=4,
         context_length=LENGTH,
         threads=threads,
-        speculation=SpeculationOptions(mode=mode),
     )
     engine = TransformersEngine(transformers_loading.load(files, options, lambda _: True))
     sampler = engine._batching._sampler  # type: ignore[union-attr] # noqa: SLF001
@@ -183,7 +188,7 @@ def _write(path: Path, shape: Shape) -> None:
     (path / "tokenizer_config.json").write_text(json.dumps(described))
 
 
-ENGINES: Mapping[str, Callable[[Path, Shape, str, Any, Any, Script], Engine]] = {
+ENGINES: Mapping[str, Callable[[Path, Shape, str, Any, Script], Engine]] = {
     "llamacpp": llamacpp_engine,
     "transformers": transformers_engine,
 }
@@ -244,68 +249,83 @@ async def answered(
     return Speed(total, (said - since[1]) / used), ends
 
 
-async def speed(container: DrivenContainer, script: Script, texts: Sequence[Text]) -> Speed:
-    """Of answers that the script gives."""
+def scripted(script: Script, texts: Sequence[Text]) -> Sequence[Generation]:
+    """Whose answers the script gives."""
     for text in texts:
         script.add(text)
     greedy = Sampling(temperature=0, ban_eos=True)
-    jobs = [
+    return [
         Generation(prompt=tuple(text[0]), sampling=greedy, max_tokens=len(text[1]))
         for text in texts
     ]
-    found, _ = await answered(container, jobs)
-    return found
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Tokens a second by mode, each the middle of the rounds."""
+    """Of each round what was reached in it, by mode."""
 
     engine: str
     text: str
     streams: int
-    speeds: Mapping[str, Speed]
+    rounds: Sequence[Mapping[str, Speed]]
     weights: str = ""
     accepted: float | None = None  # of the drafted tokens, where a model drafted them
 
+    def tokens(self, mode: str) -> float:
+        return median(one[mode].tokens for one in self.rounds)
+
+    def by_processor(self, mode: str) -> float:
+        return median(one[mode].by_processor for one in self.rounds)
+
     @property
     def times(self) -> float:
-        return self.speeds["auto"].tokens / self.speeds["off"].tokens
+        return median(one["auto"].tokens / one["off"].tokens for one in self.rounds)
 
     @property
     def times_by_processor(self) -> float:
-        return self.speeds["auto"].by_processor / self.speeds["off"].by_processor
+        return median(one["auto"].by_processor / one["off"].by_processor for one in self.rounds)
 
 
-def middle(turns: Sequence[Speed]) -> Speed:
-    """Of those after the first."""
-    return Speed(
-        median(turn.tokens for turn in turns[1:]), median(turn.by_processor for turn in turns[1:])
-    )
+async def in_turns(
+    container: DrivenContainer,
+    jobs: Callable[[random.Random, int], Sequence[Generation]],
+    rounds: int,
+) -> tuple[Sequence[Mapping[str, Speed]], Sequence[Ended]]:
+    """Jobs of the same texts in each mode, of others in each round. The first round is left out.
+
+    `jobs`: (dice, first token of the prompts) -> jobs; the first token differs, so that no prompt
+    is in the cache already.
+    """
+    found: list[Mapping[str, Speed]] = []
+    ends: list[Ended] = []
+    for turn in range(rounds + 1):
+        speeds: dict[str, Speed] = {}
+        for place, mode in enumerate(list(MODES)[:: 1 if turn % 2 else -1]):
+            each = jobs(random.Random(turn), FIRST + 2 * turn + place)
+            asked = [msgspec.structs.replace(one, drafts=MODES[mode]) for one in each]
+            speeds[mode], ended = await answered(container, asked)
+            ends += ended
+        found.append(speeds)
+    return found[1:], ends
 
 
 async def measured(engine: str, options: argparse.Namespace) -> Sequence[Found]:
-    """One engine with all texts and numbers of streams; the modes take turns."""
+    """One engine with all texts and numbers of streams."""
     script, shape, threads = Script(), SIZES[options.size], options.threads or "auto"
     results: list[Found] = []
     with tempfile.TemporaryDirectory() as made:
-        make = ENGINES[engine]
-        containers = {
-            mode: DrivenContainer(make(Path(made), shape, options.weights, mode, threads, script))
-            for mode in MODES
-        }
+        made_of = Path(made), shape, options.weights, threads, script
+        container = DrivenContainer(ENGINES[engine](*made_of))
         for kind, write in TEXTS.items():
             for streams in options.streams:
-                speeds: dict[str, list[Speed]] = {mode: [] for mode in MODES}
-                for turn in range(options.rounds + 1):
-                    dice = random.Random(turn)
-                    texts = [write(dice, options.tokens) for _ in range(streams)]
-                    for mode, container in containers.items():
-                        speeds[mode].append(await speed(container, script, texts))
-                both = {mode: middle(each) for mode, each in speeds.items()}
+
+                def jobs(dice: random.Random, first: int) -> Sequence[Generation]:
+                    texts = [write(dice, options.tokens) for _ in range(streams)]  # noqa: B023
+                    return scripted(script, [([first, *text], answer) for text, answer in texts])
+
+                rounds, _ = await in_turns(container, jobs, options.rounds)
                 weights = options.weights if engine == "llamacpp" else "f32"
-                results.append(Found(engine, kind, streams, both, weights))
-        for container in containers.values():
-            await container.aclose()
+                results.append(Found(engine, kind, streams, rounds, weights))
+        await container.aclose()
     return results
 
 
@@ -318,10 +338,8 @@ OPTIONS: Mapping[str, type[LlamaCppOptions] | type[TransformersOptions]] = {
 }
 
 
-def drafting(
-    engine: str, folder: Path, shape: Shape, weights: str, mode: Any, threads: Any
-) -> Engine:
-    """Over a pair of models; `off`: the large one alone."""
+def drafting(engine: str, folder: Path, shape: Shape, weights: str, threads: Any) -> Engine:
+    """Over a pair of models."""
     if engine == "llamacpp":
         large, small = drafted.pair(folder, shape, weights)
     else:
@@ -330,7 +348,6 @@ def drafting(
         max_concurrent=4,
         context_length=LENGTH,
         threads=threads,
-        speculation=SpeculationOptions(mode=mode),
         draft=DraftOptions(model=str(small)),
     )
     files = catalog.recognise(large, engine)
@@ -346,33 +363,24 @@ def own_words(prompts: Sequence[Sequence[int]]) -> Sequence[Generation]:
 
 
 async def by_model(engine: str, options: argparse.Namespace) -> Sequence[Found]:
-    """With a draft model and without; the modes take turns."""
+    """With a draft model and without."""
     size = options.drafted_size or LARGE[engine]
     shape, threads, results = SIZES[size], options.threads or "auto", []
     with tempfile.TemporaryDirectory() as made:
-        containers = {
-            mode: DrivenContainer(
-                drafting(engine, Path(made), shape, options.drafted_weights, mode, threads)
-            )
-            for mode in MODES
-        }
+        made_of = Path(made), shape, options.drafted_weights, threads
+        container = DrivenContainer(drafting(engine, *made_of))
         for streams in options.streams:
-            speeds: dict[str, list[Speed]] = {mode: [] for mode in MODES}
-            counts = [0, 0]
-            for turn in range(min(options.rounds, 2) + 1):
-                dice = random.Random(turn)
-                prompts = [dice.choices(range(300, 2_000), k=64) for _ in range(streams)]
-                for mode, container in containers.items():
-                    found, ends = await answered(container, own_words(prompts))
-                    speeds[mode].append(found)
-                    counts[0] += sum(end.drafted_tokens for end in ends)
-                    counts[1] += sum(end.accepted_tokens for end in ends)
-            both = {mode: middle(each) for mode, each in speeds.items()}
+
+            def jobs(dice: random.Random, first: int) -> Sequence[Generation]:
+                words = [dice.choices(range(300, FIRST), k=63) for _ in range(streams)]  # noqa: B023
+                return own_words([[first, *each] for each in words])
+
+            rounds, ends = await in_turns(container, jobs, min(options.rounds, 2))
+            accepted = sum(end.accepted_tokens for end in ends)
+            part = accepted / max(1, sum(end.drafted_tokens for end in ends))
             weights = options.drafted_weights if engine == "llamacpp" else "f32"
-            accepted = counts[1] / max(1, counts[0])
-            results.append(Found(engine, OWN, streams, both, weights, accepted))
-        for container in containers.values():
-            await container.aclose()
+            results.append(Found(engine, OWN, streams, rounds, weights, part))
+        await container.aclose()
     return results
 
 
@@ -382,8 +390,8 @@ def table(found: Sequence[Found]) -> Iterator[str]:
     yield f"| engine | weights | text | streams | {' | '.join(heads)} |"
     yield "|---|---|---|" + "--:|" * (1 + len(heads))
     for one in found:
-        speeds = " | ".join(f"{one.speeds[mode].tokens:,.0f}" for mode in MODES)
-        spent = " | ".join(f"{one.speeds[mode].by_processor:,.0f}" for mode in MODES)
+        speeds = " | ".join(f"{one.tokens(mode):,.0f}" for mode in MODES)
+        spent = " | ".join(f"{one.by_processor(mode):,.0f}" for mode in MODES)
         accepted = "" if one.accepted is None else f"{one.accepted:.2f}"
         cells = f"{one.engine} | {one.weights} | {one.text} | {one.streams} | {speeds}"
         yield (

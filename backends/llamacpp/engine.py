@@ -463,6 +463,8 @@ class LlamaCppEngine:
         """What to verify behind their newest tokens, by key."""
         if not self.info.drafts or (self._cache.slides and self._loaded.split and answering[1:]):
             return {}  # see `KvCache.slides`
+        if self._speculation.rests(len(answering)):
+            return {}
         rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
         if self._speculation.has_model:
             self._threads.pause()  # its passes are no part of the coming step's time

@@ -330,7 +330,7 @@ class Batching:
 
     def _drafts(self) -> Mapping[int, StepDraft]:
         """What to verify behind the newest tokens of all jobs, by key."""
-        if self._speculation is None:
+        if self._speculation is None or self._speculation.rests(len(self._busy)):
             return {}
         if self._speculation.has_model:
             self._threads.pause()  # its passes are no part of the coming step's time

@@ -15,6 +15,7 @@ from backends.speculation import (
     MOST,
     STREAMS,
     TOGETHER,
+    Allowance,
     Answering,
     Speculation,
     StepCosts,
@@ -63,7 +64,8 @@ class Clock(msgspec.Struct):
                 Answering(key, min(room, ends[key] - len(tokens) - 1), room)
                 for key, tokens in said.items()
             ]
-            drafts = self.speculation.drafts(jobs)
+            rests = self.speculation.rests(len(jobs))
+            drafts = {} if rests else self.speculation.drafts(jobs)
             rows = len(jobs) + sum(len(draft.tokens) for draft in drafts.values())
             self.seconds += self.cost(rows)
             self.steps += 1
@@ -158,11 +160,49 @@ def test_text_that_does_not_repeat_is_no_slower(
 
 
 def test_where_every_token_costs_the_same_drafts_lose_nothing() -> None:
+    clock = Clock(Speculation(AUTO), full)
+    for seed in range(10):
+        clock.run([edit(random.Random(seed))])
+    assert clock.seconds < 1.01 * 10 * 400 * full(1)
+
+
+def test_text_that_does_not_repeat_is_no_slower_after_edits() -> None:
+    """What is known of edits is soon seen not to hold."""
     speculation = Speculation(AUTO)
-    Clock(speculation, full).run([edit(random.Random(0))])
-    clock = Clock(speculation, full)
-    clock.run([edit(random.Random(1))])
-    assert clock.seconds < 1.01 * 400 * full(1)
+    for seed in range(5):
+        Clock(speculation, dear).run([edit(random.Random(seed))])
+    clock = Clock(speculation, dear)
+    for seed in range(5):
+        clock.run([chat(random.Random(seed))])
+    assert clock.seconds < 1.01 * 5 * 400 * dear(1)
+
+
+def test_a_long_draft_that_failed_is_not_the_last() -> None:
+    allowance = Allowance()
+    allowance.earned(1.0, steps=1)
+    allowance.spent(30.0)
+    assert not allowance.covers(0.0)
+    allowance.earned(1.0, steps=4_000)
+    assert allowance.covers(1.0)
+
+
+def test_between_looks_nothing_is_done() -> None:
+    """A text is looked at in a part of the steps where drafts don't pay; a new job, at once."""
+    speculation = Speculation(AUTO)
+    Clock(speculation, full).run([chat(random.Random(0))])
+    words = [1, 2, 3]
+    speculation.admit(7, words, "", None)
+    rested = 0
+    for step in range(200):
+        if speculation.rests(1):
+            rested += 1
+        else:
+            assert not speculation.drafts([Answering(7, 100, 100)])
+        speculation.stepped(full(1))
+        words.append(1_000 + step)
+    assert rested > 150
+    speculation.admit(8, [4, 5, 6], "", None)
+    assert not speculation.rests(1)
 
 
 def test_it_is_tried_again_when_texts_change() -> None:
