@@ -257,12 +257,20 @@ async def likely(
     asked: DrivenContainer, job: Generation, before: Sequence[int]
 ) -> Mapping[int, float]:
     """The probabilities of the tokens that `job` may say after `before`."""
-    prompt = (*job.prompt, *before)
-    plain = Generation(prompt=prompt, sampling=GREEDY, max_tokens=1, logprobs=257, drafts=0)
-    [answer] = await answers(asked, [plain])
-    [logprob] = answer.pieces[0].logprobs
-    allowed = job.sampling.allowed_tokens
-    found = {one.token: one.logprob for one in logprob.top if not allowed or one.token in allowed}
-    best = sorted(found, key=lambda token: -found[token])[:CHOICES]
-    powers = numpy.exp([found[token] for token in best])
-    return dict(zip(best, map(float, powers / powers.sum()), strict=True))
+    plain = Generation(
+        prompt=(*job.prompt, *before), sampling=GREEDY, max_tokens=1, logprobs=CHOICES, drafts=0
+    )
+    allowed = [
+        msgspec.structs.replace(GREEDY, allowed_tokens=(token,)) for token in allowed_by(job)
+    ]
+    jobs = [msgspec.structs.replace(plain, sampling=one) for one in allowed or [GREEDY]]
+    found = [answer.pieces[0].logprobs[0] for answer in await answers(asked, jobs)]
+    candidates = [one.chosen for one in found] if allowed else found[0].top
+    powers = numpy.exp([one.logprob for one in candidates])
+    chances = map(float, powers / powers.sum())
+    return dict(zip((one.token for one in candidates), chances, strict=True))
+
+
+def allowed_by(job: Generation) -> Sequence[int]:
+    """Nothing: the likeliest."""
+    return job.sampling.allowed_tokens or ()

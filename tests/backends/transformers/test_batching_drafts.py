@@ -18,7 +18,15 @@ from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
 from tests.backends.contract import GREEDY
-from tests.backends.drafting import ALWAYS, OFF, Oracle, answers, check_greedy_answers, same
+from tests.backends.drafting import (
+    ALWAYS,
+    OFF,
+    Oracle,
+    answers,
+    check_distribution,
+    check_greedy_answers,
+    same,
+)
 from tests.backends.transformers.test_batching_architectures import STATEFUL, TRIED, write
 
 pytestmark = pytest.mark.anyio
@@ -83,3 +91,14 @@ async def test_drafts_are_counted(tmp_path: Path) -> None:
         assert ended is not None
         assert answer.tokens == [97] * 40
         assert 20 < ended.accepted_tokens <= ended.drafted_tokens < 40
+
+
+async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
+    write("llama", tmp_path / "model")
+    letters = tuple(range(97, 101))
+    sampling = Sampling(temperature=1.0, allowed_tokens=letters)
+    runs = [[110, 111, one, two, three] for one in letters for two in letters for three in (97, 99)]
+    prompt = (*[token for run in runs for token in run][-100:], 110, 111)
+    job = Generation(prompt=prompt, sampling=sampling, max_tokens=4)
+    async with container(tmp_path / "model", DRAFTING) as drafting:
+        assert await check_distribution(drafting, job) > 400

@@ -23,7 +23,13 @@ from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from benchmarks.vocabulary import tokenizer
 from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
-from tests.backends.drafting import OFF, answers, check_modelled_answers, same
+from tests.backends.drafting import (
+    OFF,
+    answers,
+    check_distribution,
+    check_modelled_answers,
+    same,
+)
 
 pytestmark = pytest.mark.anyio
 EXACT = TransformersOptions(
@@ -63,6 +69,14 @@ async def test_a_seed_gives_the_same_text() -> None:
             assert found.ended is not None
             accepted += found.ended.accepted_tokens
         assert accepted > 40
+
+
+async def test_what_is_sampled_has_the_same_distribution() -> None:
+    sampling = Sampling(temperature=1.0, top_k=4)
+    async with container(DRAFTED) as tested:
+        prompt = tested.tokenize("Once upon a time", special=True)
+        job = Generation(prompt=prompt, sampling=sampling, max_tokens=4)
+        assert await check_distribution(tested, job) > 400
 
 
 def test_its_memory_is_counted() -> None:
