@@ -255,7 +255,12 @@ class LlamaCppEngine:
             drafts=self._cache.goes_back > 0 and not self._speculation.is_off,
         )
         self.keeper = LlamaSlotKeeper(
-            self._slots, loaded.context, self._cache, self._running, loaded.info
+            self._slots,
+            loaded.context,
+            self._cache,
+            self._running,
+            loaded.info,
+            self._take_back_all,
         )
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
@@ -578,8 +583,12 @@ class LlamaCppEngine:
         self._feed(running, 1)
 
     def _cut_off(self, running: LlamaJob) -> None:
-        """Nothing of what was drafted and isn't fed is left."""
+        """Nothing of what was drafted and isn't fed is left, and no token is to be drawn."""
         running.row = None
+        self._take_back(running)
+
+    def _take_back(self, running: LlamaJob) -> None:
+        """What was drafted and isn't fed; its next token may still be drawn."""
         if running.drafted:
             running.drafted.clear()
             assert running.slot is not None
@@ -805,8 +814,16 @@ class LlamaCppEngine:
     def _go_back(self, running: LlamaJob, keep: int) -> None:
         """Of its cells no more than the first `keep` are left; the others are computed again."""
         assert running.slot is not None
+        self._take_back_all()
         running.fed = self._kept(running.slot, running, keep)
         running.lag = running.lag_at(running.fed)
+
+    def _take_back_all(self) -> None:
+        """Before a state is written. As long as drafted tokens stand in the cache, cells that a
+        window will attend to again without them look free to llama.cpp, and may be overwritten.
+        """
+        for running in self._running.values():
+            self._take_back(running)
 
     def _feed(self, running: LlamaJob, count: int) -> None:
         """So many more of its cells are computed."""

@@ -12,7 +12,7 @@ other. A plain list of tokens, which older ones wrote, is read too.
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -119,8 +119,7 @@ class KvCache:
             return False
         if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
-        first = api.llama_memory_seq_pos_min(self._memory, sequence)
-        return bool(first >= 0 and (whole or first <= max(0, position - self._window + 1)))
+        return self._attends(sequence, position)
 
     def turn_back(self, sequence: int, position: int) -> bool:
         """Take back what was drafted from `position` on and computed last, in one pass with a token
@@ -178,10 +177,16 @@ class KvCache:
         """It is cut there, and nothing that is needed to go on is missing."""
         if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
-        first = api.llama_memory_seq_pos_min(self._memory, sequence)
         last = api.llama_memory_seq_pos_max(self._memory, sequence)
+        return bool(last == position - 1 and self._attends(sequence, position))
+
+    def _attends(self, sequence: int, position: int) -> bool:
+        """Whether all is there that `position` attends to. Where layers are recurrent, llama.cpp
+        tells their last position alone.
+        """
+        first = api.llama_memory_seq_pos_min(self._memory, sequence)
         there = self._recurrent or first <= max(0, position - self._window + 1)
-        return bool(there and first >= 0 and last == position - 1)
+        return bool(there and first >= 0)
 
     def detach(self, sequence: int) -> bool:
         """After a copy of a window: the two sequences have no cells of it in common any more. A
@@ -207,12 +212,15 @@ class LlamaSlotKeeper:
         cache: KvCache,
         running: Mapping[int, LlamaJob],
         info: ModelInfo,
+        settle: Callable[[], None],
     ) -> None:
+        """`settle`: to be called before a state is written."""
         self._slots = slots
         self._context = context
         self._cache = cache
         self._running = running
         self._info = info
+        self._settle = settle
 
     def cells(self) -> Sequence[int]:
         return [len(slot.tokens) for slot in self._slots]
@@ -245,6 +253,7 @@ class LlamaSlotKeeper:
             raise InvalidJob(text, "filename")
         if any(not 0 <= token < self._info.vocab_size for token in tokens):
             raise InvalidJob("The model's vocabulary lacks tokens of the file.", "filename")
+        self._settle()
         self.erase(slot)
         state = np.frombuffer(data, np.uint8, offset=start)
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

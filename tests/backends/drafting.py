@@ -214,10 +214,7 @@ async def check_modelled_answers(
     return accepted
 
 
-SEEDS, AT_ONCE = (
-    1_200,
-    8,
-)  # each answer has a seed of its own, from 0 on: the same answers each time
+SEEDS = 1_200  # each answer has a seed of its own, from 0 on: the same answers each time
 ENOUGH = 60  # answers that begin with the same two tokens
 CHOICES = 4  # tokens that a job may say next
 # Pearson's sum that three degrees of freedom exceed once in 40,000 times.
@@ -231,10 +228,11 @@ async def check_distribution(tested: DrivenContainer, job: Generation) -> int:
     likeliest.
     """
     accepted, seen = 0, dict[tuple[int, ...], Counter[int]]()
-    for first in range(0, SEEDS, AT_ONCE):
+    together = tested.info.max_concurrent
+    for first in range(0, SEEDS, together):
         jobs = [
             msgspec.structs.replace(job, sampling=msgspec.structs.replace(job.sampling, seed=seed))
-            for seed in range(first, first + AT_ONCE)
+            for seed in range(first, first + together)
         ]
         for answer in await answers(tested, jobs):
             assert answer.ended is not None

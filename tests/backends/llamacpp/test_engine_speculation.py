@@ -2,7 +2,8 @@
 distribution, for every kind of memory llama.cpp has, whatever else a job has.
 """
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -115,6 +116,43 @@ async def test_two_go_on_where_drafts_were_taken_back(
             await answers(tested, nexts), await answers(plain, nexts), strict=True
         ):
             same(found, expected)
+
+
+class HalfRight(Oracle):
+    """Whose drafts are right for two tokens, and wrong for four more."""
+
+    def _guess(self, one: Answering) -> list[int]:
+        job = self._jobs[one.key]
+        left = self.known[tuple(job.tokens[: job.prompt])][len(job.tokens) - job.prompt :]
+        return [*left[:2], 98, 98, 98, 98][: min(one.most, one.room)]
+
+
+@pytest.mark.parametrize("kind", ["lfm2-window", "gemma3", "lfm2", "llama"])
+async def test_one_goes_back_while_drafts_of_others_stand(tmp_path: Path, kind: str) -> None:
+    """What is written for it doesn't lie where another's window is when its drafts are gone."""
+    path, options = written(kind, tmp_path), LAYOUTS["pool"]
+    drafting, wrong = msgspec.structs.replace(options, speculation=ALWAYS), HalfRight(even=True)
+    dice, talks = random.Random(0), list[Sequence[int]]()
+    async with container(path, options) as plain, container(path, drafting, wrong) as tested:
+        for _ in range(12):
+            jobs = [going_on(dice, talks) for _ in range(4)]
+            said, place = await answers(plain, jobs), dice.randrange(4)
+            bans = tuple(said[place].text[at : at + 2] or "zz" for at in (5, 12, 19, 26))
+            sampling = msgspec.structs.replace(GREEDY, banned_strings=bans)
+            jobs[place] = msgspec.structs.replace(jobs[place], sampling=sampling)
+            expected = await answers(plain, jobs)
+            both = list(zip(jobs, expected, strict=True))
+            wrong.known = {job.prompt: answer.tokens for job, answer in both}
+            for found, answer in zip(await answers(tested, jobs), expected, strict=True):
+                same(found, answer)
+            talks = [[*job.prompt, *answer.tokens] for job, answer in both]
+
+
+def going_on(dice: random.Random, talks: Sequence[Sequence[int]]) -> Generation:
+    """With one of the `talks`, or new."""
+    before = dice.choice(talks) if talks and dice.random() < 0.5 else ()
+    words = [dice.randrange(97, 123) for _ in range(dice.randrange(5, 60))]
+    return Generation(prompt=(*before, *words)[-100:], sampling=GREEDY, max_tokens=40)
 
 
 @pytest.mark.parametrize("kind", sorted(NEVER))

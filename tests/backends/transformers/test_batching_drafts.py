@@ -95,9 +95,11 @@ async def test_drafts_are_counted(tmp_path: Path) -> None:
 
 async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
     write("llama", tmp_path / "model")
-    letters = tuple(range(97, 101))
+    letters = tuple(range(105, 109))
     sampling = Sampling(temperature=1.0, allowed_tokens=letters)
-    runs = [[110, 111, one, two, three] for one in letters for two in letters for three in (97, 99)]
+    runs = [
+        [110, 111, one, two, three] for one in letters for two in letters for three in (105, 107)
+    ]
     prompt = (*[token for run in runs for token in run][-100:], 110, 111)
     job = Generation(prompt=prompt, sampling=sampling, max_tokens=4)
     async with container(tmp_path / "model", DRAFTING) as drafting:
