@@ -69,7 +69,7 @@ class Fetched(Found, frozen=True, eq=False):
 
 class Search(msgspec.Struct):
     """A question for the longest beginning. `looked`: when a job last wanted to know, and before
-    that; looks are counted.
+    that; looks are counted. 0: it didn't.
     """
 
     number: int
@@ -191,7 +191,7 @@ class BeginningsAfar:
         number, answer = self._ask(FindLongest(*wanted, than))
         with suppress(TimeoutError):
             answer.result(AT_ONCE)
-        search = Search(number, answer, time.monotonic(), (next(self._looks), 0))
+        search = Search(number, answer, time.monotonic(), (0, 0))
         self._searches[wanted] = search
         return search
 

@@ -96,6 +96,23 @@ def test_jobs_that_left_keep_others_from_nothing() -> None:
             assert until_there(beginnings, one.owner, (*one.tokens, 5)) is not None
 
 
+def test_jobs_that_wait_together_all_find_what_they_look_for() -> None:
+    """None takes a job for gone that looked in the same step."""
+    with store() as kept:
+        beginnings = from_afar(kept.beginnings("engine", "model"))
+        waiting = [taken(seed) for seed in range(5)]
+        for one in waiting:
+            kept.beginnings("engine", "model").keep(one, 0.01)
+        end = time.monotonic() + HANG
+        while waiting:
+            assert time.monotonic() < end
+            looked = [beginnings.longest(one.owner, (*one.tokens, 5), 0) for one in waiting]
+            waiting = [
+                one for one, found in zip(waiting, looked, strict=True) if isinstance(found, Coming)
+            ]
+            beginnings.wait(0.01)
+
+
 def test_a_beginning_that_loses_a_piece_is_none() -> None:
     def without_pieces(answered: KeptAnswered) -> None:
         loses = lossy and isinstance(answered.answer, KeptBytes)
