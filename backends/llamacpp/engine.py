@@ -210,6 +210,10 @@ def logprob(
 # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
 STEP_SECONDS = 0.05
 SMALLEST_CHUNK = 32
+# Prompts share a step while they take as long as so many steps of answers: beyond that it is the
+# rows that cost, and who came first would wait for what others' cost. What nobody notices is
+# shared in any case: where a step takes a millisecond, a good part of it is its own.
+SHARED_STEPS, SHARED_SECONDS = 3.0, 0.005
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 GROWTH = 64  # cells kept free for each answer in a shared pool before another one starts
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
@@ -243,6 +247,7 @@ class LlamaCppEngine:
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
         self._prompt_rate = FIRST_GUESS
+        self.decode_seconds = STEP_SECONDS  # of a step of answers alone
         self._releases = 0
         self._rows = Rows(loaded.context, loaded.vocabulary)
         self.kept: Beginnings = NothingKept()
@@ -487,12 +492,17 @@ class LlamaCppEngine:
         return Fed(running, 1, draft)
 
     def _chunk(self) -> int:
-        timely = int(self._prompt_rate * STEP_SECONDS)
         most = self._loaded.micro_batch_size if self._cache.slides else self._loaded.batch_size
-        return min(most, max(SMALLEST_CHUNK, timely) + len(self._running))
+        return min(most, self._rows_in(STEP_SECONDS) + len(self._running))
+
+    def _rows_in(self, seconds: float) -> int:
+        """Of prompts."""
+        return max(SMALLEST_CHUNK, int(self._prompt_rate * seconds))
 
     def _compose_prompts(self, room: int, *, starting: bool) -> list[Fed]:
-        work, restored = [], False
+        work: list[Fed] = []
+        restored = False
+        shared = self._rows_in(max(SHARED_SECONDS, SHARED_STEPS * self.decode_seconds))
         outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # each keeps one of its own
         for running in self._running.values():
             if room <= 0:
@@ -513,6 +523,8 @@ class LlamaCppEngine:
             if not until:
                 continue  # the next step computes the picture
             scoring = running.scoring
+            if work and until > shared:  # it is first in the next step
+                break
             count = min(room, until, outputs) if scoring else min(room, until)
             outputs -= count - 1 if scoring else 0
             chunk = running.tokens[running.fed : running.fed + count]
@@ -520,6 +532,7 @@ class LlamaCppEngine:
             at = running.position, running.slot.index
             self._batch.chunk(chunk, *at, last=last, every=scoring)
             work.append(Fed(running, count))
+            shared -= count
             room = 0 if self._cache.slides else room - count
         return work
 
@@ -530,6 +543,7 @@ class LlamaCppEngine:
             if fed.running.job.reports_progress:
                 self._read += fed.running.progress()
         if answering:
+            self.decode_seconds += 0.3 * (seconds - self.decode_seconds)
             self._speculation.stepped(self._threads.needed)
         elif self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
