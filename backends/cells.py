@@ -41,11 +41,14 @@ class Slot:
         self.adapters: tuple[float, ...] = ()  # how strongly each counts in these cells
         self.snapshots: list[Snapshot] = []  # ascending
         self.cuts_from = 0  # from here on it can be cut without a snapshot
+        self.lacks_states = False  # it is being put back, and these come last: nothing can go on
         self.busy = False
         self.used = 0  # the clock's reading when it was last released
 
     def start(self, shared: int) -> int:
         """How many of its first `shared` cells a prompt can go on from."""
+        if self.lacks_states:
+            return 0
         if shared >= min(self.cuts_from, len(self.tokens)):
             return shared
         snapshot = self.snapshot(shared)

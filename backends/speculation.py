@@ -207,8 +207,9 @@ DECIDE_EVERY = 64
 # nothing is done for any job: see `Speculation.rests`.
 EVERY: Mapping[int | None, int] = dict(zip((*FROM, None), (1, 1, 4, 8, 8, 32), strict=True))
 SELDOM = max(EVERY.values())
+# What is looked at to decide what pays: chances of each token, and lengths of drafts.
 CHANCES = [chance / 50 for chance in range(1, 50)]
-LENGTHS = (1, 2, 3, 5, 7, 11, 15, 23, 31)  # of drafts, that are looked at then
+LENGTHS = (1, 2, 3, 5, 7, 11, 15, 23, 31)
 FADE_EVERY = 256  # steps, after which costs that weren't measured meanwhile are believed less
 LASTING = 4  # times as long lasts what is known of texts
 

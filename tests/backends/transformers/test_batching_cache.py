@@ -3,7 +3,7 @@ windows, chunks, compressed keys, recurrent states, convolutions and mixtures, a
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from backends.protocol import Generation
 from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from config.engines import TransformersOptions
-from tests.backends.cache_fuzz import Fuzz, check
+from tests.backends.cache_fuzz import Fuzz, check, distribution
 from tests.backends.contract import GREEDY
 from tests.backends.kept.afar import from_afar
 from tests.backends.kept.conversations import (
@@ -160,6 +160,39 @@ def test_others_get_tokens_while_a_conversation_is_put_back(model: Path) -> None
         assert batching is not None
         cells = batching._grid.cell_bytes * 120  # noqa: SLF001 - of models with states alone: none
         assert others >= cells // PACE.piece - 1
+
+
+def test_nothing_goes_on_from_a_row_that_is_being_put_back(model: Path) -> None:
+    """Its states come last."""
+    dice, store = random.Random(0), KeptStore(memory=20_000_000)
+    long = dice.choices(range(97, 123), k=100)
+    with engine(model, ROOMY) as tested, engine(model, COLD) as anew:
+        tested.kept = DearBeginnings(store, "the same engine", "model")
+        first_of(tested, 0, long)
+        swapped(tested)
+        tested.admit(1, asked_of(tested, [*long, 97]))
+        tested.step()
+        batching = tested._batching  # noqa: SLF001
+        assert batching is not None
+        there = batching._jobs[1].fed  # noqa: SLF001 - all of it where there are states alone
+        prompt = [*long[:there], 98, 99]
+        found, expected = first_of(tested, 2, prompt), first_of(anew, 0, prompt)
+        words = tested.info.vocab_size
+        assert abs(distribution(found, words) - distribution(expected, words)).max() < CLOSE
+
+
+def asked_of(asked: TransformersEngine, prompt: Sequence[int]) -> Generation:
+    return Generation(prompt=tuple(prompt), sampling=GREEDY, logprobs=asked.info.vocab_size)
+
+
+def first_of(asked: TransformersEngine, key: int, prompt: Sequence[int]) -> Token:
+    """The first token of the answer, which is left then."""
+    asked.admit(key, asked_of(asked, prompt))
+    while True:
+        for result in asked.step():
+            if isinstance(result, Token) and result.key == key:
+                asked.release(key)
+                return result
 
 
 @pytest.mark.slow
