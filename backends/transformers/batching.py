@@ -527,8 +527,10 @@ class Batching:
     def _start(self, running: BatchRow) -> None:
         """Give the job a row with what is already computed, unless it better waits, see below."""
         if self._grid.keeps_states:
+            coming = {other.row for other in self._busy if other.restoring is not None}
             for slot in self._slots:
                 slot.cuts_from = len(slot.tokens)
+                slot.lacks_states = slot.index in coming
         placement = self._place(running)
         if not running.scoring and self._worth_waiting(running, placement.keep):
             return
@@ -543,7 +545,6 @@ class Batching:
             running.restoring = self._restoring(slot, found, running, placement.parted)
         if running.restoring is not None:
             slot.shorten(0)
-            slot.lacks_states = self._grid.keeps_states
         else:
             if slot is not source:
                 self._grid.copy(source.index, slot.index, placement.keep)
@@ -666,7 +667,6 @@ class Batching:
     def _adopt(self, running: BatchRow, restoring: Restoring, slot: Slot) -> None:
         """All of a beginning is in `slot` again."""
         self._grid.put_back(slot.index, restoring.states)
-        slot.lacks_states = False
         self._snapshots.adopt(slot, restoring.snapshots)
         running.restoring = None
         self.kept.put_back(restoring.found, running.fed, restoring.seconds)
@@ -709,7 +709,6 @@ class Batching:
         if running.restoring is not None:  # half of it is there
             running.restoring = None
             slot.shorten(0)
-            slot.lacks_states = False
         slot.busy, slot.used = False, self._releases
         last = len(self._busy) - 1
         self._exchange(running.row, last, drafted=len(self._busy[last].drafted))
