@@ -2,8 +2,8 @@
 
 The tests of `gateway/http/sse.py` are `tests/gateway/http/test_sse.py`, or `test_sse_THIS.py` and
 `test_sse_THAT.py` where one file would be long; those of a package as a whole bear its name. What
-no module keeps alone is a promise and lies in a folder `promises`; what needs a special machine
-lies in the folder of that machine.
+no module keeps alone is a promise and lies in a folder `promises`; what needs a special machine, or
+real weights, lies in the folder of that name.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PRODUCT = ("config", "backends", "gateway")
 PACKAGES = (*PRODUCT, "benchmarks", "bundled", "training")
-MACHINES = {"browser", "cardless", "device", "gpu"}
+MACHINES = {"browser", "cardless", "device", "gpu", "real"}
 OF_THE_REPOSITORY = {"docs", "install", "mirror", "package", "readme", "repository"}
 # Of the product's modules, those that have tests by their name. It may rise.
 LEAST_SHARE = 0.52
