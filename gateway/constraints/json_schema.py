@@ -329,9 +329,10 @@ _DEFINITIONS: Mapping[str, Node] = {
 Carried: TypeAlias = dict[str, Any] | bool
 Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
 
-# What models write: `{"a": 1, "b": [2, 3]}`, or the same without the spaces. White space elsewhere
-# is none, so a model can't write it for ever, and keys are forced.
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+# What models were trained on: `{"a": 1, "b": [2, 3]}`, the same without the spaces, or a line for
+# each member; held to the first alone a small model answers worse. A line break stands at a place
+# once, so a model can't write white space for ever.
+LAYOUT = {"whitespace_pattern": r"\n[ \t]{0,20}", "item_separator": ", ?", "key_separator": ": ?"}
 UNSATISFIABLE = "Unsatisfiable schema"
 TEXT = frozenset(("pattern", "format", "minLength", "maxLength"))
 TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")

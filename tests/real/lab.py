@@ -161,7 +161,10 @@ def _folder(source: Path, path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     file = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-    AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float16).save_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float16)
+    model.hf_quantizer = None  # read from GGUF is quantized to it, which it then refuses to save
+    del model.config.quantization_config
+    model.save_pretrained(path)
     AutoTokenizer.from_pretrained(**file).save_pretrained(path)
 
 

@@ -189,6 +189,16 @@ def test_white_space_ends(layout: str) -> None:
         assert not machine.begins(begun + 50 * " ")
 
 
+def test_an_answer_is_laid_out_as_models_were_trained_to_or_not_at_all() -> None:
+    machine = of_schema({"properties": {"a": TEXT, "b": {"properties": {"c": {}}}}})
+    value = {"a": "x", "b": {"c": [1, 2]}}
+
+    for layout in ({"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}):
+        assert machine.takes(json.dumps(value, **layout)), layout
+    for text in ("{\n\n", "{ ", '{"a" ', "\n", '{"a": "x"}\n', "{\n" + 21 * " "):
+        assert not machine.begins(text), text
+
+
 def test_no_key_comes_twice() -> None:
     machine = of_schema({"properties": {"a": TEXT, "b": TEXT}})
 
