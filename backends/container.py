@@ -10,12 +10,12 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
 from backends.bounds import bounded, check_choice, check_tokens
-from backends.errors import InvalidJob, NotAble
+from backends.errors import GenerationFailed, InvalidJob, NotAble
 from backends.kept.afar import BeginningsDesk
 from backends.kept.beginnings import Beginnings
 from backends.messages import (
@@ -59,6 +59,8 @@ from backends.protocol import (
     SlotState,
     Tokenizer,
 )
+
+Answer = TypeVar("Answer", bound=SlotAnswer)
 
 CLOSED = "the model has been closed"
 
@@ -303,7 +305,7 @@ class PendingOrders:
         self._open: dict[int, asyncio.Future[SlotAnswer]] = {}
         self._lost: Failure | None = None
 
-    async def give(self, order: Callable[[int], SlotOrder]) -> SlotAnswer:
+    async def give(self, order: Callable[[int], SlotOrder], kind: type[Answer]) -> Answer:
         """The answer to the order that has the number it gets. Raises BackendError."""
         if self._lost is not None:
             raise self._lost.error()
@@ -312,7 +314,10 @@ class PendingOrders:
         self._open[number] = answer
         self._port.send(order(number))
         try:
-            return await answer
+            given = await answer
+            if not isinstance(given, kind):
+                raise GenerationFailed("the model's process answered what it was not asked")
+            return given
         finally:
             del self._open[number]
             if answer.cancelled():
@@ -344,30 +349,24 @@ class PortSlots:
 
     async def states(self) -> Sequence[SlotState]:
         """See `protocol.Slots.states`."""
-        read = await self._orders.give(ReadSlots)
-        assert isinstance(read, SlotStates)
-        return read.states
+        return (await self._orders.give(ReadSlots, SlotStates)).states
 
     async def save(self, slot: int) -> SavedSlot:
         """See `protocol.Slots.save`."""
         self._check(slot)
-        saved = await self._orders.give(lambda number: SaveSlot(number, slot))
-        assert isinstance(saved, SavedSlot)
-        return saved
+        return await self._orders.give(lambda number: SaveSlot(number, slot), SavedSlot)
 
     async def restore(self, slot: int, data: bytes) -> int:
         """See `protocol.Slots.restore`."""
         self._check(slot)
-        restored = await self._orders.give(lambda number: RestoreSlot(number, slot, data))
-        assert isinstance(restored, SlotTokens)
-        return restored.tokens
+        order = await self._orders.give(lambda number: RestoreSlot(number, slot, data), SlotTokens)
+        return order.tokens
 
     async def erase(self, slot: int) -> int:
         """See `protocol.Slots.erase`."""
         self._check(slot)
-        erased = await self._orders.give(lambda number: EraseSlot(number, slot))
-        assert isinstance(erased, SlotTokens)
-        return erased.tokens
+        order = await self._orders.give(lambda number: EraseSlot(number, slot), SlotTokens)
+        return order.tokens
 
     def _check(self, slot: int) -> None:
         if not self._info.keeps_slots:

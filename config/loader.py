@@ -11,6 +11,7 @@ models are there is not asked here.
 import re
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ from config.shape import (
     with_option,
 )
 from config.upstreams import completed
+from config.values import requested
 
 DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)")
 # Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
@@ -58,6 +60,7 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
             yield f"$.swap.memory.{device}", "unknown device; expected cpu or cuda:0"
         elif known["node"] and config.cluster is None:
             yield f"$.swap.memory.{device}", "other machines' devices need a `cluster`"
+    yield from _problems_of_urls(config)
     for index, host in enumerate(config.server.hosts):
         if HOST.fullmatch(host) is None:
             problem = f"expected a name without scheme or path, got {host!r}"
@@ -70,6 +73,16 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
         if ORIGIN.fullmatch(origin) is None:
             problem = f"expected an origin like https://chat.example, got {origin!r}"
             yield f"$.server.cors_origins[{index}]", problem
+
+
+def _problems_of_urls(config: Config) -> Iterator[tuple[str, str]]:
+    for option in ("join.url", "join.advertise", "hub.endpoint", "tracing.endpoint"):
+        url = attrgetter(option)(config)
+        if url is not None:
+            try:
+                requested(url)
+            except ValueError as error:
+                yield f"$.{option}", str(error)
 
 
 def _is_network(text: str) -> bool:

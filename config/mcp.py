@@ -15,7 +15,15 @@ import msgspec
 
 from config.errors import Source
 from config.secrets import secret
-from config.values import RUNS_CODE, AtLeastOne, Bytes, Name, PathText, PositiveSeconds
+from config.values import (
+    RUNS_CODE,
+    AtLeastOne,
+    Bytes,
+    Name,
+    PathText,
+    PositiveSeconds,
+    requested,
+)
 
 ANY = "*"  # at the end of a URL: whatever begins as it does
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -123,15 +131,14 @@ def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, s
 
 
 def _problems_of_url(url: str) -> Iterator[tuple[str, str]]:
+    begun = url.removesuffix(ANY)
+    is_any = begun != url and begun.endswith("://")
     try:
-        parts = urlsplit(url.removesuffix(ANY))
-        _ = parts.port
+        parts = requested(f"{begun}any" if is_any else begun)
     except ValueError as error:
-        yield "url", f"not a URL: {error}"
+        yield "url", str(error)
         return
-    if parts.scheme not in ("http", "https") or not (parts.hostname or url.endswith(ANY)):
-        yield "url", "expected a URL like https://host/mcp, or https://* for any"
-    elif parts.hostname and url.endswith(ANY) and not parts.path:
+    if begun != url and not (is_any or parts.path):
         yield "url", "write a / before the *, else other hosts begin so, too"
     if parts.username is not None or parts.password is not None:
         yield "url", "a URL holds no secrets here; write `headers` instead"

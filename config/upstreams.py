@@ -6,14 +6,13 @@ Times are seconds, sizes are bytes.
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from config.errors import Source
 from config.secrets import secret
-from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds
+from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds, requested
 
 # What a request is made of: renamed, dropped or set it would be another request.
 OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
@@ -135,8 +134,11 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "template", "`split: here` needs the model's chat template"
     if upstream.split == "here" and upstream.protocol == "anthropic":
         yield "split", "`here` needs /completions, which Anthropic's API doesn't have"
-    if upstream.proxy is not None and urlsplit(upstream.proxy).scheme not in ("http", "https"):
-        yield "proxy", "expected a URL that starts with http:// or https://"
+    if upstream.proxy is not None:
+        try:
+            requested(upstream.proxy)
+        except ValueError as error:
+            yield "proxy", str(error)
     yield from problems_of_changes(upstream)
     yield from _problems_of_headers(upstream)
 
@@ -179,12 +181,9 @@ def _is_header(name: str, value: str) -> bool:
 def _base_url(url: str, source: Source, path: str) -> str:
     """`url` without a slash at its end; a server alone is asked under `/v1`."""
     try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        parts = requested(url)
     except ValueError as error:
-        raise source.error(path, f"not a URL: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise source.error(path, "expected a URL like http://host:8000/v1")
+        raise source.error(path, str(error)) from None
     if parts.username is not None or parts.password is not None:
         raise source.error(path, "a URL holds no secrets here; write `key` instead")
     if parts.query or parts.fragment:

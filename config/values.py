@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Meta
 
@@ -83,6 +84,29 @@ def user_folder() -> Path:
     """Ours in the user's cache folder; it may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "roundhouse"
+
+
+LONGEST_URL = 2048  # characters
+
+
+def requested(url: str) -> SplitResult:
+    """The parts of a URL that requests can be sent to, by what sends them. Raises ValueError with
+    the reason.
+    """
+    import httpx  # noqa: PLC0415 - takes a tenth of a second, and many configurations have no URL
+
+    if len(url) > LONGEST_URL:
+        raise ValueError(f"not a URL: it has more than {LONGEST_URL} characters")
+    if not url.isprintable() or " " in url:
+        raise ValueError("not a URL: it contains a space, or a character that isn't shown")
+    try:
+        _, parts = httpx.URL(url).host, urlsplit(url)
+        _ = parts.port
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ValueError(f"not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected a URL like http://host:8000/v1")
+    return parts
 
 
 HUB = "hf:"  # before the name of a model on a hub; gateway.hub.repository has what lists its models

@@ -126,6 +126,7 @@ def build(
         services.authenticator.roles,
         lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger
         services.pipeline.turns.counts,
+        registry.supervisor.failures,
     )
     routers = [_router(api, services) for api in apis]
     talks = [socket for api in apis for socket in api.sockets]
@@ -341,22 +342,24 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
     async def lifespan(_app: Litestar) -> AsyncIterator[None]:
         async with (
             services.store as store,
-            services.usage.running(),
+            services.usage.running(services.registry.supervisor),
             _exported(services.tracing),
             services.registry as registry,
             services.mcp.running(),
-            services.background.running(),
+            services.background.running(services.registry.supervisor),
             services.downloads.running(),
-            services.streams.running(),
+            services.streams.running(services.registry.supervisor),
             companions() as tasks,
         ):
             await store.mend(interrupted)
             now = time.time()
             services.limiter.restore(now, await services.usage.taken_today(now))
-            tasks.start_soon(services.capabilities.learn, registry.statuses())
-            tasks.start_soon(services.reloader.run)
-            tasks.start_soon(services.announcements.run)
-            tasks.start_soon(Publisher(services).run)
+            watched = registry.supervisor
+            known = services.capabilities.learn, registry.statuses()
+            tasks.start_soon(watched.attempt, "capabilities", *known)
+            tasks.start_soon(watched.keep, "configuration", services.reloader.run)
+            tasks.start_soon(watched.keep, "joining", services.announcements.run)
+            tasks.start_soon(watched.keep, "console", Publisher(services).run)
             yield
 
     return lifespan

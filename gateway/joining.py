@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from backends.supervision import Supervisor
 from config.errors import ConfigError, Source
 from config.settings import JoinConfig
 from config.upstreams import UpstreamConfig, completed
@@ -188,10 +189,11 @@ class Joiner:
     to ask this one with; None: it needs none.
     """
 
-    def __init__(self, config: JoinConfig, key: str | None) -> None:
+    def __init__(self, config: JoinConfig, key: str | None, supervisor: Supervisor) -> None:
         assert config.url is not None, "else there is nobody to join"
         self._config = config
         self._key = key
+        self._supervisor = supervisor
         self._target = f"{config.url.rstrip('/').removesuffix('/v1')}/v1/upstreams"
         self._task: asyncio.Task[None] | None = None
         self._known_as: tuple[str, str] | None = None  # name and URL there
@@ -199,7 +201,8 @@ class Joiner:
 
     def begin(self, port: int) -> None:
         """This server listens on `port`. On the event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run(port))
+        announcing = self._supervisor.keep("joining", self._run, port)
+        self._task = asyncio.get_running_loop().create_task(announcing)
 
     async def withdraw(self) -> None:
         """This server takes no more requests. Raises nothing."""

@@ -7,27 +7,33 @@ again; a closed terminal doesn't end the server.
 
 Exit status: 0 after a stop that was asked for, 128 + the signal's number after a second one, 1
 where the address can't be listened on, 2 where the start failed, or a model that is to be loaded
-with it can't fit.
+with it can't fit, 70 where what all answers need has failed.
 """
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import anyio
+import msgspec
 import structlog
 import uvicorn
 from litestar import Litestar
-from uvicorn._types import ASGI3Application, ASGISendEvent
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn._types import ASGI3Application, ASGISendEvent, Scope
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
@@ -43,6 +49,27 @@ LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
 CLOSING = 2.0  # seconds for a WebSocket's client to answer that it is closed
 TIDYING = 1.0  # seconds to close models and files once no client is left
 STOPS = (signal.SIGINT, signal.SIGTERM)
+BROKEN = 70  # EX_SOFTWARE of sysexits.h
+MOST_BESIDE = 64 * 1024  # bytes of a request that are no body
+MOST_FRAME = 8  # bytes around one of a chunked body
+PATIENCE = 20.0  # seconds for a head, or for a body that comes too slowly
+LOOK = 2.0  # seconds between two looks at that
+LEAST_BODY = 1024.0  # bytes of a body a second
+FILES = 65_536  # that are wanted, where the system allows them
+MOST_CONNECTIONS = 4_096
+
+
+def raise_files() -> None:
+    """As many open files as this process may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def most_connections() -> int:
+    """Half of the files: an answer may need one, too."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MOST_CONNECTIONS, files // 2)
 
 
 class DirectBody:
@@ -150,7 +177,10 @@ class UnreadWatch:
 
 
 class GuardedConnection(HttpToolsProtocol):
-    """uvicorn's, with an `UnreadWatch`."""
+    """uvicorn's, with an `UnreadWatch`, and bounds for who sends: of the bytes of a request that
+    are no body (URL, headers, trailers, frames of chunks), of the time until its head is whole, of
+    how slowly its body comes, and of connections.
+    """
 
     def __init__(
         self,
@@ -165,6 +195,68 @@ class GuardedConnection(HttpToolsProtocol):
         self._unread = watch(self.loop)
         self._answering: RequestResponseCycle | None = None
         self._direct: DirectBody | None = None  # of the same
+        self._beside = 0  # bytes of the present request that are no body
+        self._came = 0  # bytes since the last look
+        self._owed = 0.0  # bytes that its client is behind
+        self._looks: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected. One address gets half of what the others leave."""
+        super().connection_made(transport)
+        left = most_connections() - len(self.connections)
+        if left < len(self.connections):
+            theirs = (getattr(one, "client", None) for one in self.connections)
+            mine = self.client and self.client[0]
+            if sum(one is not None and one[0] == mine for one in theirs) > left:
+                self._refuse(503, "too_many_connections", "This server has no connection left.")
+                return
+        self._looks = self.loop.call_later(LOOK, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        """In parts that hold no more beside the body than a request may have."""
+        self._came += len(data)
+        while data and not self.transport.is_closing():
+            room = MOST_BESIDE - self._beside
+            part, data = data[:room], data[room:]
+            self._beside += len(part)
+            super().data_received(part)
+            if self._beside >= MOST_BESIDE:
+                text = f"URL and headers have more than {MOST_BESIDE:,} bytes."
+                self._refuse(431, "headers_too_large", text)
+
+    def on_body(self, body: bytes) -> None:
+        """A chunk may have as many bytes of frame as a small one needs."""
+        self._beside = max(0, self._beside - MOST_FRAME * len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The next request has bounds of its own."""
+        self._beside, self._owed = 0, 0.0
+        super().on_message_complete()
+
+    def _look(self) -> None:
+        """Whether the client sends what it owes: a head at once, a body not too slowly."""
+        self._looks = self.loop.call_later(LOOK, self._look)
+        came, self._came = self._came, 0
+        if self.flow.read_paused:
+            return
+        cycle = self._answering
+        if cycle is not None and cycle.more_body and not cycle.response_complete:
+            self._owed = max(0.0, self._owed + LOOK * LEAST_BODY - came)
+        elif self._beside or cycle is None:
+            self._owed += LOOK * LEAST_BODY
+        if self._owed >= PATIENCE * LEAST_BODY:
+            self._refuse(408, "request_too_slow", f"Nothing whole came in {PATIENCE:g} s.")
+
+    def _refuse(self, status: int, code: str, text: str) -> None:
+        """End the connection; with an answer where none has begun."""
+        if self._answering is None or self._answering.response_complete:
+            body = msgspec.json.encode({"error": {"message": text, "code": code, "param": None}})
+            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(
+                STATUS_LINE[status] + f"{head}connection: close\r\n\r\n".encode() + body
+            )
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """The buffer is full."""
@@ -186,6 +278,8 @@ class GuardedConnection(HttpToolsProtocol):
         alone.
         """
         self._unread.end()
+        if self._looks is not None:
+            self._looks.cancel()
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
@@ -193,6 +287,12 @@ class GuardedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._direct is not None:
             self._direct.lost()
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection is a `GuardedSocket`'s."""
+        if self._looks is not None:
+            self._looks.cancel()
+        super().handle_websocket_upgrade()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
@@ -258,6 +358,27 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self.scope["state"][SEND_TIMED_OUT] = True
 
 
+class LifeEnding:
+    """An application; `broke` is called where its life (ASGI's lifespan) ends by an error. uvicorn
+    would serve on without all that lives there.
+    """
+
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], broke: Callable[[BaseException], None]
+    ) -> None:
+        self._app = app
+        self._broke = broke
+
+    async def __call__(self, scope: Scope, *channel: Any) -> None:
+        """Raises as the application does."""
+        try:
+            await self._app(scope, *channel)
+        except BaseException as error:
+            if scope["type"] == "lifespan":
+                self._broke(error)
+            raise
+
+
 class Server(uvicorn.Server):
     """Stops accepting on SIGTERM, lets answers finish for a while, then ends them with an error
     event.
@@ -280,7 +401,7 @@ class Server(uvicorn.Server):
         watch = partial(UnreadWatch, config.send_timeout, timed_out)
         super().__init__(
             uvicorn.Config(
-                app,
+                LifeEnding(app, self._broke),
                 host=config.host,
                 port=config.port,
                 loop="auto",  # uvloop, where there is one
@@ -335,6 +456,13 @@ class Server(uvicorn.Server):
         finally:
             for kind, handler in before.items():
                 signal.signal(kind, handler)
+
+    def _broke(self, error: BaseException) -> None:
+        """What all answers need has ended by an error: nobody is served any more."""
+        if self.started and not self.should_exit:
+            log.critical("the server can't go on: it ends", exc_info=error)
+            self.status, self.should_exit = BROKEN, True
+            self._end_after(LAST_WORDS)
 
     def _hung_up(self, _sig: int, _frame: FrameType | None) -> None:
         """In the main thread, wherever it is."""
@@ -415,6 +543,7 @@ def run(server: Server) -> int:
     if (problem := server.obstacle()) is not None:
         print(f"roundhouse: {problem}", file=sys.stderr)  # noqa: T201 - the command's output
         return 1
+    raise_files()
     with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
         server.run()
     return server.status if server.started else 2

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from msgspec import UNSET, UnsetType
 
+from backends.supervision import Supervisor
 from gateway.access import Access
 from gateway.errors import InternalError
 from gateway.events import Usage
@@ -126,14 +127,14 @@ class UsageBook:
         self._changed.set()
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
         """What is counted in this context is written in it, at the latest when it ends. Raises
         InternalError where the table can't be made.
         """
         await self._store.carry_out(lambda connection: connection.execute(TABLE))
         try:
             async with companions() as tasks:
-                tasks.start_soon(self._write_on)
+                tasks.start_soon(supervisor.keep, "usage", self._write_on)
                 yield
         finally:
             with anyio.CancelScope(shield=True):

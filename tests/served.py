@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypedDict, Unpack
 
 import httpx
+import psutil
 
 from tests.hang import HANG
 
@@ -154,6 +155,11 @@ class Printed:
         assert_sound(self.text, self._expected)
 
 
+def limited(files: int) -> tuple[str, ...]:
+    """What stands before a command that may have so many files open."""
+    return "/bin/sh", "-c", 'ulimit -n "$0"; exec "$@"', str(files)
+
+
 class Command:
     """`roundhouse ARGUMENTS` as a process. It is killed where the context that made it ends."""
 
@@ -164,14 +170,15 @@ class Command:
         expected: Sequence[str] = (),
         environment: Mapping[str, str] = {},
         stderr: int = subprocess.PIPE,
+        files: int | None = None,
     ) -> None:
         """It runs in `folder`, which is its home, too. `expected`: see `assert_sound`; `stderr`:
-        a file in place of what is read here.
+        a file in place of what is read here; `files`: that it may have open.
         """
         home = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
         self.folder = folder
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*(limited(files) if files else ()), *COMMAND, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -222,6 +229,10 @@ class Served(Command):
         """Where it listens."""
         return int(self.url.rpartition(":")[2])
 
+    def memory(self) -> int:
+        """Bytes that its process has."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
     def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:
         """Its exit status after a signal."""
         if self.process.poll() is None:
@@ -235,6 +246,7 @@ class Options(TypedDict, total=False):
     expected: Sequence[str]
     environment: Mapping[str, str]
     stderr: int
+    files: int
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def metric_names() -> set[str]:
         lambda: {"user": 1},
         KeptStore(memory=0).counts,
         TurnCounts(),
+        {"usage": 1},
     )
     families = re.findall(r"^# TYPE (\w+) (\w+)", metrics.text().decode(), flags=re.MULTILINE)
     names = set()

@@ -35,6 +35,7 @@ from backends.cluster.messages import (
 from backends.container import PortContainer
 from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed, Progress, Report
+from backends.supervision import Supervisor
 from backends.worker import node as place
 from config.engines import EngineOptions
 from config.nodes import NodeConfig
@@ -90,12 +91,14 @@ class ClusterNodes:
         self._checks: dict[str, asyncio.Event] = {}
 
     @asynccontextmanager
-    async def running(self, changed: Callable[[], None]) -> AsyncIterator[None]:
+    async def running(
+        self, supervisor: Supervisor, changed: Callable[[], None]
+    ) -> AsyncIterator[None]:
         """Nodes join and leave while the context lasts; `changed` is called then. A cluster that
         isn't there yet is tried again and again: machines start in any order.
         """
         self._changed = changed
-        task = asyncio.create_task(self._run())
+        task = asyncio.create_task(supervisor.keep("cluster", self._run))
         try:
             yield
         finally:

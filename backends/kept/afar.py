@@ -57,6 +57,7 @@ LOST = 30.0  # see `BeginningsAfar`
 FETCHING = 2  # beginnings that are fetched, or wait to be taken, at a time
 UNSENT = 1 << 30  # bytes of beginnings that wait to be sent; of a larger one no more than itself
 AT_HAND = 8  # beginnings that were found, and may still be read
+MOST_ASKED = 4_096  # questions at a time
 
 Tokens: TypeAlias = tuple[str, bytes]  # whose, and which
 
@@ -310,9 +311,14 @@ class BeginningsDesk:
         self._found: dict[int, Found] = {}  # the oldest first
         self._offers: dict[int, Arriving] = {}
         self._thread = ThreadPoolExecutor(1, "kept-desk")
+        self._room = threading.Semaphore(MOST_ASKED)
 
     def ask(self, asked: KeptAsked) -> None:
-        """It will be answered, unless the desk is closed before."""
+        """It will be answered, unless the desk is closed before. Raises ValueError where too much
+        is asked at a time.
+        """
+        if not self._room.acquire(blocking=False):
+            raise ValueError("more questions at a time than an engine has")
         with suppress(RuntimeError):  # it is closed
             self._thread.submit(self._handle, asked)
 
@@ -323,9 +329,11 @@ class BeginningsDesk:
     def _handle(self, asked: KeptAsked) -> None:
         try:
             answer = self._answer(asked.number, asked.question)
-        except Exception:
-            log.exception("a question for kept conversations can't be answered")
+        except Exception as error:  # noqa: BLE001 - the other end may ask anything
+            log.warning("a question for kept conversations can't be answered", reason=str(error))
             answer = NothingThere()
+        finally:
+            self._room.release()
         if answer is not None:
             self._send(KeptAnswered(asked.number, answer))
 

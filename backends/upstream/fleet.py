@@ -20,6 +20,7 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Report
 from backends.remote import MOST_HOPS, RemoteContainer, RemoteStanding, RemoteTarget
+from backends.supervision import Supervisor
 from backends.upstream.lists import NOTHING_KEPT, KeptLists
 from backends.upstream.loading import bring, send_away
 from backends.upstream.replicas import Replica
@@ -177,13 +178,16 @@ class Fleet:
                         tasks.start_soon(upstream.lists.refresh, replica, again)
 
     async def watch(
-        self, changed: Callable[[], object], moved: Callable[[str], object] = lambda _: None
+        self,
+        supervisor: Supervisor,
+        changed: Callable[[], object],
+        moved: Callable[[str], object] = lambda _: None,
     ) -> None:
         """For ever: probe failed replicas, request model lists; `changed` is called where there are
         others, `moved` with our name of each whose standing changed.
         """
         async with anyio.create_task_group() as tasks:
-            self._watch = _Watch(self, tasks, changed, moved)
+            self._watch = _Watch(self, supervisor, tasks, changed, moved)
             for upstream in self.roster.upstreams.values():
                 self._watch.join(upstream)
             await anyio.sleep_forever()
@@ -273,11 +277,13 @@ class _Watch:
     def __init__(
         self,
         fleet: Fleet,
+        supervisor: Supervisor,
         tasks: TaskGroup,
         changed: Callable[[], object],
         moved: Callable[[str], object],
     ) -> None:
         self._fleet = fleet
+        self._supervisor = supervisor
         self._tasks = tasks
         self._changed = changed
         self._moved = moved
@@ -287,7 +293,7 @@ class _Watch:
     def join(self, upstream: Upstream) -> None:
         """It is watched from now on."""
         scope = self._scopes[upstream] = anyio.CancelScope()
-        self._tasks.start_soon(self._watch_one, upstream, scope)
+        self._tasks.start_soon(self._supervisor.attempt, BACKEND, self._watch_one, upstream, scope)
 
     def leave(self, upstream: Upstream) -> None:
         """It isn't any more; its connections end with its last answer."""
@@ -299,8 +305,8 @@ class _Watch:
         with scope:
             async with anyio.create_task_group() as tasks:
                 for replica in upstream.balance.replicas:
-                    tasks.start_soon(self._refresh, upstream, replica)
-                    tasks.start_soon(self._revive, upstream, replica)
+                    for work in (self._refresh, self._revive):
+                        tasks.start_soon(self._supervisor.keep, BACKEND, work, upstream, replica)
         await upstream.retire()
 
     async def _refresh(self, upstream: Upstream, replica: Replica) -> None:

@@ -375,8 +375,8 @@ class Lists:
 
     async def _asked(self, replica: Replica) -> bytes:
         url = replica.url + _PATHS[self._config.protocol]
-        request = self._client.build_request("GET", url, headers=replica.headers)
         with httpx_errors(self._config):
+            request = self._client.build_request("GET", url, headers=replica.headers)
             with anyio.move_on_after(PROBE_TIMEOUT):
                 response = await self._client.send(request, stream=True)
                 try:

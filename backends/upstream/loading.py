@@ -131,8 +131,8 @@ async def _posted(
     """The response to a call beside `/v1`, begun `within` seconds. Raises UpstreamError."""
     config, client = upstream.config, upstream.client
     url = replica.url.removesuffix("/v1") + path
-    request = client.build_request("POST", url, json=body, headers=replica.headers)
     with httpx_errors(config):
+        request = client.build_request("POST", url, json=body, headers=replica.headers)
         try:
             async with asyncio.timeout(within):
                 response = await client.send(request, stream=True)

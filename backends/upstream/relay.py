@@ -591,7 +591,7 @@ def httpx_errors(config: UpstreamConfig) -> Iterator[None]:
         raise late("take a connection", config.connect_timeout) from None
     except (httpx.ConnectError, httpx.ProxyError) as error:
         raise unreached(error) from None
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise cut(f" ({type(error).__name__})") from None
 
 

@@ -10,7 +10,9 @@ one machine and a TCP connection carry the same; only where a large buffer lies 
 
 Pictures, saved slots and pieces of kept conversations are too large for a message: on Linux they
 lie in anonymous memory (memfd_create(2)), which the other process opens as `/proc/PID/fd/N`. It
-vanishes with its owner, however that ends. Knows no socket and no engine.
+vanishes with its owner, however that ends. The reader knows the process, and takes nothing else
+from it but such memory, which can't shrink; from another machine it takes no file at all. Knows no
+socket and no engine.
 """
 
 import mmap
@@ -49,6 +51,9 @@ LARGE = 256 * 1024  # bytes of a buffer, from which on it lies beside its messag
 LARGEST = 2**31  # bytes of a frame; a peer that announces more is not one of ours
 LONGEST = LARGEST - 2**20  # bytes of the buffers that a frame may hold themselves
 MEMFD = sys.platform == "linux"
+MEMORY = "roundhouse"  # what the anonymous memory is called
+if MEMFD:
+    import fcntl
 
 Buffer: TypeAlias = bytes | bytearray | mmap.mmap
 
@@ -146,10 +151,12 @@ WorkerEvent: TypeAlias = Event | Loading | Loaded | Refused | Pong | Received | 
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True):
-    """A buffer of `size` bytes. `place`: the file that it lies in; "": it is `data`."""
+    """A buffer of `size` bytes. `file`: its sender's descriptor of the anonymous memory that it
+    lies in; None: it is `data`.
+    """
 
     size: int
-    place: str = ""
+    file: int | None = None
     data: bytes = b""
 
 
@@ -212,12 +219,13 @@ class Shelf:
     def _put(self, buffer: Buffer, files: list[int]) -> Blob:
         if not self._shared:
             return Blob(len(buffer), data=bytes(buffer))
-        file = os.memfd_create("roundhouse")
+        file = os.memfd_create(MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         files.append(file)
         left = memoryview(buffer)
         while left:
             left = left[os.write(file, left) :]
-        return Blob(len(buffer), f"/proc/{os.getpid()}/fd/{file}")
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return Blob(len(buffer), file)
 
     def received(self) -> None:
         """The other end has read those of the oldest message."""
@@ -247,10 +255,17 @@ class Frames:
     relays = False
 
     def __init__(
-        self, decode: Callable[[Buffer | memoryview], Any], received: Callable[[], None]
+        self,
+        decode: Callable[[Buffer | memoryview], Any],
+        received: Callable[[], None],
+        *,
+        peer: int | None = None,
     ) -> None:
+        """`peer`: the process of this machine that sends; None: it is on another one."""
+        self.most = LARGEST  # bytes of a frame that may come now
         self._decode = decode
         self._received = received
+        self._peer = peer
         self._rest = bytearray()
 
     def close(self) -> None:
@@ -270,8 +285,8 @@ class Frames:
         while len(source) - whole >= HEADER.size:
             length, kind = HEADER.unpack_from(source, whole)
             end = whole + HEADER.size + length
-            if length > LARGEST:
-                raise ValueError(f"a frame of {length} bytes")
+            if length > self.most:
+                raise ValueError(f"a frame of {length:,} bytes, {self.most:,} at most")
             if end > len(source):
                 break
             payload = view[whole + HEADER.size : end]
@@ -290,7 +305,7 @@ class Frames:
         if kind == PLAIN:
             return self._decode(payload)
         enclosed = _enclosed(payload)
-        buffers = [_read(blob) for blob in enclosed.blobs]
+        buffers = [_read(blob, self._peer) for blob in enclosed.blobs]
         self._received()
         return joined(self._decode(enclosed.message), buffers)
 
@@ -306,12 +321,25 @@ def _is_one(data: bytes) -> bool:
     return len(data) > HEADER.size and HEADER.unpack_from(data)[0] == len(data) - HEADER.size
 
 
-def _read(blob: Blob) -> Buffer:
-    """What lies in the file stays there, mapped, and is copied by whoever needs it as bytes."""
-    if not blob.place:
+def _read(blob: Blob, peer: int | None) -> Buffer:
+    """What lies in the file stays there, mapped, and is copied by whoever needs it as bytes. Raises
+    ValueError for any other file of the peer's, OSError for none.
+    """
+    if blob.file is None:
         return blob.data
-    file = os.open(blob.place, os.O_RDONLY | os.O_CLOEXEC)
+    if peer is None or not MEMFD:
+        raise ValueError("a buffer that lies on another machine")
+    named = os.open(f"/proc/{peer}/fd/{blob.file}", os.O_PATH | os.O_CLOEXEC)  # waits for nothing
     try:
+        ours = f"/proc/self/fd/{named}"
+        if not str(Path(ours).readlink()).startswith(f"/memfd:{MEMORY}"):
+            raise ValueError("a buffer in a file that is no anonymous memory")
+        file = os.open(ours, os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(named)
+    try:
+        if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("a buffer in memory that may shrink")
         return mmap.mmap(file, blob.size, access=mmap.ACCESS_COPY)
     finally:
         os.close(file)

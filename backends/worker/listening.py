@@ -43,6 +43,7 @@ from backends.messages import Close, Closed, Event, Failure, Lost
 from backends.protocol import ModelInfo, Progress
 from backends.worker.certificates import certificate_of, made_certificate
 from backends.worker.framing import (
+    LARGEST,
     Fit,
     Fitted,
     Frames,
@@ -77,6 +78,7 @@ log = structlog.get_logger(__name__)
 
 STRANGERS = 64  # connections at a time that have not proven anything yet; then the oldest goes
 GREETING = 5.0  # seconds for that, TLS included
+LARGEST_ORDER = 16 * 1024 * 1024  # bytes of a message before a model is loaded
 LONGEST_QUEUE = 16 * 1024 * 1024  # bytes that a gateway has not taken, before its worker must wait
 TOLD_EVERY = 1.0  # seconds between two lines of the log about strangers
 TOKEN_VARIABLE = "ROUNDHOUSE_WORKER_TOKEN"  # noqa: S105 - the name of one
@@ -124,6 +126,7 @@ class Session(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._handshake = Handshake("worker", token)
         self._frames = Frames(decode_command, lambda: self._send(Received()))
+        self._frames.most = LARGEST_ORDER
         self._shelf = Shelf(shared=False)
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
@@ -156,7 +159,7 @@ class Session(asyncio.Protocol):
                 data = self._greet(data)
             for command in self._frames.feed(data) if data else ():
                 self._obey(command)
-        except (HandshakeFailed, ValueError, OSError, msgspec.DecodeError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it sent, no other session is hurt by it
             self._refuse(error)
 
     def pause_writing(self) -> None:
@@ -290,6 +293,7 @@ class Session(asyncio.Protocol):
                 await port.end()
             raise
         self._port = port
+        self._frames.most = LARGEST  # pictures and saved slots
         info = replace(port.info, identity=own)
         return Loaded(info, dict(port.info.held or {}), vocabulary)
 

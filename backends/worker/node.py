@@ -27,9 +27,23 @@ from backends.catalog import BACKENDS, Backend, Catalog, ModelFiles, NodeShare, 
 from backends.container import PortContainer
 from backends.encoder_container import PortEncoder
 from backends.errors import LoadFailed
-from backends.messages import Close, Closed, Lost
-from backends.protocol import ModelInfo, Report, Tokenizer
+from backends.messages import (
+    Answered,
+    Begin,
+    Close,
+    Closed,
+    Command,
+    Event,
+    Failure,
+    Left,
+    Lost,
+    Outcomes,
+    SaveSlot,
+)
+from backends.paths import within
+from backends.protocol import Ended, ModelInfo, Output, Piece, Report, Tokenizer
 from backends.worker.framing import (
+    LARGEST,
     Fit,
     Fitted,
     Loaded,
@@ -50,6 +64,13 @@ CONNECTING = 5.0  # seconds until both ends know each other
 DESCRIBING = 30.0  # seconds to read a model's headers there
 REST = 5.0  # seconds after which a node that wasn't reached is tried again
 
+# What a node may send: bytes of a message, by what was asked of it
+DESCRIPTION = 16 << 20
+VOCABULARY = 512 << 20  # with the files of a tokenizer
+ORDINARY = 64 << 20  # any other, but for a slot that is to be saved
+SPARE = 4_096  # outputs of a job beyond its tokens: reports of progress, held text, a closing
+SPARE_TEXT, PER_TOKEN = 1 << 16, 1_024  # characters of a job; those that a token may stand for
+
 T = TypeVar("T")
 
 
@@ -57,11 +78,53 @@ class Unreached(LoadFailed):
     """The node itself can't be asked, or is not ours."""
 
 
+class Owed:
+    """What may still come of the jobs that a node has: outputs, and characters of their texts."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[int, int]] = {}
+
+    def begin(self, begun: Begin, context_length: int) -> None:
+        """A job is sent there."""
+        job = begun.job
+        tokens = context_length if job.max_tokens is None else job.max_tokens
+        outputs = SPARE + len(job.prompt) + 2 * min(tokens, context_length)
+        self._left[begun.key] = outputs, SPARE_TEXT
+
+    def take(self, event: Event) -> None:
+        """Something has come. Raises ValueError where it is more than was asked for."""
+        match event:
+            case Outcomes(outputs):
+                for key, output in outputs:
+                    self._one(key, output)
+            case Left(key):
+                self._left.pop(key, None)
+
+    def _one(self, key: int, output: Output | Failure) -> None:
+        if key not in self._left:
+            raise ValueError("outputs of a job that isn't there")
+        outputs, characters = self._left[key]
+        match output:
+            case Ended() | Failure():
+                del self._left[key]
+                return
+            case Piece(text=text, tokens=tokens):
+                outputs -= max(1, len(tokens))
+                characters += PER_TOKEN * len(tokens) - len(text)
+            case _:
+                outputs -= 1
+        if outputs < 0 or characters < 0:
+            raise ValueError("more of an answer than was asked for")
+        self._left[key] = outputs, characters
+
+
 class NodePort(FramedPort):
     """A `Port` whose other end is a listener on another machine, and behind it a worker."""
 
     def __init__(self, node: NodeConfig, model: str, report: Report) -> None:
-        super().__init__(model, report, shared=False)
+        super().__init__(model, report)
+        self._frames.most = DESCRIPTION
+        self._owed = Owed()
         self._node = node
         self._handshake = Handshake("gateway", node.token)
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -98,7 +161,17 @@ class NodePort(FramedPort):
     ) -> Loaded:
         """See `FramedPort.load`."""
         self._serving = True
+        self._frames.most = VOCABULARY
         return await super().load(replace(files, node=None), options, placement)
+
+    def send(self, command: Command) -> None:
+        """See `Port.send`."""
+        match command:
+            case Begin():
+                self._owed.begin(command, self.info.context_length)
+            case SaveSlot():
+                self._frames.most = LARGEST
+        super().send(command)
 
     async def end(self) -> None:
         """Have the worker ended. When this returns its memory is free, if the node can be asked."""
@@ -182,8 +255,15 @@ class NodePort(FramedPort):
                 reason = f"node {self._node.name}: {reason}"
                 self._settle(LoadFailed(reason))
                 self._tell(Lost(reason))
+            case Loaded() | Answered():
+                self._frames.most = ORDINARY
+                super()._hand_on(event)
             case _:
                 super()._hand_on(event)
+
+    def _tell(self, event: Event) -> None:
+        self._owed.take(event)
+        super()._tell(event)
 
     def _kill(self, why: str) -> None:
         self._why = self._why or why
@@ -238,9 +318,7 @@ def _reason(error: BaseException) -> str:
 
 async def recognise(node: NodeConfig, path: str, backend: str | None = None) -> ModelFiles:
     """The model at `path` of that machine. Raises LoadFailed, UnsupportedModel."""
-    found = await _asked(node, path, Recognise(path, backend))
-    assert isinstance(found, Recognised)
-    return found.files
+    return (await _asked(node, path, Recognise(path, backend), Recognised)).files
 
 
 async def fitted(node: NodeConfig, files: ModelFiles, options: EngineOptions) -> ModelFiles:
@@ -248,8 +326,7 @@ async def fitted(node: NodeConfig, files: ModelFiles, options: EngineOptions) ->
     LoadFailed.
     """
     encoded = msgspec.Raw(msgspec.msgpack.encode(replace(options, host="worker")))
-    found = await _asked(node, files.path.name, Fit(replace(files, node=None), encoded))
-    assert isinstance(found, Fitted)
+    found = await _asked(node, files.path.name, Fit(replace(files, node=None), encoded), Fitted)
     share = NodeShare(
         node=node,
         need=found.need,
@@ -260,15 +337,19 @@ async def fitted(node: NodeConfig, files: ModelFiles, options: EngineOptions) ->
     return replace(found.files, node=share)
 
 
-async def _asked(node: NodeConfig, model: str, command: Recognise | Fit) -> Recognised | Fitted:
+async def _asked(node: NodeConfig, model: str, command: Recognise | Fit, kind: type[T]) -> T:
     port = NodePort(node, model, lambda _: None)
     await port.greet()
     try:
         async with asyncio.timeout(DESCRIBING):
-            return await port.ask(command)
+            answer = await port.ask(command)
+        if not isinstance(answer, kind):
+            raise LoadFailed(f"node {node.name} answered what it was not asked")
     except TimeoutError:
         text = f"node {node.name} did not describe {model} within {DESCRIBING:.0f} s"
         raise LoadFailed(text) from None
+    else:
+        return answer
     finally:
         await port.end()
 
@@ -324,15 +405,15 @@ def tokenizer(backend: Backend, info: ModelInfo, vocabulary: VocabularyFiles | N
     """
     with TemporaryDirectory(prefix="roundhouse-vocabulary-") as folder:
         path = Path(folder)
-        for name, data in (vocabulary.files if vocabulary else {}).items():
-            if Path(name).name != name:
-                raise LoadFailed(f"the node sent a file of the name {name!r}")
-            path.joinpath(name).write_bytes(data)
-        if info.tokenizer_path is not None:
-            place = path / vocabulary.name if vocabulary and vocabulary.name else path
-            info = replace(info, tokenizer_path=str(place))
         try:
+            for name, data in (vocabulary.files if vocabulary else {}).items():
+                within(path, name).write_bytes(data)
+            if info.tokenizer_path is not None:
+                one = vocabulary.name if vocabulary else None
+                info = replace(info, tokenizer_path=str(within(path, one) if one else path))
             return backend.container.tokenizer(info)
+        except (OSError, ValueError) as error:
+            raise LoadFailed(f"the node sent no vocabulary that can be used: {error}") from error
         except ImportError as error:
             text = f"{backend.name} is needed here, too, for the model's tokenizer: {error}"
             raise LoadFailed(text) from error

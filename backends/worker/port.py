@@ -239,13 +239,13 @@ class FramedPort(asyncio.Protocol, ABC):
     how its end is seen, a subclass knows.
     """
 
-    def __init__(self, model: str, report: Report, *, shared: bool) -> None:
-        """`shared`: the other end is a process of this machine."""
+    def __init__(self, model: str, report: Report, *, peer: int | None = None) -> None:
+        """`peer`: the other end, a process of this machine; None: it is on another one."""
         self._model = model
         self._report = report
         self._loop = asyncio.get_running_loop()
-        self._shelf = Shelf(shared=shared)
-        self._frames = Frames(decode_event, self._answer_received)
+        self._shelf = Shelf(shared=peer is not None)
+        self._frames = Frames(decode_event, self._answer_received, peer=peer)
         self._receive: Callable[[Event], None] | None = None
         self._relay: Callable[[bytes], None] = lambda _: None
         self._early: list[Event] = []  # that came before anyone was there to receive them
@@ -335,15 +335,13 @@ class FramedPort(asyncio.Protocol, ABC):
     def data_received(self, data: bytes) -> None:
         self._unanswered = 0
         try:
-            events = self._frames.feed(data)
-        except (ValueError, OSError, msgspec.DecodeError) as error:
+            for event in self._frames.feed(data):
+                if isinstance(event, Outcomes):  # nearly all
+                    self._tell(event)
+                else:
+                    self._hand_on(event)
+        except Exception as error:  # noqa: BLE001 - whatever it sent, no other end is hurt by it
             self._kill(f"sent what can't be read ({error})")
-            return
-        for event in events:
-            if isinstance(event, Outcomes):  # nearly all
-                self._tell(event)
-            else:
-                self._hand_on(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._timer, self._goodbye):  # either would keep all of the model until then
@@ -430,7 +428,7 @@ class WorkerPort(FramedPort):
     """A `Port` whose other end is a worker's `EnginePort`."""
 
     def __init__(self, child: Child, words: LastWords, model: str, report: Report) -> None:
-        super().__init__(model, report, shared=True)
+        super().__init__(model, report, peer=child.pid)
         self._child = child
         self._words = words
         self._connected = False

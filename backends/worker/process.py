@@ -72,12 +72,12 @@ LEFT_TO_THE_GATEWAY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Worker:
     """One engine behind one connection. Create it on the event loop."""
 
-    def __init__(self, connection: socket.socket, backend: Backend, *, shared: bool) -> None:
-        """`shared`: the gateway is a process of this machine."""
+    def __init__(self, connection: socket.socket, backend: Backend, gateway: int) -> None:
+        """`gateway`: its process, or the listener's."""
         self._connection = connection
         self._backend = backend
-        self._shelf = Shelf(shared=shared)
-        self._frames = Frames(decode_command, lambda: self.send(Received()))
+        self._shelf = Shelf(shared=True)
+        self._frames = Frames(decode_command, lambda: self.send(Received()), peer=gateway)
         self._sending = threading.Lock()
         self._container: PortContainer | DrivenEncoder | None = None
         self._port: EnginePort | EncoderPort | None = None
@@ -201,8 +201,8 @@ def end(why: str) -> None:
     os._exit(0)
 
 
-def serve(connection: socket.socket, backend: Backend, *, shared: bool) -> None:
-    """Be a worker, to its end."""
+def serve(connection: socket.socket, backend: Backend, gateway: int) -> None:
+    """Be a worker of that process, to its end."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -213,7 +213,7 @@ def serve(connection: socket.socket, backend: Backend, *, shared: bool) -> None:
     )
 
     async def run() -> None:
-        await Worker(connection, backend, shared=shared).run()
+        await Worker(connection, backend, gateway).run()
 
     asyncio.run(run())
 
@@ -249,9 +249,10 @@ def end_with(parent: int) -> None:
 class Launcher:
     """Forks workers, and reports how they end."""
 
-    def __init__(self, control: socket.socket, backend: Backend) -> None:
+    def __init__(self, control: socket.socket, backend: Backend, gateway: int) -> None:
         self._control = control
         self._backend = backend
+        self._gateway = gateway
         self._pid = os.getpid()
 
     def run(self) -> None:
@@ -307,7 +308,7 @@ class Launcher:
             os.dup2(errors, 2)
             os.close(errors)
             gc.unfreeze()
-            serve(socket.socket(fileno=connection), self._backend, shared=True)
+            serve(socket.socket(fileno=connection), self._backend, self._gateway)
             status = 0
         except BaseException:  # noqa: BLE001 - its end is reported, whatever it was
             traceback.print_exc()
@@ -336,7 +337,7 @@ def main(arguments: list[str]) -> None:
             os.execv(sys.executable, command)  # noqa: S606 - this program
     gc.collect()
     gc.freeze()  # or the first collection would copy what processes share
-    Launcher(socket.socket(fileno=int(control)), backend).run()
+    Launcher(socket.socket(fileno=int(control)), backend, int(parent)).run()
 
 
 def preload(backend: Backend) -> None:

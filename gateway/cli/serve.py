@@ -29,6 +29,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from backends.catalog import BACKENDS, absent, command
 from backends.devices import number_by_bus
 from backends.samplers import Sampling
+from backends.supervision import Supervisor
 from backends.threads import prepare_process
 from backends.upstream.lists import KeptLists
 from config.errors import ConfigError, suggestion
@@ -260,7 +261,7 @@ def run(arguments: Namespace) -> int:
             hangup=reloader.ask,
             drain=writer.drain,
         )
-        server.joiner = joiner_of(config, lease_key)
+        server.joiner = joiner_of(config, lease_key, registry.supervisor)
         gc.collect()
         gc.freeze()  # what is here stays: looking for cycles in it takes a tenth of a second
         return run_server(server)
@@ -283,11 +284,11 @@ def with_lease_key(config: Config, made: str) -> Config:
     return replace(config, keys=(*config.keys, key))
 
 
-def joiner_of(config: Config, lease_key: str) -> Joiner | None:
+def joiner_of(config: Config, lease_key: str, supervisor: Supervisor) -> Joiner | None:
     """`lease_key`: for the other server, where this one has keys."""
     if config.join.url is None:
         return None
-    return Joiner(config.join, lease_key if config.keys else None)
+    return Joiner(config.join, lease_key if config.keys else None, supervisor)
 
 
 def _left_out(lines: int) -> None:

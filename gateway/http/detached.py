@@ -29,6 +29,7 @@ from litestar.types import (
 )
 from msgspec.structs import replace
 
+from backends.supervision import Supervisor
 from gateway.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.events import Usage
 from gateway.http.sse import Plain, client_error, while_connected
@@ -244,10 +245,10 @@ class DetachedAnswers(Generic[Detached]):
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
         """Tasks may begin in this context, and are cancelled at its end."""
         async with companions() as tasks:
-            self._tasks = tasks
+            self._tasks, self._supervisor = tasks, supervisor
             yield
 
     @contextmanager
@@ -280,7 +281,7 @@ class DetachedAnswers(Generic[Detached]):
 
     async def _carry_out(self, answer: Detached, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work()
+            await self._supervisor.attempt(self._bounds.kind, work)
         finally:
             self._end(answer)
         if answer in self._all:

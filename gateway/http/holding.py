@@ -1,8 +1,9 @@
 """What requests hold in memory of what their clients sent, or kept here before: bounded over all of
 them, and shared among keys.
 
-Long bodies are counted before they are read, what the store has for a request before it is read
-there; all is given back when the request is over. Knows bytes; no routes and no JSON.
+Long bodies are counted as they come, for an announcement holds nothing; what the store has for a
+request is counted before it is read there. All is given back when the request is over. Knows bytes;
+no routes and no JSON.
 """
 
 from collections.abc import Callable
@@ -101,7 +102,7 @@ def holding(holdings: Holdings, keys: Authenticator, max_body: int) -> Callable[
             scope["state"][_STATE] = mine
             size = _announced(scope)
             if size is None or LONG_BODY <= size <= max_body:
-                receive = _counting(receive, mine, size, max_body)
+                receive = _counting(receive, mine, max_body)
             try:
                 await app(scope, receive, send)
             finally:
@@ -122,17 +123,14 @@ def _announced(scope: Scope) -> int | None:
     return 0
 
 
-def _counting(receive: Receive, mine: RequestHolding, size: int | None, max_body: int) -> Receive:
-    """`receive`, which takes what is announced before it reads anything, or what comes."""
-    begun, seen = False, 0
+def _counting(receive: Receive, mine: RequestHolding, max_body: int) -> Receive:
+    """`receive`, which takes what comes."""
+    seen = 0
 
     async def counted() -> HTTPReceiveMessage | HTTPDisconnectEvent:
-        nonlocal begun, seen
-        if size is not None and not begun:
-            mine.take(size)
-        begun = True
+        nonlocal seen
         message: HTTPReceiveMessage = await receive()  # type: ignore[assignment]
-        if size is None and seen <= max_body and message["type"] == "http.request":
+        if seen <= max_body and message["type"] == "http.request":
             seen += len(message["body"])
             mine.take(len(message["body"]))
         return message

@@ -269,11 +269,13 @@ class Metrics:
         keys: Callable[[], Mapping[str, int]],
         kept: Callable[[], KeptCounts],
         turns: TurnCounts,
+        watchers: Mapping[str, int],
     ) -> None:
         """Add memory by device, the upstreams' servers, how many keys there are by role, what is
-        kept of conversations, and what of their turns was cached, as they are at each scrape.
+        kept of conversations, what of their turns was cached, and failures by watcher, as they are
+        at each scrape.
         """
-        self._metrics.register(_Server(ledger, replicas, keys))
+        self._metrics.register(_Server(ledger, replicas, keys, watchers))
         self._metrics.register(_Kept(kept))
         self._metrics.register(_Turns(turns))
 
@@ -431,10 +433,12 @@ class _Server(Collector):
         ledger: Callable[[], Ledger],
         replicas: Callable[[], Mapping[str, Sequence[Replica]]],
         keys: Callable[[], Mapping[str, int]],
+        watchers: Mapping[str, int],
     ) -> None:
         self._ledger = ledger
         self._replicas = replicas
         self._keys = keys
+        self._watchers = watchers
 
     def collect(self) -> Iterable[Metric]:
         ledger = self._ledger()
@@ -444,6 +448,14 @@ class _Server(Collector):
         yield _by("memory_budget_bytes", "Memory budget for models.", "device", ledger.budgets)
         yield _by("memory_free_bytes", "Free part of the budget.", "device", free)
         yield _by("keys", "API keys; 0: none is needed.", "role", self._keys())
+        failures = CounterMetricFamily(
+            "roundhouse_watcher_failures",
+            "How often what watches something failed, and was begun again.",
+            labels=["watcher"],
+        )
+        for watcher, count in self._watchers.items():
+            failures.add_metric([watcher], count)
+        yield failures
         yield from self._upstreams()
 
     def _upstreams(self) -> Iterable[Metric]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import anyio
-import structlog
+from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from gateway.answers.interpreter import Known
@@ -126,23 +126,15 @@ def _file(status: ModelStatus) -> str | None:
 
 POLL_EVERY = 0.25  # seconds between two polls; of faster changes the last is sent
 SECOND = 1.0  # between two gauges
+CONSOLE = "console"  # what it is called where a poll fails
 LINGER = 60.0  # seconds after its last reader in which one may come again and miss nothing
-REST = 10.0  # seconds after a poll that failed
-
-log = structlog.get_logger(__name__)
 
 
-async def poll_forever(
-    poll: Callable[[], Awaitable[None]], every: float, rest: float = REST
-) -> None:
-    """For ever. The server survives any error in a poll: no answer depends on it."""
+async def poll_forever(poll: Callable[[], Awaitable[None]], every: float) -> None:
+    """Until it fails."""
     while True:
         await anyio.sleep(every)
-        try:
-            await poll()
-        except Exception:
-            log.exception("the console missed something")
-            await anyio.sleep(rest)
+        await poll()
 
 
 class Publisher:
@@ -153,12 +145,13 @@ class Publisher:
         self._feed: Feed = services.feed
         self._last_line = services.lines.last
         self._publishes = False
+        self._supervisor = services.registry.supervisor
 
     async def run(self) -> None:
         """Until the server stops."""
         with self._services.registry.watchers.watching() as changes:
             async with companions() as tasks:
-                tasks.start_soon(poll_forever, self._rest, self._services.history.every)
+                self._poll_in(tasks, self._rest, self._services.history.every)
                 while not self._feed.ended:
                     await self._feed.wait_for_reader()
                     await self._publish(changes)
@@ -167,14 +160,18 @@ class Publisher:
         """Until there has been no reader for `LINGER` seconds, or the server stops."""
         self._publishes = True
         async with companions() as tasks:
-            tasks.start_soon(poll_forever, self._poll, POLL_EVERY)
-            tasks.start_soon(poll_forever, self._measure, SECOND)
+            self._poll_in(tasks, self._poll, POLL_EVERY)
+            self._poll_in(tasks, self._measure, SECOND)
             tasks.start_soon(self._cancel_when_unread, tasks.cancel_scope)
             await self._follow_models(changes)
             self._feed.end()
         self._publishes = False
         if not self._feed.ended:
             self._feed.interrupt()
+
+    def _poll_in(self, tasks: TaskGroup, poll: Callable[[], Awaitable[None]], every: float) -> None:
+        """What fails is missed by the console alone."""
+        tasks.start_soon(self._supervisor.keep, CONSOLE, poll_forever, poll, every)
 
     async def _cancel_when_unread(self, scope: anyio.CancelScope) -> None:
         last_read = time.monotonic()
@@ -185,10 +182,7 @@ class Publisher:
 
     async def _follow_models(self, changes: Changes) -> None:
         while names := await changes.read():
-            try:
-                await self._publish_models(names)
-            except Exception:  # as in `poll_forever`
-                log.exception("the console missed a model")
+            await self._supervisor.attempt(CONSOLE, self._publish_models, names)
             await anyio.sleep(POLL_EVERY)
 
     async def _publish_models(self, names: frozenset[str]) -> None:

@@ -21,6 +21,7 @@ from backends.container import PortContainer
 from backends.errors import LoadFailed, OutOfMemory
 from backends.protocol import ModelInfo, Parkable, Progress, Report
 from backends.remote import Container
+from backends.supervision import Supervisor
 from backends.warm import WarmFiles
 from backends.worker.node import NodePort
 from config.engines import EngineOptions
@@ -117,10 +118,11 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
 class Moves:
     """The moves of one registry. `notify` is called on the event loop, with each `Outcome`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of one registry
         self,
         *,
         tasks: TaskGroup,
+        supervisor: Supervisor,
         loader: Loader,
         gauge: Gauge,
         history: History,
@@ -129,6 +131,7 @@ class Moves:
         cluster: ClusterNodes | None = None,
     ) -> None:
         self._tasks = tasks
+        self._supervisor = supervisor
         self._cluster = cluster
         self._loader = loader
         self._gauge = gauge
@@ -207,6 +210,11 @@ class Moves:
         try:
             with loading.scope, self._alone() as is_alone:
                 outcome = await self._bring(order, loading, options, is_alone)
+        except Exception as error:  # an engine may raise anything; the gateway must survive it
+            log.exception("load failed unexpectedly", model=order.model)
+            await self._discard(order.model)
+            reason = f"{type(error).__name__}: {error}"
+            outcome = self._failed(loading, order.model, reason, memory=False)
         finally:
             if loading.scope.cancel_called:
                 outcome = await self._turned_back(order.model, loading)
@@ -214,10 +222,10 @@ class Moves:
             self._cool(order.model)  # its weights lie where they are used
             self._notify(outcome)
         if self._warm:
-            self._tasks.start_soon(self._warm_up, name="warm up")
+            self._warm_up_soon()
         if isinstance(outcome, Arrived):
             self._watch(order.model)
-            await to_thread.run_sync(self._history.save)
+            await self._supervisor.attempt("history", to_thread.run_sync, self._history.save)
 
     def _watch(self, name: str) -> None:
         """Be told when the model breaks, in use or not."""
@@ -264,9 +272,6 @@ class Moves:
         except LoadFailed as error:
             failed = self._failed(loading, name, str(error), memory=False)
             return replace(failed, moved=isinstance(error, NodeLost))
-        except Exception as error:  # an engine may raise anything; the gateway must survive it
-            log.exception("load failed unexpectedly", model=name)
-            return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
         arrived = self._clock.now()
         self.residents[name] = Resident(
             plan=loading.plan,  # it may have been described anew meanwhile
@@ -356,10 +361,14 @@ class Moves:
 
     async def _turned_back(self, name: str, loading: Loading) -> Gone:
         """The load was cancelled; it may have ended well, or failed, all the same."""
-        if (resident := self.residents.pop(name, None)) is not None:
-            await self._close(name, resident.container)
+        await self._discard(name)
         log.info("load cancelled", model=name)
         return Gone(name=name, seconds=self._clock.now() - loading.started, why=None)
+
+    async def _discard(self, name: str) -> None:
+        """What a load has brought, whose end is another."""
+        if (resident := self.residents.pop(name, None)) is not None:
+            await self._close(name, resident.container)
 
     async def _unload(self, order: Unload, resident: Resident) -> None:
         started = self._clock.now()
@@ -374,7 +383,7 @@ class Moves:
         with self._alone():
             await self._close(order.model, resident.container)
         with anyio.CancelScope(shield=True):  # who is cancelled waits for the end of this
-            await self._remember(resident)
+            await self._supervisor.attempt("history", self._remember, resident)
         self._closing.discard(order.model)
         seconds = self._clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
@@ -400,8 +409,11 @@ class Moves:
         with self._alone():
             await self._close(name, resident.container)
         self._warm[name] = warm
-        self._tasks.start_soon(self._warm_up, name="warm up")
+        self._warm_up_soon()
         return {CPU: warm.size}
+
+    def _warm_up_soon(self) -> None:
+        self._tasks.start_soon(self._supervisor.attempt, "parked", self._warm_up, name="warm up")
 
     async def _warm_up(self) -> None:
         """Read what of parked models' files isn't in memory, while no load reads the same disk."""

@@ -10,6 +10,7 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from backends.supervision import Supervisor
 from config.values import hub_id
 from gateway.access import ADMIN, Access
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
@@ -37,9 +38,9 @@ class ModelNames:
         """From now on these models can be named."""
         self.library = library
 
-    def begin(self, tasks: TaskGroup) -> None:
+    def begin(self, tasks: TaskGroup, supervisor: Supervisor) -> None:
         """Scans run in `tasks`."""
-        self._tasks = tasks
+        self._tasks, self._supervisor = tasks, supervisor
 
     def entries(self) -> Mapping[str, ModelEntry]:
         """All models, by id."""
@@ -76,7 +77,8 @@ class ModelNames:
         """
         if self._scan is None:
             self._scan = anyio.Event()
-            self._tasks.start_soon(self._scan_when_due, self._scan, name="scan model folders")
+            work = self._scan_when_due
+            self._tasks.start_soon(self._supervisor.attempt, "folders", work, self._scan)
         return self._scan
 
     async def _scan_when_due(self, done: anyio.Event) -> None:

@@ -22,6 +22,7 @@ from anyio import to_thread
 from backends.catalog import CPU
 from backends.cluster.nodes import ClusterFailed, ClusterNode, ClusterNodes
 from backends.protocol import Task
+from backends.supervision import Supervisor
 from backends.upstream.fleet import Fleet
 from config.errors import ConfigError
 from config.settings import Config
@@ -89,6 +90,7 @@ class Registry:
         self.cluster = None if config.cluster is None else _cluster(config.cluster, config)
         self._places = Places()
         self.watchers = Watchers()
+        self.supervisor = Supervisor()
         self._names = ModelNames(library, self.watchers.note)
         self._closing = False
         self._exits = AsyncExitStack()
@@ -116,7 +118,7 @@ class Registry:
         await self.kept.open()
         self._exits.push_async_callback(self.kept.close)  # behind the last unload
         self._tasks = await self._exits.enter_async_context(companions())
-        self._names.begin(self._tasks)
+        self._names.begin(self._tasks, self.supervisor)
         self._replicas = Replicas(
             names=self._names,
             planner=self._planner,
@@ -136,6 +138,7 @@ class Registry:
         )
         self._moves = Moves(
             tasks=self._tasks,
+            supervisor=self.supervisor,
             loader=KeepingLoader(self._loader, self.kept),
             gauge=self._gauge,
             history=self._history,
@@ -170,9 +173,11 @@ class Registry:
             clock=self._clock,
         )
         if self.cluster is not None:
-            await self._exits.enter_async_context(self.cluster.running(self._nodes_changed))
+            nodes = self.cluster.running(self.supervisor, self._nodes_changed)
+            await self._exits.enter_async_context(nodes)
         self._tasks.start_soon(
             self._library.fleet.watch,
+            self.supervisor,
             self._names.scan_soon,
             self.watchers.note,
             name="watch upstreams",
@@ -205,6 +210,11 @@ class Registry:
         """What is in memory there, or on its way in or out."""
         there = (record for record in self._scheduler.records() if record.held)
         return tuple(record.model.name for record in there if node in record.nodes)
+
+    @property
+    def is_closing(self) -> bool:
+        """It answers nobody any more."""
+        return self._closing
 
     def _nodes_changed(self) -> None:
         """Nodes joined, left, or are to take no models any more."""
@@ -620,7 +630,7 @@ class Registry:
 
     def _load_soon(self, name: str) -> None:
         if not self._closing:
-            self._tasks.start_soon(self._preload, name, name=f"preload {name}")
+            self._tasks.start_soon(self.supervisor.attempt, "preload", self._preload, name)
 
     async def _preload(self, name: str) -> None:
         try:

@@ -74,7 +74,7 @@ MISTAKES = [
         ONE + "    split: here",
         " $.upstreams[0].template: `split: here` needs the model's chat template",
     ),
-    (ONE + "    proxy: socks5://p", "4: $.upstreams[0].proxy: expected a URL that starts with"),
+    (ONE + "    proxy: socks5://p", "4: $.upstreams[0].proxy: expected a URL like http"),
     (
         ONE + "    stall_timeout: 0",
         "4: $.upstreams[0].stall_timeout: expected a time: seconds, or with a unit",

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
 from config.settings import Config, ModelConfig, ServerConfig
-from gateway.server import GuardedConnection, UnreadWatch
+from gateway.server import LOOK, GuardedConnection, UnreadWatch
 from tests.gateway.http.serving import Running, serving
 from tests.hang import HANG
 
@@ -181,8 +181,9 @@ class Timers(asyncio.SelectorEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        assert delay == PATIENCE
-        self.due.append(lambda: callback(*args))
+        if delay != LOOK:  # at what the client sends
+            assert delay == PATIENCE
+            self.due.append(lambda: callback(*args))
         return asyncio.TimerHandle(0.0, callback, args, self, context)
 
 

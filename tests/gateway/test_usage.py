@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.supervision import Supervisor
 from config.settings import StoreConfig
 from gateway.access import Access
 from gateway.events import Usage
@@ -31,7 +32,7 @@ def who(owner: str, label: str | None) -> Access:
 async def opened(path: Path | None = None) -> AsyncIterator[UsageBook]:
     async with Store(StoreConfig(path=str(path) if path else None)) as store:
         book = UsageBook(store, AGE)
-        async with book.running():
+        async with book.running(Supervisor()):
             yield book
 
 

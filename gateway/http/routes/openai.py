@@ -193,8 +193,10 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
 
 
 @get(["/health", "/v1/health"], access="open")
-async def health() -> ASGIApp:
-    """Check that the process is running and its event loop responds."""
+async def health(services: Services) -> ASGIApp:
+    """Check that the process is running, its event loop responds, and it isn't stopping."""
+    if services.registry.is_closing:
+        return Plain(b'{"status":"stopping"}', status=503)
     return Plain(b'{"status":"ok"}')
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from backends.errors import LoadFailed
 from backends.remote import RemoteTarget
+from backends.supervision import Supervisor
 from backends.upstream.fleet import Fleet, Roster
 from backends.upstream.upstream import Upstream, client_of
 from tests.backends.upstream.far import Far, Says, config, far, silent, with_status
@@ -35,7 +36,7 @@ async def two(**options: Any) -> AsyncIterator[tuple[Far, Far, Upstream]]:
 async def test_a_silent_server_keeps_no_other_from_being_seen() -> None:
     async with two() as (_, _, upstream):
         fleet, heard = Fleet(Roster({"far": upstream})), asyncio.Event()
-        watching = asyncio.ensure_future(fleet.watch(heard.set))
+        watching = asyncio.ensure_future(fleet.watch(Supervisor(), heard.set))
         await heard.wait()
         assert set(fleet.roster.models()) == {"there"}
         watching.cancel()
@@ -56,7 +57,7 @@ async def test_a_silent_server_is_looked_at_again_until_it_tells() -> None:
     async with two(probe_interval=0.02, refresh=3600.0) as (hole, good, upstream):
         hole.lists = good.lists = with_status(503, b"{}")
         fleet, heard = Fleet(Roster({"far": upstream})), asyncio.Event()
-        watching = asyncio.ensure_future(fleet.watch(heard.set))
+        watching = asyncio.ensure_future(fleet.watch(Supervisor(), heard.set))
         while good.listed < 2:
             await asyncio.sleep(0.01)
         good.lists = listing("there")

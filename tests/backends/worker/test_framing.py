@@ -1,12 +1,16 @@
 """What goes into frames comes out of them, however they are cut. Large buffers lie beside them."""
 
 import mmap
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, NotAble
@@ -28,10 +32,14 @@ from backends.messages import (
 )
 from backends.protocol import Generation, Image, Piece, Progress, SavedSlot, SlotState
 from backends.worker.framing import (
+    ENCLOSED,
     HEADER,
     LARGE,
     LARGEST,
     LONGEST,
+    MEMORY,
+    Blob,
+    Enclosed,
     Frames,
     Loading,
     LoadModel,
@@ -43,6 +51,7 @@ from backends.worker.framing import (
     decode_event,
 )
 
+HERE = os.getpid()
 PICTURES = (Image(300, 400, bytes(range(240)) * 1500), Image(1, 1, b"abc"))
 FILES = ModelFiles(
     path=Path("/models/a.gguf"),
@@ -90,7 +99,7 @@ def test_messages_come_as_they_went(shared: bool, size: int) -> None:
         shelf, received = Shelf(shared=shared), list[int]()
         messages = each if shared or size > 1 else each[:2]  # half a megabyte, byte by byte
         data = b"".join(map(shelf.frame, messages))
-        frames = Frames(decode, lambda: received.append(1))  # noqa: B023 - called in this turn
+        frames = Frames(decode, lambda: received.append(1), peer=HERE)  # noqa: B023 - called in this turn
         for before, after in zip(messages, read(frames, data, size), strict=True):
             assert shown(before) == shown(after)
         for _ in received:
@@ -121,13 +130,62 @@ def test_pictures_are_shared_and_closed_when_they_are_read() -> None:
     frame = shelf.frame(COMMANDS[2])
     assert len(frame) < 3000
     assert open_files() == before + len(PICTURES)
-    frames = Frames(decode_command, shelf.received)
+    frames = Frames(decode_command, shelf.received, peer=HERE)
     assert frames.feed(frame) == [COMMANDS[2]]
     assert open_files() == before
     shelf.received()  # nothing is left to close
     shelf.frame(COMMANDS[2])
     shelf.clear()
     assert open_files() == before
+
+
+def named(blob: Blob) -> bytes:
+    """A frame whose buffer lies there."""
+    bare = msgspec.msgpack.encode(RestoreSlot(1, 0, b""))
+    payload = msgspec.msgpack.encode(Enclosed(bare, (blob,)))
+    return HEADER.pack(len(payload), ENCLOSED) + payload
+
+
+def test_a_peer_of_another_machine_names_no_file_of_this_one() -> None:
+    frame = Shelf(shared=True).frame(RestoreSlot(1, 0, bytes(LARGE)))
+    with pytest.raises(ValueError, match="another machine"):
+        Frames(decode_command, lambda: None).feed(frame)
+
+
+def test_a_peer_of_this_machine_names_none_but_memory_that_stays(tmp_path: Path) -> None:
+    """A FIFO isn't waited for, and nothing that is opened stays open."""
+    secret, fifo = tmp_path / "secret", tmp_path / "fifo"
+    secret.write_bytes(bytes(LARGE))
+    os.mkfifo(fifo)
+    files = [
+        os.open(secret, os.O_RDONLY),
+        os.open(fifo, os.O_RDONLY | os.O_NONBLOCK),
+        os.memfd_create("other", os.MFD_ALLOW_SEALING),
+        os.memfd_create(MEMORY, os.MFD_ALLOW_SEALING),  # it may shrink under its reader
+    ]
+    try:
+        before = open_files()
+        for file in (*files, -1, 10**6):
+            with pytest.raises((ValueError, OSError)):
+                Frames(decode_command, lambda: None, peer=HERE).feed(named(Blob(LARGE, file)))
+        assert open_files() == before
+    finally:
+        for file in files:
+            os.close(file)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.builds(
+        lambda kind, data: HEADER.pack(len(data), kind) + data, st.integers(0, 255), st.binary()
+    )
+    | st.builds(named, st.builds(Blob, st.integers(-1, LARGEST), st.none() | st.integers(-9, 99)))
+)
+def test_whatever_comes_is_a_message_or_refused(data: bytes) -> None:
+    for decode in (decode_command, decode_event):
+        for peer in (None, HERE):
+            with suppress(ValueError, OSError, LookupError, OverflowError):
+                Frames(decode, lambda: None, peer=peer).feed(data)
 
 
 def test_a_frame_longer_than_any_is_refused() -> None:

@@ -20,6 +20,7 @@ from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.logs import LogLines
 from gateway.registry import History, ModelLibrary, Registry
+from gateway.registry.line import Clock
 from gateway.registry.loaders import CatalogLoader
 from gateway.reloading import ConfigSource, Reloader
 from gateway.server import Server
@@ -84,18 +85,22 @@ async def serving(
     source: ConfigSource | None = None,
     page: Path = Path("/nonexistent"),
     lines: LogLines | None = None,
+    kind: type[ModelLibrary] = ModelLibrary,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Running]:
     """The server runs in the context. `source`: of configurations that are read while it does;
-    `page`: the folder of the console's files, which only its tests wait for; `lines`: its log.
+    `page`: the folder of the console's files, which only its tests wait for; `lines`: its log;
+    `kind`: of its library of models.
     """
     metrics = Metrics()
     registry = Registry(
-        ModelLibrary(
+        kind(
             settings,
             catalog=catalog,
             cache=cached_models(settings) if settings.hub.cache else None,
         ),
         settings,
+        clock=clock,
         loader=CatalogLoader(catalog),
         history=History(folder / "needs.json"),
         watch=metrics.on_model_event,

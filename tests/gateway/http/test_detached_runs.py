@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from backends.supervision import Supervisor
 from gateway.errors import QueueFull
 from gateway.http.detached import (
     BACKGROUND,
@@ -59,7 +60,7 @@ async def test_readers_come_at_any_time_and_get_all_from_where_they_want() -> No
 
 async def test_a_run_is_its_owners_and_gone_when_it_is_over() -> None:
     everything, one, going = store(), run(), anyio.Event()
-    async with everything.running():
+    async with everything.running(Supervisor()):
         with everything.admitted(one):
             everything.begin(one, going.wait)
         assert everything.find("owner", "r") is one
@@ -82,7 +83,7 @@ async def test_no_more_than_so_many_and_a_failed_beginning_gives_its_place_back(
 
 async def test_the_servers_end_ends_them() -> None:
     everything, one = store(), run()
-    async with everything.running():
+    async with everything.running(Supervisor()):
         with everything.admitted(one):
             everything.begin(one, anyio.sleep_forever)
     assert one.ended.is_set()
@@ -122,7 +123,7 @@ async def test_what_fails_before_it_begins_is_told_to_who_waits_for_it() -> None
     async def broken(_scope: Any, _receive: Any, _send: Any) -> None:
         raise OSError("the disk is full")
 
-    async with everything.running():
+    async with everything.running(Supervisor()):
         everything.collect(one, broken)
         with anyio.fail_after(HANG), pytest.raises(OSError, match="full"):
             await one.begun()

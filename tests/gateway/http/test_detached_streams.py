@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import pytest
 
+from backends.supervision import Supervisor
 from config.settings import Config, KeyConfig, LlamaServerConfig
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.http.detached import Bounds, DetachedAnswer, DetachedAnswers
@@ -232,7 +233,7 @@ async def test_so_many_run_and_so_much_is_kept_and_no_more() -> None:
         streams.collect(stream, app)
         return stream
 
-    async with streams.running():
+    async with streams.running(Supervisor()):
         for number in range(2):
             with anyio.fail_after(HANG):
                 await begin(f"short {number}", short).ended.wait()

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from backends.protocol import SlotState
+from backends.supervision import Supervisor
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
 from gateway.http.feed import Feed, ModelRemoved
@@ -308,7 +309,7 @@ async def test_what_goes_wrong_behind_the_stream_stops_nothing() -> None:
 
     with anyio.fail_after(HANG):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(poll_forever, look, 0.0, 0.0)
+            tasks.start_soon(Supervisor(rest=0.0).keep, "console", poll_forever, look, 0.0)
             while len(looks) < 5:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()

@@ -1,0 +1,25 @@
+"""Names from outside to paths that can't leave their folder. Of the file system it reads only
+links.
+"""
+
+import os
+from pathlib import Path, PurePosixPath
+
+LONGEST = 240  # bytes of a part; file systems take 255, and what is unfinished has a suffix
+MOST_PARTS = 12  # together less than the 4,096 bytes that Linux takes
+
+
+def within(root: Path, name: str) -> Path:
+    """`root/name`, where name may have several parts. Raises ValueError for a name that is
+    absolute, hidden, too long for a file system, or leads out of `root`, be it by a link.
+    """
+    parts = PurePosixPath(name).parts
+    plain = all(part and not part.startswith(".") and part.isprintable() for part in parts)
+    if not parts or name.startswith("/") or "\\" in name or ":" in name or not plain:
+        raise ValueError(f"{name!r} is not a name that can be used here")
+    if max(len(os.fsencode(part)) for part in parts) > LONGEST or len(parts) > MOST_PARTS:
+        raise ValueError(f"{name!r:.80}… is too long: {LONGEST} bytes a part, {MOST_PARTS} parts")
+    path = root.joinpath(*parts)
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"{name!r} leads out of its folder")
+    return path
