@@ -18,11 +18,6 @@ Compiling is off the event loop and off the engine's thread, on two threads with
 for any grammar that `backends.bounds` lets through: llguidance's compiler recurses into rules and
 `$ref`s (about 5 KB a level), and a stack that overflows ends the process. It doesn't hold the GIL.
 
-What compiling a grammar and one step with it may cost: llguidance's own fuel, the same for the
-gateway, which tries a grammar first, and for the engines, which run it. It knows no engine.
-
-Fuel is counted, not timed, so a grammar is taken or refused alike on every machine.
-
 A loaded model's vocabulary in llguidance's form, alike for every engine.
 
 It is made of what each engine reports of its tokens: their bytes, which of them are control tokens,
@@ -40,9 +35,10 @@ from typing import Protocol
 
 import anyio
 import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from backends.errors import BackendError, GenerationFailed, InvalidJob
+from backends.grammar_limits import control_tokens, parser_limits
 from backends.protocol import Constraint, Generation, ModelInfo
 from backends.threads import cores
 
@@ -287,30 +283,6 @@ def _compute(matchers: Sequence[Matcher]) -> None:
             matcher.compute()
 
 
-# Nodes of the regexes: about 50,000 of them are built in a millisecond. The largest of 200 schemas
-# from the field needs less than 10,000.
-LEXER_FUEL = 400_000
-# The same for one token's mask: about 14,000 in a millisecond.
-STEP_LEXER_FUEL = 200_000
-STEP_ITEMS = 50_000  # Earley items for one token's mask: about 20,000 in a millisecond
-ROW_ITEMS = 2_000  # ways a text may be read at one place
-LEXER_STATES = 20_000  # of 1 to 2 kB each; those schemas need less than 500
-GRAMMAR_SYMBOLS = 50_000  # 2**16 make it panic; those schemas need less than 2,000
-
-
-def parser_limits() -> LLParserLimits:
-    """For `LLMatcher` and its validation; messages don't show the parser's state."""
-    return LLParserLimits(
-        max_items_in_row=ROW_ITEMS,
-        initial_lexer_fuel=LEXER_FUEL,
-        step_lexer_fuel=STEP_LEXER_FUEL,
-        step_max_items=STEP_ITEMS,
-        max_lexer_states=LEXER_STATES,
-        max_grammar_size=GRAMMAR_SYMBOLS,
-        verbose_errors=False,
-    )
-
-
 # Written before a text that is tokenized alone, so that no tokenizer takes its beginning for that
 # of a document and puts a space there; the tokens it takes are left out again.
 _MARK = "\x02"
@@ -348,28 +320,6 @@ class _Spelled:
     def __call__(self, text: str | bytes) -> list[int]:
         whole = text.decode(errors="replace") if isinstance(text, bytes) else text
         return list(self._tokenized(whole))
-
-
-class Tokenizing(Protocol):
-    """What both an engine and a container report of their vocabulary."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
-
-
-def control_tokens(vocabulary: Tokenizing) -> dict[str, int]:
-    """The control tokens that a grammar has to name as such (`<[id]>`), by their texts. A
-    vocabulary marks runs of spaces and the like in the same way as a turn's marker: those are text.
-    """
-    markers = filter(_is_marker, vocabulary.info.special.control)
-    found = {text: vocabulary.tokenize(text, special=True) for text in markers}
-    return {text: tokens[0] for text, tokens in found.items() if len(tokens) == 1}
-
-
-def _is_marker(text: str) -> bool:
-    return len(text) > 2 and (text[0], text[-1]) in {("<", ">"), ("[", "]")}
 
 
 def _context_free(vocabulary: EngineTokenizer) -> Callable[[str], Sequence[int]]:

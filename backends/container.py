@@ -10,14 +10,14 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 
 from backends.bounds import bounded, check_choice, check_tokens
-from backends.errors import GenerationFailed, InvalidJob, NotAble
-from backends.kept.afar import BeginningsDesk
+from backends.errors import CLOSED, GenerationFailed, InvalidJob, NotAble
 from backends.kept.beginnings import Beginnings
+from backends.kept.desk import BeginningsDesk
 from backends.messages import (
     Answered,
     Began,
@@ -49,7 +49,6 @@ from backends.messages import (
 from backends.protocol import (
     Ended,
     Generation,
-    ModelContainer,
     ModelInfo,
     Output,
     Piece,
@@ -61,8 +60,6 @@ from backends.protocol import (
 )
 
 Answer = TypeVar("Answer", bound=SlotAnswer)
-
-CLOSED = "the model has been closed"
 
 
 ENOUGH_STEPS = 16  # of an answer, to tell how fast its model is
@@ -273,29 +270,6 @@ class JobOutputs:
         self._mailbox.flush = flush
 
 
-class Vocabulary(Protocol):
-    """What engines read texts with. `ends`: the tokens that end a generation."""
-
-    @property
-    def ends(self) -> frozenset[int]: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str: ...
-
-    def piece(self, token: int) -> bytes: ...
-
-
-class VocabularyTokenizer:
-    """A `Tokenizer` made of a vocabulary."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.tokenize = vocabulary.tokenize
-        self.detokenize = vocabulary.detokenize
-        self.piece = vocabulary.piece
-        self.ends = vocabulary.ends.__contains__
-
-
 class PendingOrders:
     """Orders to the other end, of which each is answered by its number."""
 
@@ -374,27 +348,6 @@ class PortSlots:
         if not 0 <= slot < self._info.max_concurrent:
             last = self._info.max_concurrent - 1
             raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
-
-
-# What UTF-8 has: ASCII, what goes on a character, what begins one of two to four bytes.
-EVERY_BYTE = "".join(
-    map(
-        chr,
-        (
-            *(*range(0xC0), *range(0x80, 0x800, 0x40)),
-            *(0x800, *range(0x1000, 0x10000, 0x1000)),
-            *(0x10000, *range(0x40000, 0x110000, 0x40000)),
-        ),
-    )
-)
-
-
-def try_vocabulary(container: ModelContainer) -> tuple[int, ...]:
-    """Every token to text, and every byte to tokens, which are returned: in a process that may
-    die of what native code makes of a broken vocabulary.
-    """
-    container.detokenize(range(container.info.vocab_size))
-    return container.tokenize(EVERY_BYTE, special=True)
 
 
 class PortContainer:

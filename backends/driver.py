@@ -32,9 +32,10 @@ import anyio
 import msgspec
 
 from backends.constraints import Grammars, MaskThreads, Matcher, unbanned
-from backends.container import CLOSED, PortContainer
+from backends.container import PortContainer
 from backends.engine import Engine, JobFailed, PromptRead, PromptScored, PutBack, Token
 from backends.errors import (
+    CLOSED,
     BackendError,
     GenerationFailed,
     OutOfMemory,

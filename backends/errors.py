@@ -16,6 +16,8 @@ BackendError
 import signal
 from contextlib import suppress
 
+CLOSED = "the model has been closed"
+
 
 class BackendError(Exception):
     """Anything a container or a loader raises on purpose."""

@@ -25,7 +25,8 @@ A job's key and an order's number are chosen by the gateway's end, and used once
 `Ended` or `Failure` nothing more comes of it but `Left`, where it is to leave all the same.
 """
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias, get_args
 
 import msgspec
@@ -41,7 +42,12 @@ from backends.errors import (
     PromptTooLong,
     UnsupportedModel,
 )
-from backends.kept.beginnings import Tier
+from backends.kept.beginnings import (
+    Bytes,
+    Part,
+    Taken,
+    Tier,
+)
 from backends.protocol import (
     EncoderInput,
     Generation,
@@ -403,3 +409,18 @@ class Port(Protocol):
 encode = msgspec.msgpack.Encoder().encode
 command_of: Callable[[bytes], Command] = msgspec.msgpack.Decoder(Command).decode
 event_of: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
+
+
+def together(owner: str, head: FoundThere | Offer, buffers: Sequence[Bytes]) -> Taken:
+    """A beginning of what came of it."""
+    whole, *states = buffers
+    parts = (Part(*one) for one in zip(head.places, states, strict=True))
+    return Taken(
+        owner=owner,
+        tokens=array("q", head.tokens),
+        cuts_from=head.cuts_from,
+        whole=whole,
+        parts=tuple(parts),
+        conversation=head.conversation,
+        seconds=head.seconds,
+    )

@@ -1,10 +1,12 @@
-"""Processes that serve models: the memory that a tree of them takes, and whose a port is.
+"""Processes that serve models: the memory that a tree of them takes, whose a port is, their end.
 
 Main memory is counted by proportional set sizes (proc(5), smaps_rollup): a page that several
 processes share is counted once. That of cards is what NVIDIA's driver says of each process.
 """
 
+import ctypes
 import os
+import signal
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
@@ -49,3 +51,14 @@ def owner_of_listener(port: int) -> int | None:
 def is_foreign(port: int) -> bool:
     """Whether somebody else's process listens there; the system's may, for a container's."""
     return owner_of_listener(port) not in (None, 0, os.getuid())
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process when its parent, that process, does."""
+    with suppress(AttributeError, OSError):  # not Linux: the end of the socket is left
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended meanwhile
+        os._exit(0)

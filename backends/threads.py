@@ -19,13 +19,10 @@ and a few take all the time.
 How many processors this process may use, and how many of them are idle. Knows no engine.
 """
 
-import ctypes
-import gc
 import math
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -136,7 +133,6 @@ class IdleCores:
 
 Kind: TypeAlias = Literal["decode", "prefill"]  # one token per sequence, or chunks of prompts
 
-M_ARENA_MAX, ARENAS = -8, 2  # mallopt(3), malloc.h
 EPOCH = 0.05  # seconds of steps that make one figure of the count in use
 TRIAL = 0.025  # seconds of a trial; one that seems to win goes on until one of these is reached
 CONFIRM_STEPS, CONFIRM_SECONDS, LONGEST_TRIAL = 10, 0.075, 0.5
@@ -154,16 +150,6 @@ LONGEST_WAIT = {-1: 4.0, 1: 1.5}  # lower counts are also tried when steps becom
 LOST_SHARE = {-1: 0.02, 1: 0.06}  # of all time may go to trials that lose
 NO_CORE_WAIT = 8.0  # more seconds between trials of more threads while no core is idle
 IDLE_CORE = 0.4  # idle cores below which another thread has nowhere to run
-SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
-# The engine's thread, back from the device, waits for the GIL as long as this when the event loop
-# computes: Python's default of 5 ms is many steps of a small model. With 0.2 instead of 1 ms the
-# first text comes a fifth sooner at 4 and 16 streams; tokens/s stay (benchmarks/results/diary.md).
-SWITCH_INTERVAL = 0.0002
-# Python goes through all objects of the process, looking for cycles, whenever 70,000 were made
-# (700 * 10 * 10) and a quarter of all are new: a body of as many objects stops every other thread
-# for 0.1 to 0.7 s. Ten times rarer; the young ones are looked at as often as ever. A hundred times
-# rarer would keep 0.65 kB of each answer for 150,000 answers: cycles that were long in use.
-FULL_COLLECTIONS = 100
 IDLE_EVERY = 0.3  # seconds between two readings of the system's idle time
 
 
@@ -178,32 +164,6 @@ def counts(threads: Threads | None) -> tuple[int, ...]:
     if isinstance(threads, int):
         return (threads,)
     return (count(),) if threads == "all" else candidates(cores())
-
-
-def prepare_process(environment: MutableMapping[str, str]) -> None:
-    """Once, before an engine's library is loaded: `environment` is the process's own.
-
-    libgomp spins 300,000 times before a waiting thread sleeps, which takes longer than a time
-    slice: a thread that waits for one on its own core keeps it from running. With `SPINS` the worst
-    step beside a busy process takes a third of the time and an idle machine loses nothing
-    (benchmarks/results/diary.md). What the user has set stays.
-    """
-    if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
-    if "MALLOC_ARENA_MAX" not in environment:
-        _bound_arenas()
-
-
-def _bound_arenas() -> None:
-    """Two arenas, where glibc would make up to eight a core: what is free in one serves no other.
-    Models are loaded on one thread after another, so that each arena keeps fragmented memory of its
-    own, a seventh of the process after hundreds of loads (benchmarks/results/diary.md).
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and sys.platform == "linux":
-        mallopt(M_ARENA_MAX, ARENAS)
 
 
 def bucket(kind: Kind, rows: int) -> int:

@@ -35,10 +35,10 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
-from backends.container import VocabularyTokenizer
 from backends.errors import LoadFailed
 from backends.model_folder import read_json_if_there, text_config
 from backends.protocol import ModelInfo, SpecialTokens
+from backends.tokenizing import VocabularyTokenizer
 
 SECTION = 1 << 15  # characters
 AROUND = 256  # characters on each side of a cut that is tried

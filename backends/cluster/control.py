@@ -41,7 +41,7 @@ from backends.cluster.messages import (
     encode,
 )
 from backends.cluster.supervisor import NodeFacts, Supervisor, mark_of
-from backends.worker.process import end_with
+from backends.processes import end_with
 
 LOOKING = 1.0  # seconds between two looks at Ray's list of nodes
 ANSWERING = 2.0  # seconds in which a supervisor answers

@@ -8,12 +8,16 @@ The store lives in the gateway's process: what it knows outlives a model's conta
 process of an engine that has its own, which speaks to it through `afar`.
 """
 
+from array import array
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+BLOCK = 32  # tokens of a link of the chain; a shorter beginning isn't kept
+WORD = array("q").itemsize
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Tier: TypeAlias = Literal["memory", "disk"]
@@ -125,3 +129,8 @@ class Keeping(Protocol):
     """An engine that takes sequences out and puts them back. `kept` is set before its first job."""
 
     kept: Beginnings
+
+
+def packed(tokens: Sequence[int]) -> bytes:
+    """As an entry has them."""
+    return array("q", tokens).tobytes()

@@ -26,8 +26,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from backends.kept.beginnings import Bytes, Part
-from backends.kept.shelf import WORD
+from backends.kept.beginnings import WORD, Bytes, Part
 
 log = structlog.get_logger(__name__)
 

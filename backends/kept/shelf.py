@@ -9,16 +9,13 @@ Kept is what is worth more than it costs: the seconds that it saves, by how like
 byte. Age alone pushes nothing out, since the side jobs of an agent are always the newest.
 """
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from backends.kept.beginnings import Tier
+from backends.kept.beginnings import BLOCK, WORD, Tier, packed
 
-BLOCK = 32  # tokens of a link of the chain; a shorter beginning isn't kept
-WORD = array("q").itemsize
 HALF_LIFE = 3_600.0  # seconds in which the next use of a beginning becomes half as likely
 MOST_USES = 8  # that count
 LONG = 1.0  # second; whoever waits no longer than that hardly misses a beginning
@@ -131,11 +128,6 @@ class Rates(msgspec.Struct):
         """What it takes to put so many bytes back."""
         read = size / self.disk if tier == "disk" else 0.0
         return CALL + size / self.copies.get(identity, self.copy) + read
-
-
-def packed(tokens: Sequence[int]) -> bytes:
-    """As an entry has them."""
-    return array("q", tokens).tobytes()
 
 
 class Chain:

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from backends.kept.beginnings import Coming, Found, Taken, Tier
+from backends.kept.beginnings import Coming, Found, Taken, Tier, packed
 from backends.kept.files import Folder, Head, Stored, Unusable
-from backends.kept.shelf import Delete, Entry, Order, Origin, Read, Release, Shelf, Write, packed
+from backends.kept.shelf import Delete, Entry, Order, Origin, Read, Release, Shelf, Write
 
 log = structlog.get_logger(__name__)
 

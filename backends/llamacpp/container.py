@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from backends.catalog import ModelFiles, command
-from backends.container import VocabularyTokenizer
 from backends.driver import DrivenContainer, of_weights, run_loading
 from backends.encoder_driver import DrivenEncoder
 from backends.errors import BackendMissing, LoadFailed
@@ -14,6 +13,7 @@ from backends.protocol import (
     Report,
     Tokenizer,
 )
+from backends.tokenizing import VocabularyTokenizer
 from config.engines import EngineOptions, LlamaCppOptions
 
 try:

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.catalog import ModelFiles
-from backends.encoder_container import EncoderReader
 from backends.encoder_driver import Pass
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp import loading
@@ -22,6 +21,7 @@ from backends.llamacpp.library import api
 from backends.llamacpp.memory import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.protocol import EncoderInput, ModelInfo, Reading, Vectors
+from backends.reading import EncoderReader
 from backends.threads import StepThreads
 from config.engines import LlamaCppOptions
 

@@ -24,12 +24,12 @@ import msgspec
 import structlog
 
 from backends.catalog import ModelFiles
-from backends.container import EVERY_BYTE, try_vocabulary
 from backends.errors import BackendError, LoadFailed, process_end
 from backends.llamacpp.files import adapter_paths, draft, draft_options, fitted, recognise
 from backends.llamacpp.library import api
 from backends.protocol import EncoderContainer, Generation, Image, ModelContainer
 from backends.samplers import Sampling
+from backends.tokenizing import EVERY_BYTE, try_vocabulary
 from config.engines import DraftOptions, LlamaCppOptions
 from config.values import user_folder
 

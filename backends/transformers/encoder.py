@@ -13,11 +13,11 @@ from tokenizers import Tokenizer
 
 from backends import model_folder
 from backends.catalog import ModelFiles
-from backends.encoder_container import EncoderReader
 from backends.encoder_driver import Pass
 from backends.errors import LoadFailed
 from backends.model_folder import Dense, EncoderSteps
 from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Reading, Vectors
+from backends.reading import EncoderReader
 from backends.threads import IdleCores, StepThreads, ThreadController, counts
 from backends.transformers import loading
 from backends.transformers.files import MOST_ROWS, EncoderShape, encoder_buffers, encoder_shape

@@ -40,6 +40,7 @@ from backends.devices import devices
 from backends.errors import BackendError, BackendMissing, LoadFailed
 from backends.kept.identity import identity
 from backends.messages import Close, Closed, Event, Failure, Lost
+from backends.processes import end_with
 from backends.protocol import ModelInfo, Progress
 from backends.worker.certificates import certificate_of, made_certificate
 from backends.worker.framing import (
@@ -70,7 +71,6 @@ from backends.worker.handshake import (
 )
 from backends.worker.lines import keep_alive
 from backends.worker.port import WorkerPort, Workers
-from backends.worker.process import end_with
 from config.engines import EngineOptions
 from config.nodes import joined
 

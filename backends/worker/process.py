@@ -16,7 +16,6 @@ signals that a terminal or a service manager sends to all processes are the gate
 """
 
 import asyncio
-import ctypes
 import gc
 import os
 import select
@@ -34,14 +33,15 @@ import msgspec
 import structlog
 
 from backends.catalog import CPU, Backend
-from backends.container import EVERY_BYTE, PortContainer, try_vocabulary
 from backends.devices import memory
-from backends.driver import EnginePort
+from backends.driver import DrivenContainer, EnginePort
 from backends.encoder_driver import DrivenEncoder, EncoderPort
 from backends.errors import BackendError, BackendMissing
 from backends.messages import Closed, Event, Failure
+from backends.process_settings import prepare_process
+from backends.processes import end_with
 from backends.protocol import Progress
-from backends.threads import prepare_process
+from backends.tokenizing import EVERY_BYTE, try_vocabulary
 from backends.worker.framing import (
     Fit,
     Frames,
@@ -65,7 +65,6 @@ log = structlog.get_logger(__name__)
 
 CHUNK = 256 * 1024  # bytes that are read at once
 PATIENCE = 60.0  # seconds in which the gateway reads on, or is gone
-PR_SET_PDEATHSIG = 1
 LEFT_TO_THE_GATEWAY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,7 +78,7 @@ class Worker:
         self._shelf = Shelf(shared=True)
         self._frames = Frames(decode_command, lambda: self.send(Received()), peer=gateway)
         self._sending = threading.Lock()
-        self._container: PortContainer | DrivenEncoder | None = None
+        self._container: DrivenContainer | DrivenEncoder | None = None
         self._port: EnginePort | EncoderPort | None = None
         self._load: asyncio.Task[None] | None = None
         self._ended = asyncio.get_running_loop().create_future()
@@ -153,7 +152,7 @@ class Worker:
             container.port.connect(self._tell, directly=True)
         self.send(Loaded(container.info, held()))
 
-    async def _loaded(self, command: LoadModel) -> PortContainer | DrivenEncoder:
+    async def _loaded(self, command: LoadModel) -> DrivenContainer | DrivenEncoder:
         options = msgspec.msgpack.decode(command.options, type=self._backend.options)
         try:
             module = await asyncio.to_thread(lambda: self._backend.container)
@@ -166,7 +165,7 @@ class Worker:
             await asyncio.to_thread(encoder.tokenize, EVERY_BYTE, special=True)
             return encoder
         container = await module.load(command.files, options, self._report)
-        assert isinstance(container, PortContainer), "an engine's, with two ends"
+        assert isinstance(container, DrivenContainer), "an engine's, with two ends"
         # The gateway's process will read the same vocabulary. What native code makes of a broken
         # one shows here, where it may die.
         await asyncio.to_thread(try_vocabulary, container)
@@ -236,14 +235,6 @@ def is_forkable() -> bool:
             if str(file.readlink()).startswith(DEVICES):
                 return False
     return True
-
-
-def end_with(parent: int) -> None:
-    """Have the kernel end this process when its parent, that process, does."""
-    with suppress(AttributeError, OSError):  # not Linux: the end of the socket is left
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended meanwhile
-        os._exit(0)
 
 
 class Launcher:

@@ -41,7 +41,7 @@ from backends.protocol import (
 )
 from backends.remote import WriteText
 from backends.samplers import Sampling
-from backends.transcript import StopFound, StopScanner
+from backends.stops import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.answers.turns import TalkTurn

@@ -11,7 +11,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backends.constraints import control_tokens
+from backends.grammar_limits import control_tokens
 from backends.protocol import Constraint, ModelContainer, Shape
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of

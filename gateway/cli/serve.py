@@ -28,9 +28,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from backends.catalog import BACKENDS, absent, command
 from backends.devices import number_by_bus
+from backends.process_settings import prepare_process
 from backends.samplers import Sampling
 from backends.supervision import Supervisor
-from backends.threads import prepare_process
 from backends.upstream.lists import KeptLists
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text

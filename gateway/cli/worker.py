@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from backends.errors import LoadFailed
-from backends.threads import prepare_process
+from backends.process_settings import prepare_process
 from backends.worker.listening import (
     TOKEN_VARIABLE,
     ListenerSettings,

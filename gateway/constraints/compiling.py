@@ -9,7 +9,7 @@ import time
 
 from llguidance import LLMatcher
 
-from backends.constraints import parser_limits
+from backends.grammar_limits import parser_limits
 from backends.protocol import (
     Choices,
     Grammar,

@@ -27,7 +27,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from backends.constraints import parser_limits
+from backends.grammar_limits import parser_limits
 from gateway.errors import InvalidRequest
 
 

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from llguidance import LLMatcher
 
-from backends.constraints import parser_limits
+from backends.grammar_limits import parser_limits
 from gateway.constraints.grammars import END, byte_tokenizer, grammar_text
 
 

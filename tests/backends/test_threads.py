@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.process_settings import ARENAS, prepare_process
 from backends.threads import (
-    ARENAS,
     IDLE_CORE,
     IDLE_EVERY,
     Kind,
@@ -24,7 +24,6 @@ from backends.threads import (
     bucket,
     candidates,
     counts,
-    prepare_process,
 )
 from tests.every import for_every
 

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backends.protocol import Generation, Piece, ThinkingBudget
-from backends.transcript import StopFound, StopScanner, Transcript, Written
+from backends.stops import StopFound, StopScanner
+from backends.transcript import Transcript, Written
 
 ROOM = 10_000
 

@@ -2,8 +2,9 @@
 tests.
 """
 
-from backends.kept.afar import BeginningsAfar, BeginningsDesk
+from backends.kept.afar import BeginningsAfar
 from backends.kept.beginnings import Beginnings
+from backends.kept.desk import BeginningsDesk
 from backends.messages import KeptAnswered, KeptAsked, command_of, encode, event_of
 
 

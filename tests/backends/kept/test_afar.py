@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import msgspec
 import numpy as np
 
-from backends.kept.afar import PIECE, BeginningsAfar, BeginningsDesk, pieces
+from backends.kept.afar import PIECE, BeginningsAfar, pieces
 from backends.kept.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
+from backends.kept.desk import BeginningsDesk
 from backends.kept.store import KeptStore
 from backends.messages import KeptAnswered, KeptAsked, KeptBytes, NothingThere, OfferedBytes
 from tests.backends.kept.afar import from_afar

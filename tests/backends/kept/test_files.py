@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from backends.kept.beginnings import Part
+from backends.kept.beginnings import Part, packed
 from backends.kept.files import (
     ABANDONED,
     PIECE,
@@ -24,7 +24,6 @@ from backends.kept.files import (
     read,
     write,
 )
-from backends.kept.shelf import packed
 
 
 def stored(size: int = 100_000, seed: int = 0) -> Stored:

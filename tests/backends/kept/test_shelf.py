@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from backends.kept.beginnings import BLOCK, packed
 from backends.kept.shelf import (
-    BLOCK,
     CALL,
     COPY_RATE,
     HALF_LIFE,
@@ -22,7 +22,6 @@ from backends.kept.shelf import (
     Release,
     Shelf,
     Write,
-    packed,
 )
 
 HERE = Origin("engine", "somebody")

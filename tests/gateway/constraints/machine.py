@@ -11,7 +11,7 @@ import llguidance
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from backends.constraints import parser_limits
+from backends.grammar_limits import parser_limits
 from backends.protocol import JsonSchema, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import ShapeGrammar
