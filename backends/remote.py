@@ -12,9 +12,9 @@ A text that is to be split here goes over `complete`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -216,37 +216,8 @@ class RemoteUsage(msgspec.Struct, frozen=True, kw_only=True):
 RemoteEvent: TypeAlias = RemoteDelta | RemoteUsage
 
 
-WriteText: TypeAlias = Callable[[str], bool]
-
-
-class EventWriter(Protocol):
-    """Where events go at once, without a task's wake-up, as long as it is `free`."""
-
-    def free(self) -> bool: ...
-
-    def write(self, events: Sequence[RemoteEvent]) -> None: ...
-
-    def texts_like(self, delta: RemoteDelta) -> WriteText | None:
-        """A short way for what comes behind `delta`, which was written last, and differs from it in
-        its text alone: a function of that text, to be used until anything else is written. Where it
-        returns False it has done nothing. None: there is none.
-        """
-        ...
-
-
-class RemoteEvents(Protocol):
-    """The events of an answer, those together that arrived together."""
-
-    def __aiter__(self) -> AsyncIterator[Sequence[RemoteEvent]]: ...
-
-    def __anext__(self) -> Awaitable[Sequence[RemoteEvent]]: ...
-
-    def offer(self, writer: EventWriter) -> None:
-        """From now on `writer`, while it is free, has the events that come while a reader awaits
-        the next ones: in the callback that brings their bytes. The reader has what it does not
-        take, the end and errors. Where there is no direct path this changes nothing.
-        """
-        ...
+# The events of an answer, those together that arrived together.
+RemoteEvents: TypeAlias = AsyncIterator[Sequence[RemoteEvent]]
 
 
 class RemoteChanges(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,16 +116,6 @@ class DirectBody:
             unsent, self._unsent = self._unsent, b""
             self._cycle.transport.write(unsent)
 
-    def send(self, body: bytes) -> bool:
-        """`body`, which is not empty, at once, if the client takes it."""
-        cycle = self._cycle
-        if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
-            return False
-        if cycle.flow.write_paused:
-            return False
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-        return True
-
 
 class UnreadWatch:
     """A connection whose client takes nothing of what waits for it is cut off.

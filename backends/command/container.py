@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias, TypeVar
 
@@ -24,10 +24,8 @@ from backends.processes import is_foreign, tree_memory
 from backends.protocol import ModelInfo, Progress, Report, Tokenizer
 from backends.remote import (
     Caller,
-    EventWriter,
     RemoteChat,
     RemoteEmbedding,
-    RemoteEvent,
     RemoteEvents,
     RemoteRerank,
     RemoteTarget,
@@ -223,25 +221,13 @@ async def _served(upstream: Upstream, options: CommandOptions, name: str) -> str
 Explain: TypeAlias = Callable[[UpstreamError], Awaitable[UpstreamError]]
 
 
-class ExplainedEvents:
-    """Events of an answer, whose error is replaced by what `explain` finds behind it."""
-
-    def __init__(self, events: RemoteEvents, explain: Explain) -> None:
-        self._events = events
-        self._explain = explain
-
-    def __aiter__(self) -> "ExplainedEvents":
-        return self
-
-    async def __anext__(self) -> Sequence[RemoteEvent]:
-        try:
-            return await anext(self._events)
-        except UpstreamError as error:
-            raise await self._explain(error) from None
-
-    def offer(self, writer: EventWriter) -> None:
-        """See `RemoteEvents.offer`."""
-        self._events.offer(writer)
+async def explained(events: RemoteEvents, explain: Explain) -> RemoteEvents:
+    """`events`, whose error is replaced by what `explain` finds behind it."""
+    try:
+        async for batch in events:
+            yield batch
+    except UpstreamError as error:
+        raise await explain(error) from None
 
 
 class CommandModel(UpstreamModel):
@@ -318,12 +304,12 @@ class CommandModel(UpstreamModel):
     @asynccontextmanager
     async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
         async with self._explained_at_its_end(), super().chat(request) as events:
-            yield ExplainedEvents(events, self._reason)
+            yield explained(events, self._reason)
 
     @asynccontextmanager
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
         async with self._explained_at_its_end(), super().complete(request) as events:
-            yield ExplainedEvents(events, self._reason)
+            yield explained(events, self._reason)
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
         return await self._explained(super().embed(request))

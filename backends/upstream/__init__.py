@@ -3,7 +3,7 @@
 wire.py       request bodies; structured output in each kind of server's fields
 reading.py    bytes to events within limits, in every server's spelling; tool calls put in order
 messages.py   Anthropic's Messages
-http1.py      HTTP/1.1 for httpx, over a parser in C; requests whose heads are written once
+http1.py      HTTP/1.1 for httpx, over a parser in C
 replicas.py   which of several servers is asked next, and which one is out
 refusals.py   another server's error as the client gets it
 relay.py      one request: replica after replica until an answer begins

@@ -1,9 +1,8 @@
 """HTTP/1.1 for httpx, over httptools' parser in C: the hot path of a relay of streams.
 
 httpx's own transport parses in Python and hands every chunk of a stream through several generators,
-some 12 µs each; here all that arrived together is one piece, and connections are kept. httpx builds
-and parses URLs, headers and cookies anew for each request, a fifth of a short answer's way; here
-the heads of POST requests are written once per URL. Proxies and HTTP/2 are httpx's own transport's.
+some 12 µs each; here all that arrived together is one piece, and connections are kept. Proxies and
+HTTP/2 are httpx's own transport's.
 
 Names are resolved on a thread of each name's own. The event loop's resolver has four threads for
 all, and a name whose name server doesn't answer holds one for up to half a minute: names that can
@@ -17,10 +16,10 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import httptools
 import httpx
@@ -142,10 +141,6 @@ AHEAD = 64 << 10  # bytes of a body that are held before the other side is made 
 
 Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
 
-# Some of a body, on the event loop's thread. What it returns goes to the reader, b"" only wakes it;
-# None: the reader need not wake.
-Take: TypeAlias = Callable[[bytes], bytes | None]
-
 
 class Http1Connection(asyncio.Protocol):
     """One connection, one response at a time."""
@@ -169,7 +164,6 @@ class Http1Connection(asyncio.Protocol):
         self._held = 0
         self._paused = self._complete = self._headed = self.responded = self._stays = False
         self._asked = False
-        self._take: Take | None = None
 
     # ------------------------------------------------------------------------------- the event loop
 
@@ -191,8 +185,6 @@ class Http1Connection(asyncio.Protocol):
             self._fail(httpx.RemoteProtocolError(f"no HTTP: {error}"))
         if not self._headed and self._head_size > MAX_HEAD:
             self._fail(httpx.RemoteProtocolError("a head without end"))
-        if self._taken():
-            return
         if self._held > AHEAD and not self._paused and self.is_open:
             self._paused = True
             self._open.pause_reading()
@@ -251,9 +243,7 @@ class Http1Connection(asyncio.Protocol):
             await self._wait()
 
     async def read(self) -> bytes | None:
-        """Some more of the body, all that is there; None at its end. Raises httpx.HTTPError, and
-        what `offer`'s callback raised.
-        """
+        """Some more of the body, all that is there; None at its end. Raises httpx.HTTPError."""
         while not self._parts:
             if self._complete:
                 return None
@@ -264,12 +254,6 @@ class Http1Connection(asyncio.Protocol):
             if self.is_open:
                 self._open.resume_reading()
         return data
-
-    def offer(self, take: Take) -> None:
-        """From now on `take` has what comes of this response while `read` is awaited, and the
-        reader what that leaves to it: it is not woken for the rest.
-        """
-        self._take = take
 
     @property
     def is_silent(self) -> bool:
@@ -298,25 +282,6 @@ class Http1Connection(asyncio.Protocol):
         """The body has no other end."""
         names = {name.lower() for name, _ in self.headers}
         return names.isdisjoint((b"content-length", b"transfer-encoding"))
-
-    def _taken(self) -> bool:
-        """What came is dealt with. The end and errors are the reader's."""
-        reader = self._waiter
-        if self._take is None or not self._parts or reader is None or reader.done():
-            return False
-        if self._complete or self._error is not None:
-            return False
-        try:
-            rest = self._take(self._parts.pop() if len(self._parts) == 1 else self._joined())
-        except Exception as error:  # noqa: BLE001 - the reader raises it
-            self._error = error
-            return False
-        self._held = 0
-        if rest is None:
-            return True
-        self._parts.append(rest)
-        self._held = len(rest)
-        return False
 
     def _joined(self) -> bytes:
         """All parts."""
@@ -479,11 +444,6 @@ class Http1Body(httpx.AsyncByteStream):
         while (data := await self._connection.read()) is not None:
             yield data
 
-    def offer(self, take: Take) -> None:
-        """See `Http1Connection.offer`."""
-        if self._connection is not None:
-            self._connection.offer(take)
-
     async def aclose(self) -> None:
         """Without an await, so that no cancellation can lose the connection."""
         connection, self._connection = self._connection, None
@@ -509,88 +469,3 @@ def header_line(name: bytes, value: bytes) -> bytes:
     if b"\r" in value or b"\n" in value:
         raise httpx.LocalProtocolError("a header of more than one line")
     return b"%b: %b" % (name, value)
-
-
-class Posted(Protocol):
-    """A response whose head is there; as much of httpx's as is needed."""
-
-    @property
-    def status_code(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By their names in small letters."""
-        ...
-
-    @property
-    def stream(self) -> Any:
-        """The body, piece by piece, as it comes."""
-        ...
-
-    @property
-    def aclose(self) -> Callable[[], Awaitable[None]]:
-        """Give the connection back, or close it where the body is not at its end."""
-        ...
-
-
-class DirectClient(httpx.AsyncClient):
-    """Over our transport alone."""
-
-    def __init__(self, direct: Http1Transport, **options: Any) -> None:
-        """`options`: httpx's."""
-        super().__init__(transport=direct, **options)
-        self._direct = direct
-        self._limit = self.timeout.connect
-        self._written: dict[str, _Written] = {}  # by URL
-
-    async def post_direct(self, url: str, body: bytes, headers: Mapping[str, str]) -> Posted:
-        """See `post`."""
-        assert not self.is_closed, "who posts holds it open"
-        written = self._written.get(url)
-        if written is None:
-            written = self._written[url] = _Written(httpx.URL(url), self.headers)
-        head = written.head(headers, len(body))
-        connection = await self._direct.answered(written.origin, head, body, self._limit)
-        stream = Http1Body(connection, self._direct, written.origin)
-        return _Direct(connection.status, _by_name(connection.headers), stream, stream.aclose)
-
-
-async def post(
-    client: httpx.AsyncClient, url: str, body: bytes, headers: Mapping[str, str]
-) -> Posted:
-    """The response to `body`, once its head is there. `url` is one of few; `headers` have names in
-    small letters and go over the client's own. Raises httpx.HTTPError.
-    """
-    if isinstance(client, DirectClient):
-        return await client.post_direct(url, body, headers)
-    request = client.build_request("POST", url, content=body, headers=headers)
-    return await client.send(request, stream=True)
-
-
-class _Written:
-    """What stands in the head of every request to a URL."""
-
-    def __init__(self, url: httpx.URL, headers: httpx.Headers) -> None:
-        self.origin: Origin = origin_of(url)
-        self._first = b"POST %b HTTP/1.1\r\nhost: %b" % (url.raw_path, url.netloc)
-        own = headers.raw
-        self._own = {name.lower().decode(): header_line(name, value) for name, value in own}
-
-    def head(self, headers: Mapping[str, str], size: int) -> bytes:
-        """Raises httpx.LocalProtocolError for a header that would end its line."""
-        lines = [line for name, line in self._own.items() if name not in headers]
-        lines += [header_line(name.encode(), value.encode()) for name, value in headers.items()]
-        return b"\r\n".join((self._first, *lines, b"content-length: %d" % size, b"", b""))
-
-
-class _Direct(msgspec.Struct, frozen=True):
-    """A response over our transport."""
-
-    status_code: int
-    headers: dict[str, str]
-    stream: Http1Body
-    aclose: Callable[[], Awaitable[None]]
-
-
-def _by_name(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in headers}

@@ -43,7 +43,6 @@ from backends.remote import (
     RemoteUsage,
     RemoteVectors,
 )
-from backends.upstream.chunk_template import ChunkTemplate
 from backends.upstream.faults import broken, too_large
 
 MOST_CALLS = 1_000  # of one answer
@@ -204,8 +203,8 @@ class EventReader:
 
     def __init__(self, *, max_line: int, max_total: int) -> None:
         """`max_line`: bytes of one line, `max_total`: of the whole stream."""
-        self.max_line = max_line
-        self.left = max_total  # bytes that may still come
+        self._max_line = max_line
+        self._left = max_total  # bytes that may still come
         self._max_total = max_total
         self._rest: list[bytes] = []  # of a line whose end has not come
         self._held = 0
@@ -214,8 +213,8 @@ class EventReader:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that `data` ends. Raises Unhealthy past a limit."""
-        self.left -= len(data)
-        if self.left < 0:
+        self._left -= len(data)
+        if self._left < 0:
             raise too_large(f"a stream of more than {self._max_total} bytes")
         *lines, rest = data.split(b"\n")
         if lines and self._rest:
@@ -225,7 +224,7 @@ class EventReader:
         if rest:
             self._rest.append(rest)
             self._held += len(rest)
-        longest = self.max_line
+        longest = self._max_line
         may_be_long = max(self._held, len(data)) > longest or bool(
             lines and len(lines[0]) > longest
         )
@@ -249,11 +248,6 @@ class EventReader:
             elif line.startswith(b"event:"):
                 self._is_error = line[6:].strip() == b"error"
         return found
-
-    @property
-    def is_between(self) -> bool:
-        """Nothing is held of an event whose end has not come."""
-        return not (self._rest or self._data or self._is_error)
 
     def rest(self) -> list[bytes]:
         """The event that the end of the stream cut off from its empty line, if it is whole."""
@@ -382,7 +376,6 @@ class AnswerReader:
         self._begun = [False] * choices
         self._finished = [False] * choices
         self._answer: dict[str, Any] = {}  # what stands beside the choices
-        self.template = ChunkTemplate()
         self.is_done = False  # the other server ended the answer
 
     @property
@@ -400,15 +393,7 @@ class AnswerReader:
         elif isinstance(payload, ErrorData):
             raise named_error(payload)
         elif payload:
-            if (delta := self.template.read(payload)) is not None:
-                return [delta]
-            events = self._read(payload)
-            self.template.learn(payload, events, self._read)
-        return events
-
-    def _read(self, payload: bytes) -> list[RemoteEvent]:
-        events: list[RemoteEvent] = []
-        self._add(events, _decoded(payload), payload)
+            self._add(events, _decoded(payload), payload)
         return events
 
     def _add(self, events: list[RemoteEvent], chunk: Chunk, payload: bytes) -> None:
@@ -420,7 +405,6 @@ class AnswerReader:
         events += [delta for delta in deltas if delta is not None]
         if (answer := _further(chunk, _OF_ANSWERS)) and answer != self._answer:
             self._answer = answer  # some servers repeat it in each chunk
-            self.template.forget()
             events.append(RemoteDelta(further=RemoteFurther(answer=answer)))
         if (usage := _lenient(chunk.usage, _Usage)) is not None:
             events.append(_usage(usage))

@@ -8,7 +8,15 @@ Choices that another server left out: one that ignores `n` is asked for the rest
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -27,14 +35,12 @@ from backends.errors import UpstreamError
 from backends.remote import (
     HOPS,
     Caller,
-    EventWriter,
     RemoteDelta,
     RemoteEvent,
     RemoteEvents,
     RemoteRequest,
     RemoteUsage,
 )
-from backends.upstream.chunk_template import ChunkTemplate, text_between
 from backends.upstream.faults import (
     Fault,
     Unhealthy,
@@ -45,7 +51,6 @@ from backends.upstream.faults import (
     too_large,
     unreached,
 )
-from backends.upstream.http1 import Http1Body, Posted, Take, post
 from backends.upstream.reading import AnswerReader, EventReader
 from backends.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
 from backends.upstream.replicas import Balance, Replica
@@ -64,11 +69,6 @@ class RemoteReader(Protocol):
     """Parses one answer's payloads to events."""
 
     is_done: bool  # the other server ended the answer
-
-    @property
-    def template(self) -> ChunkTemplate | None:
-        """Of what it read lately; None: each chunk is to be read whole."""
-        ...
 
     @property
     def is_whole(self) -> bool:
@@ -108,7 +108,7 @@ class Relay:
     async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:
         """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
 
-        async def begun(response: Posted) -> RelayedAnswer:
+        async def begun(response: httpx.Response) -> RelayedAnswer:
             reader = question.reader() if question.reader else None
             made = reader or AnswerReader(question.choices)
             answer = answer_of(response, made, self._config)
@@ -118,8 +118,7 @@ class Relay:
         async with self._first(question, begun) as (replica, answer):
             patience = _Patience(self._config.stall_timeout, self._config.total_timeout)
             try:
-                batches = self._read(replica, answer, question, patience)
-                yield RelayedEvents(batches, answer, patience)
+                yield self._read(replica, answer, question, patience)
             finally:
                 patience.end()
 
@@ -128,7 +127,7 @@ class Relay:
         the other server's fault. Raises UpstreamError.
         """
 
-        async def found(response: Posted) -> T:
+        async def found(response: httpx.Response) -> T:
             plain(response)
             body = await read_body(response, self._config.max_body)
             return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
@@ -139,7 +138,7 @@ class Relay:
 
     @asynccontextmanager
     async def _first(
-        self, question: Question, begin: Callable[[Posted], Awaitable[T]]
+        self, question: Question, begin: Callable[[httpx.Response], Awaitable[T]]
     ) -> AsyncIterator[tuple[Replica, T]]:
         """The first replica with whose response `begin` succeeds, and what that gave."""
         tried: list[Replica] = []
@@ -229,7 +228,7 @@ class Relay:
         held: AsyncExitStack,
         replica: Replica,
         question: Question,
-        begin: Callable[[Posted], Awaitable[T]],
+        begin: Callable[[httpx.Response], Awaitable[T]],
     ) -> T:
         """What `begin` makes of a response that is no refusal."""
         config = self._config
@@ -239,13 +238,17 @@ class Relay:
         with httpx_errors(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):
-                    response = await post(self._client, url, question.body, headers)
+                    response = await self._posted(url, question.body, headers)
                     held.push_async_callback(response.aclose)
                     if response.status_code != httpx.codes.OK:
                         raise await refused(response)
                     return await begin(response)
             except TimeoutError:
                 raise late("begin", config.first_byte_timeout) from None
+
+    async def _posted(self, url: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        request = self._client.build_request("POST", url, content=body, headers=headers)
+        return await self._client.send(request, stream=True)
 
     def _headers(self, caller: Caller) -> dict[str, str]:
         headers = {"content-type": "application/json"}
@@ -272,30 +275,6 @@ class Relay:
             self._note_break(replica, error, question.caller.key)
             raise self._cleaner.cleaned(error) from None
         self._balance.succeeded(replica, question.caller.key)
-
-
-class RelayedEvents:
-    """The events of one answer, see `RemoteEvents`."""
-
-    def __init__(
-        self,
-        batches: AsyncIterator[Sequence[RemoteEvent]],
-        answer: "RelayedAnswer",
-        patience: "_Patience",
-    ) -> None:
-        self._batches = batches
-        self._answer = answer
-        self._patience = patience
-
-    def __aiter__(self) -> AsyncIterator[Sequence[RemoteEvent]]:
-        return self._batches
-
-    def __anext__(self) -> Awaitable[Sequence[RemoteEvent]]:
-        return anext(self._batches)
-
-    def offer(self, writer: EventWriter) -> None:
-        """See `RemoteEvents.offer`."""
-        self._answer.offer(writer, self._patience)
 
 
 async def _next(answer: "RelayedAnswer", patience: "_Patience") -> Sequence[RemoteEvent] | None:
@@ -336,10 +315,6 @@ class _Patience:
         finally:
             self._task = None
 
-    def renew(self) -> None:
-        """Bytes came, and who waits goes on waiting."""
-        self.since = self._loop.time()
-
     def _look(self) -> None:
         now = self._loop.time()
         if self._task is None or now < self._due:  # while the client reads, nothing is late
@@ -375,17 +350,12 @@ class RelayedAnswer(Protocol):
         """The next ones, all that arrived together, of which there may be none; None at the end."""
         ...
 
-    def offer(self, writer: EventWriter, patience: _Patience) -> None:
-        """See `RemoteEvents.offer`. `patience` is renewed when bytes have come."""
-        ...
-
 
 class StreamedAnswer:
     """Server-sent events."""
 
-    def __init__(self, response: Posted, reader: RemoteReader, sse: EventReader) -> None:
-        self._stream = response.stream
-        self._parts = self._stream.__aiter__()
+    def __init__(self, response: httpx.Response, reader: RemoteReader, sse: EventReader) -> None:
+        self._parts = body_of(response)
         self._reader = reader
         self._sse = sse
         self._first: Sequence[RemoteEvent] | None = None
@@ -410,65 +380,6 @@ class StreamedAnswer:
         if not self._reader.is_whole:
             raise cut()
         return None
-
-    def offer(self, writer: EventWriter, patience: _Patience) -> None:
-        stream = self._stream
-        if not isinstance(stream, Http1Body):
-            return  # httpx's own transports have no direct path
-
-        def take(data: bytes) -> bytes | None:
-            patience.renew()
-            if self._is_over() or not writer.free():
-                return data
-            try:
-                events = self._read(self._sse.feed(data))
-            except UpstreamError as error:
-                self._error = error
-                return b""
-            if events:
-                writer.write(events)
-                if (short := self._short(data, events, writer, patience, take)) is not None:
-                    stream.offer(short)
-            return b"" if self._is_over() else None
-
-        stream.offer(take)
-
-    def _short(
-        self,
-        event: bytes,
-        events: Sequence[RemoteEvent],
-        writer: EventWriter,
-        patience: _Patience,
-        take: Take,
-    ) -> Take | None:
-        """A short way for more like `event`, as long as nothing else comes: that is `take`'s. This
-        is what happens to nearly every chunk, when the processor's caches hold other streams: each
-        function less on the way counts.
-        """
-        template, sse, stream = self._reader.template, self._sse, self._stream
-        if template is None or len(events) != 1 or not sse.is_between:
-            return None
-        if not isinstance(events[0], RemoteDelta) or (around := template.around(event)) is None:
-            return None
-        if (write := writer.texts_like(events[0])) is None:
-            return None
-        text_of, now = text_between(*around), asyncio.get_running_loop().time
-
-        def short(data: bytes) -> bytes | None:
-            size = len(data)
-            text = text_of(data)
-            if not text or size > sse.max_line or size > sse.left or not write(text):
-                stream.offer(take)
-                return take(data)
-            sse.left -= size
-            patience.since = now()
-            return None
-
-        return short
-
-    def _is_over(self) -> bool:
-        """What is left to do is the reader's."""
-        return self._reader.is_done or self._error is not None
 
     def _read(self, payloads: Sequence[bytes]) -> Sequence[RemoteEvent]:
         """What came before an error is handed on first; what comes behind the end never is."""
@@ -507,7 +418,7 @@ class StreamedAnswer:
 class WholeAnswer:
     """One body."""
 
-    def __init__(self, response: Posted, reader: RemoteReader, limit: int) -> None:
+    def __init__(self, response: httpx.Response, reader: RemoteReader, limit: int) -> None:
         self._response = response
         self._reader = reader
         self._limit = limit
@@ -529,11 +440,10 @@ class WholeAnswer:
     async def next(self) -> Sequence[RemoteEvent] | None:
         return None
 
-    def offer(self, writer: EventWriter, patience: _Patience) -> None:
-        """All of it is there."""
 
-
-def answer_of(response: Posted, reader: RemoteReader, config: UpstreamConfig) -> RelayedAnswer:
+def answer_of(
+    response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
+) -> RelayedAnswer:
     """The answer in a response with status 200, by its content type, whatever was asked for.
 
     Raises Unhealthy where it can't be one.
@@ -549,16 +459,22 @@ def answer_of(response: Posted, reader: RemoteReader, config: UpstreamConfig) ->
     raise broken(f"{kind or 'a body without a content type'} where an answer was expected")
 
 
-def plain(response: Posted) -> None:
+def plain(response: httpx.Response) -> None:
     """Raises Unhealthy for a compressed body: none was asked for, and a few bytes can be many."""
     if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
         raise broken(f"a body with the unrequested content coding {coding!r}")
 
 
-async def read_body(response: Posted, limit: int) -> bytes:
+def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Piece by piece, all that arrived together at once."""
+    assert isinstance(response.stream, httpx.AsyncByteStream), "an asynchronous client's"
+    return aiter(response.stream)
+
+
+async def read_body(response: httpx.Response, limit: int) -> bytes:
     """All of it. Raises Unhealthy past `limit` bytes."""
     found, size = [], 0
-    async for part in response.stream:
+    async for part in body_of(response):
         size += len(part)
         if size > limit:
             raise too_large(f"a body of more than {limit} bytes")
@@ -566,7 +482,7 @@ async def read_body(response: Posted, limit: int) -> bytes:
     return b"".join(found)
 
 
-async def refused(response: Posted) -> UpstreamError:
+async def refused(response: httpx.Response) -> UpstreamError:
     """The error in a response; of a body that is too long, its status alone."""
     body = b""
     with suppress(UpstreamError, httpx.HTTPError):
@@ -605,46 +521,24 @@ async def with_missing(events: RemoteEvents, count: int, ask: Ask) -> AsyncItera
     index; its answer is choice 0 of another request. Leaving closes that request.
     """
     async with AsyncExitStack() as held:
-        yield CompletedEvents(events, count, ask, held)
+        yield _completed(events, count, ask, held)
 
 
-class CompletedEvents:
-    """See `with_missing` and `RemoteEvents`. `held` holds the further requests."""
-
-    def __init__(self, events: RemoteEvents, count: int, ask: Ask, held: AsyncExitStack) -> None:
-        self._events = events
-        self._count = count
-        self._ask = ask
-        self._held = held
-        self._writer: EventWriter | None = None  # until it is known that no choice is missing
-        self._batches = self._all()
-
-    def __aiter__(self) -> AsyncIterator[Sequence[RemoteEvent]]:
-        return self._batches
-
-    def __anext__(self) -> Awaitable[Sequence[RemoteEvent]]:
-        return anext(self._batches)
-
-    def offer(self, writer: EventWriter) -> None:
-        """See `RemoteEvents.offer`."""
-        self._writer = writer
-
-    async def _all(self) -> AsyncIterator[Sequence[RemoteEvent]]:
-        seen: set[int] = set()
-        usage = RemoteUsage()
-        async for batch in self._events:
-            seen.update(event.choice for event in batch if isinstance(event, RemoteDelta))
-            usage = next((event for event in batch if isinstance(event, RemoteUsage)), usage)
-            if self._writer is not None and len(seen) == self._count:
-                self._events.offer(self._writer)
-                self._writer = None
-            yield batch
-        for index in sorted(set(range(self._count)) - seen):
-            request = await self._held.enter_async_context(AsyncExitStack())
-            async for batch in await request.enter_async_context(self._ask(index)):
-                usage = _sum(usage, batch)
-                yield [_as_choice(event, index, usage) for event in batch]
-            await request.aclose()
+async def _completed(
+    events: RemoteEvents, count: int, ask: Ask, held: AsyncExitStack
+) -> AsyncIterator[Sequence[RemoteEvent]]:
+    seen: set[int] = set()
+    usage = RemoteUsage()
+    async for batch in events:
+        seen.update(event.choice for event in batch if isinstance(event, RemoteDelta))
+        usage = next((event for event in batch if isinstance(event, RemoteUsage)), usage)
+        yield batch
+    for index in sorted(set(range(count)) - seen):
+        request = await held.enter_async_context(AsyncExitStack())
+        async for batch in await request.enter_async_context(ask(index)):
+            usage = _sum(usage, batch)
+            yield [_as_choice(event, index, usage) for event in batch]
+        await request.aclose()
 
 
 def _sum(usage: RemoteUsage, batch: Sequence[RemoteEvent]) -> RemoteUsage:

@@ -32,7 +32,7 @@ from backends.remote import (
     RemoteVectors,
 )
 from backends.samplers import SAMPLERS
-from backends.upstream.http1 import DirectClient, Http1Transport, ResolvedFirst
+from backends.upstream.http1 import Http1Transport, ResolvedFirst
 from backends.upstream.lists import NOTHING_KEPT, KeptLists, Lists, Offer
 from backends.upstream.messages import (
     MessagesReader,
@@ -187,7 +187,8 @@ def client_of(config: UpstreamConfig, server: str = "") -> httpx.AsyncClient:
         "timeout": httpx.Timeout(None, connect=config.connect_timeout),
     }
     if not config.http2 and config.proxy is None:
-        return DirectClient(Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE), **options)
+        direct = Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE)
+        return httpx.AsyncClient(transport=direct, **options)
     transport = httpx.AsyncHTTPTransport(
         verify=trusted or False,  # without TLS there is nothing to verify
         http2=config.http2,

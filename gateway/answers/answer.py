@@ -39,7 +39,6 @@ from backends.protocol import (
     Scored,
     TokenLogprob,
 )
-from backends.remote import WriteText
 from backends.samplers import Sampling
 from backends.stops import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
@@ -218,17 +217,13 @@ PLAIN = GenerationParams()
 
 
 class DeltaWriter(Protocol):
-    """Where deltas go, to wait for `flush`, without a task's wake-up; as long as it is `free`.
-    `texts`: see `EventWriter.texts_like`.
-    """
+    """Where deltas go, to wait for `flush`, without a task's wake-up; as long as it is `free`."""
 
     def free(self) -> bool: ...
 
     def write(self, deltas: Sequence[Delta]) -> None: ...
 
     def flush(self) -> None: ...
-
-    def texts(self, choice: int, kind: type[Text]) -> WriteText | None: ...
 
 
 class Choice:

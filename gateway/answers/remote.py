@@ -30,7 +30,6 @@ from backends.remote import (
     RemoteChanges,
     RemoteChat,
     RemoteContainer,
-    RemoteDelta,
     RemoteEmbedding,
     RemoteEvent,
     RemoteEvents,
@@ -39,10 +38,9 @@ from backends.remote import (
     RemoteText,
     RemoteThinking,
     RemoteUsage,
-    WriteText,
 )
 from backends.samplers import Sampling
-from gateway.answers.answer import Answer, Choice, DeltaWriter, merged, stopping
+from gateway.answers.answer import Answer, Choice, merged, stopping
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
@@ -244,33 +242,6 @@ class RemoteAnswer(Answer):
                 self._note(last)
             yield [await self._judged(delta) for delta in last]
 
-    def offer(self, writer: DeltaWriter) -> None:
-        """See `Answer.offer`."""
-        if self._check is None and len(self._remote) == 1:
-            self._events.offer(DirectDeltas(self, writer))
-
-    def texts_like(self, delta: RemoteDelta, writer: DeltaWriter) -> WriteText | None:
-        """See `EventWriter.texts_like`."""
-        choice = self._remote[delta.choice]
-        if (kind := choice.passing(delta)) is None:
-            return None
-        if (write := writer.texts(delta.choice, kind)) is None:
-            return None
-
-        recorded = self._recorded.get(delta.choice)
-
-        def write_at(text: str) -> bool:
-            if choice.looks and (choice.tail or "<" in text):
-                return False  # it is to be looked at
-            self._last = perf_counter()
-            if not write(text):
-                return False
-            if recorded is not None:
-                recorded.more((kind(text),))
-            return True
-
-        return write_at
-
     def take(self, events: Sequence[RemoteEvent]) -> list[Delta]:
         """The deltas of some events more."""
         self._last = perf_counter()
@@ -314,23 +285,6 @@ class RemoteAnswer(Answer):
             self._usage = event
             return None
         return self._remote[event.choice].take(event)
-
-
-class DirectDeltas:
-    """An `EventWriter` for the events of an answer of one choice."""
-
-    def __init__(self, answer: RemoteAnswer, writer: DeltaWriter) -> None:
-        self.free = writer.free
-        self._answer = answer
-        self._writer = writer
-
-    def write(self, events: Sequence[RemoteEvent]) -> None:
-        if deltas := self._answer.take(events):
-            self._writer.write(deltas)
-            self._writer.flush()
-
-    def texts_like(self, delta: RemoteDelta) -> WriteText | None:
-        return self._answer.texts_like(delta, self._writer)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import msgspec
 
 from backends.protocol import Tool
 from backends.remote import RemoteCall, RemoteDelta
-from gateway.answers.answer import Text
 from gateway.events import (
     ArgumentsGrown,
     Content,
@@ -96,8 +95,8 @@ class RemoteChoice:
         self._kept: list[str] = []  # of a whole answer, until it is known whether it is reasoning
         self._inside = False  # reasoning sent inline is open
         self._habit = habit if shown != "inline" else None
-        self.looks = self._habit is not None  # for an end of reasoning that began nowhere
-        self.tail = ""  # of the content, where such an end may have begun
+        self._looks = self._habit is not None  # for an end of reasoning that began nowhere
+        self._tail = ""  # of the content, where such an end may have begun
         self._guessed: list[str] | None = None  # what was taken for reasoning by habit alone
         self._calls: list[int] = []
         self.finished = False
@@ -106,7 +105,7 @@ class RemoteChoice:
         """What a delta adds; None where that is held back. After the end nothing counts."""
         if self.finished:
             return Delta(self._index, (), further=remote.further) if remote.further else None
-        if self.looks and remote.content:
+        if self._looks and remote.content:
             self._look(remote.content)
         if not (remote.reasoning or remote.calls or remote.finished or remote.further):
             if self._kept:
@@ -121,25 +120,15 @@ class RemoteChoice:
             return None
         return Delta(self._index, events, remote.logprobs, further=remote.further)
 
-    def passing(self, delta: RemoteDelta) -> type[Text] | None:
-        """As what the text of a further delta like this one goes out, which was taken last. None:
-        it is looked at.
-        """
-        if self.finished or self._unparsed is not None or not self._clear:
-            return None
-        if not delta.reasoning:
-            return Content
-        return Reasoning if self._shown != "inline" and self._splitter is None else None
-
     def _look(self, text: str) -> None:
-        seen = self.tail + text
+        seen = self._tail + text
         if any(mark in seen for mark in _OPENS):
-            self.looks = False
+            self._looks = False
         elif any(mark in seen for mark in _CLOSES) and self._habit is not None:
-            self.looks = False
+            self._looks = False
             self._habit.note(begins=True)
         tail = seen[1 - _LONGEST_CLOSE :]
-        self.tail = tail if self.looks and "<" in tail else ""
+        self._tail = tail if self._looks and "<" in tail else ""
 
     def end(self) -> Delta | None:
         """The other server ended the stream without a finish reason."""
@@ -179,7 +168,7 @@ class RemoteChoice:
 
     def _thought(self, text: str) -> Iterator[Event]:
         """The other server splits reasoning off: markers in the content are plain text."""
-        self.looks = False
+        self._looks = False
         if self._splitter is None:
             yield from self._unheld()
             self._clear = self._shown != "inline"
@@ -213,7 +202,7 @@ class RemoteChoice:
         elif self._shown != "inline" and self._whole:
             self._kept.append(text)
         elif self._habit is not None and self._habit.begins:
-            self.looks, self._guessed = False, []
+            self._looks, self._guessed = False, []
             self._splitter = Splitter(THINK, in_reasoning=True)
             yield from self._fed(self._splitter, text)
         else:

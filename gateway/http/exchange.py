@@ -13,19 +13,19 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 from msgspec.structs import replace
 
-from backends.remote import HOPS, MOST_HOPS, WriteText
+from backends.remote import HOPS, MOST_HOPS
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.encoding import Encoded, is_long
-from gateway.dialects.dialect import RATE_HEADERS, FrameTemplate, RateHeaders
+from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
 from gateway.errors import GatewayError, LoopDetected
-from gateway.events import Delta, Event, Usage
+from gateway.events import Delta, Usage
 from gateway.http.request_record import RequestRecord
 from gateway.http.sse import (
     DIRECT,
@@ -63,17 +63,6 @@ class Reply(Protocol):
     def add(self, delta: Delta) -> None: ...
 
     def whole(self, usage: Usage) -> bytes: ...
-
-
-@runtime_checkable
-class Templated(Protocol):
-    """A reply that has frames for plain text."""
-
-    def template(self, choice: int, kind: type[Event]) -> FrameTemplate | None:
-        """The frame of some more of the text that is open, which this reply needs not see. None:
-        there is none.
-        """
-        ...
 
 
 class AskedAnswer(Protocol):
@@ -172,21 +161,6 @@ class DirectFrames:
         self._account.delta()
         if frames := b"".join([self._reply.delta(delta) for delta in deltas]):
             self._events.write_directly(frames)
-
-    def texts(self, choice: int, kind: type[Event]) -> WriteText | None:
-        if not isinstance(self._reply, Templated):
-            return None
-        if (template := self._reply.template(choice, kind)) is None:
-            return None
-        send, render, account = self._events.send_directly, template.render, self._account.delta
-
-        def write(text: str) -> bool:
-            if not send(render(text)):
-                return False
-            account()
-            return True
-
-        return write
 
 
 class Exchange(Generic[Wanted]):

@@ -124,10 +124,6 @@ class Direct(Protocol):
         """In the context `call` is called when the client has left; at once, if it has."""
         ...
 
-    def send(self, body: bytes) -> bool:
-        """`write` and `flush` if it is free; False: it isn't."""
-        ...
-
 
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
@@ -199,13 +195,6 @@ class EventStream:
         """Send what was written directly."""
         if self._direct is not None:
             self._direct.flush()
-
-    def send_directly(self, frames: bytes) -> bool:
-        """`write_directly` and `flush` if it is free; False: it isn't, and nothing was sent."""
-        if self._direct is None or self._writing or self._ended or self._comment is not None:
-            return False
-        self._last = time.monotonic()
-        return self._direct.send(frames)
 
     async def end(self, frames: bytes) -> None:
         self._ended = True

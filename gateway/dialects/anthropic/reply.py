@@ -309,10 +309,6 @@ class _Blocks:
         self._signature = signature
         self._template: FrameTemplate | None = None
 
-    def template(self, kind: type[Block]) -> FrameTemplate | None:
-        """The frame of some more of the block that is open; None: it is of another kind."""
-        return self._template if self.open is kind else None
-
     def grow(self, text: str) -> bytes:
         """Some more of the block that is open: the frame of nearly every token."""
         assert self._template is not None, "a block is open"
@@ -440,10 +436,6 @@ class MessagesReply:
 
     def _result(self, answered: ToolAnswered) -> bytes:
         return self._blocks.begin(result_block(answered)) + self._blocks.end()
-
-    def template(self, _choice: int, kind: type[Event]) -> FrameTemplate | None:
-        """The frame of plain text, while its block is open."""
-        return self._blocks.template(TextBlock if kind is Content else ThinkingBlock)
 
     def _frames(self, event: Event) -> bytes:
         match event:

@@ -183,10 +183,6 @@ class OllamaReply:
             lines += line(self._chunk(logprobs=_logprobs(delta.logprobs)))
         return lines
 
-    def template(self, _choice: int, kind: type[Event]) -> FrameTemplate | None:
-        """The line of plain text."""
-        return None if self._hides_thinking and kind is Reasoning else self._templates.get(kind)
-
     def _lines_of(self, event: Event) -> bytes:
         match event:
             case Content(text) | Reasoning(text) if text and not self._hides(event):

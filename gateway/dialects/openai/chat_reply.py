@@ -518,12 +518,6 @@ class ChatReply:
                 self._end = choices.pop()
         return b"".join([frame(self._chunk(choice)) for choice in choices])
 
-    def template(self, choice: int, kind: type[Event]) -> FrameTemplate | None:
-        """The frame of plain text of one choice."""
-        if self._has_logprobs or self._usage is not None:
-            return None
-        return self._frames[choice].get(kind)
-
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the
         stream.

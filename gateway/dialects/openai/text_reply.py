@@ -218,10 +218,6 @@ class TextReply:
                 self._end = choices.pop()
         return b"".join([frame(self._chunk(choice)) for choice in choices])
 
-    def template(self, choice: int, kind: type[Event]) -> FrameTemplate | None:
-        """The frame of plain text of one choice."""
-        return self._frames[choice] if self._is_plain and kind is Content else None
-
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the
         stream.

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Message, TextPart
@@ -26,7 +25,6 @@ from backends.remote import (
     RemoteTarget,
     RemoteText,
     RemoteUsage,
-    WriteText,
 )
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of
 from tests.backends.upstream import far as other
@@ -641,45 +639,7 @@ async def test_the_second_turn_returns_to_the_replica_of_the_first_without_a_sys
     assert {*first} == {"a", "b"}
 
 
-# ---------------------------------------------------------------------------------- the direct path
-
-
-class Writer:
-    """Takes the events that come while it is free, in turn with those that are read; it is what
-    `frees` says, and then always.
-    """
-
-    def __init__(self, frees: Sequence[bool] = ()) -> None:
-        self.said: list[RemoteEvent] = []
-        self.taken = self.shortly = 0
-        self.came = asyncio.Event()
-        self._frees = list(frees)
-
-    def free(self) -> bool:
-        return self._frees.pop(0) if self._frees else True
-
-    def write(self, events: Sequence[RemoteEvent]) -> None:
-        self.said += events
-        self.taken += len(events)
-        self.came.set()
-
-    def texts_like(self, delta: RemoteDelta) -> WriteText:
-        def write(text: str) -> bool:
-            if not self.free():
-                return False
-            self.shortly += 1
-            self.write([replace(delta, **{"content" if delta.content else "reasoning": text})])
-            return True
-
-        return write
-
-
-async def written(model: UpstreamModel, writer: Writer, request: RemoteChat = HELLO) -> None:
-    """An answer, offered to `writer`."""
-    async with asyncio.timeout(HANG), model.chat(request) as batches:
-        batches.offer(writer)
-        async for batch in batches:
-            writer.said += batch
+# ------------------------------------------------------------------------- however its bytes arrive
 
 
 def in_segments(
@@ -734,11 +694,10 @@ SAID = st.lists(
     said=SAID,
     cuts=st.lists(st.integers(0, 4_000), max_size=8),
     apart=st.booleans(),
-    frees=st.lists(st.booleans(), max_size=4),
     ends=st.booleans(),
 )
-async def test_what_is_written_directly_is_what_is_read_otherwise(
-    said: list[bytes], cuts: list[int], apart: bool, frees: list[bool], ends: bool
+async def test_however_an_answer_is_cut_it_means_the_same(
+    said: list[bytes], cuts: list[int], apart: bool, ends: bool
 ) -> None:
     pieces = [piece(one) for one in (event(chunk({"content": "begins"})), *said)]
     ways: list[tuple[list[RemoteEvent], str | None]] = []
@@ -747,50 +706,39 @@ async def test_what_is_written_directly_is_what_is_read_otherwise(
         in_segments(pieces, cuts, apart=apart, ends=ends),
     ):
         async with far(says) as one, asking(one) as model:
-            writer, error = Writer(frees), None
+            events: list[RemoteEvent] = []
+            error = None
             try:
-                await written(model, writer)
+                async with asyncio.timeout(HANG), model.chat(HELLO) as batches:
+                    async for batch in batches:
+                        events += batch
             except UpstreamError as failure:
                 error = str(failure)
-            ways.append((writer.said, error))
+            ways.append((events, error))
 
     assert ways[0] == ways[1]
 
 
-async def test_all_but_the_beginning_and_the_end_wake_nobody() -> None:
-    pieces = [piece(event(one)) for one in text(*"abcdefgh")]
-    writer = Writer()
-    async with far(in_segments([*pieces, piece(other.DONE)])) as one, asking(one) as model:
-        await written(model, writer)
-
-    assert content(writer.said) == "abcdefgh"
-    assert writer.taken >= 6
-    assert writer.shortly >= 4
-
-
-async def test_silence_behind_what_was_written_directly_is_an_error() -> None:
+async def test_silence_behind_some_of_an_answer_is_an_error() -> None:
     more = asyncio.Event()
 
     async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
-        writer.write(piece(event(chunk({"content": "read"}))))
+        writer.write(piece(event(chunk({"content": "first"}))))
         await more.wait()
-        writer.write(piece(event(chunk({"content": "taken"}))))
+        writer.write(piece(event(chunk({"content": "second"}))))
         await asyncio.Event().wait()
 
-    writer = Writer()
     async with far(says) as one, asking(one, stall_timeout=2.0) as model:
         async with asyncio.timeout(HANG), model.chat(HELLO) as batches:
-            batches.offer(writer)
-            await anext(batches)
+            assert await anext(batches) == [RemoteDelta(content="first")]
             more.set()
+            assert await anext(batches) == [RemoteDelta(content="second")]
             with pytest.raises(UpstreamError, match="didn't go on"):
                 await anext(batches)
 
-    assert writer.said == [RemoteDelta(content="taken")]
 
-
-async def test_what_is_written_directly_is_no_silence() -> None:
+async def test_what_comes_slowly_is_no_silence() -> None:
     async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
         for one in text(*"abcdefgh"):
@@ -798,15 +746,12 @@ async def test_what_is_written_directly_is_no_silence() -> None:
             await asyncio.sleep(0.25)
         writer.write(piece(other.DONE) + b"0\r\n\r\n")
 
-    writer = Writer()
     async with far(says) as one, asking(one, stall_timeout=1.5) as model:
-        await written(model, writer)
-
-    assert content(writer.said) == "abcdefgh"
+        assert content(await answer(model)) == "abcdefgh"
 
 
-async def test_who_leaves_while_it_is_written_directly_closes_the_connection() -> None:
-    writer = Writer()
+async def test_who_leaves_in_the_middle_closes_the_connection() -> None:
+    came = asyncio.Event()
 
     async def goes_on(asked: Asked, stream: asyncio.StreamWriter) -> None:
         stream.write(head(200, other.STREAM, "transfer-encoding: chunked"))
@@ -814,22 +759,15 @@ async def test_who_leaves_while_it_is_written_directly_closes_the_connection() -
             stream.write(piece(event(chunk({"content": "x"}))))
             await asyncio.sleep(0.01)
 
+    async def reads(model: UpstreamModel) -> None:
+        async with model.chat(HELLO) as batches:
+            async for _ in batches:
+                came.set()
+
     async with far(goes_on) as one, asking(one) as model, asyncio.timeout(HANG):
-        task = asyncio.ensure_future(written(model, writer))
-        await writer.came.wait()
+        task = asyncio.ensure_future(reads(model))
+        await came.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await one.left.wait()
-
-
-async def test_a_writer_that_fails_ends_the_answer_that_it_writes() -> None:
-    class Failing(Writer):
-        def write(self, events: Sequence[RemoteEvent]) -> None:
-            raise ZeroDivisionError
-
-    pieces = [piece(event(one)) for one in text(*"abcdefgh")]
-    async with far(in_segments(pieces)) as one, asking(one) as model:
-        with pytest.raises(ZeroDivisionError):
-            await written(model, Failing())
-        await answer(model)
