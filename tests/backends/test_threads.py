@@ -374,7 +374,7 @@ def test_the_spin_of_waiting_threads_is_bounded_unless_the_user_chose() -> None:
 # Prints how many arenas glibc made for eight threads that allocate at once.
 ARENAS_OF_EIGHT_THREADS = """
 import ctypes, os, sys, tempfile, threading
-from backends.threads import prepare_process
+from backends.process_settings import prepare_process
 
 prepare_process(os.environ)
 libc, barrier = ctypes.CDLL(None), threading.Barrier(8)
