@@ -135,15 +135,15 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
 def _unique_names(config: Config, source: Source) -> Mapping[str, str]:
     """Every name and alias with the path it is written at."""
     seen: dict[str, str] = {}
-    for path, name in _written_names(config):
+    for path, name in written_names(config):
         if name in seen:
             raise source.error(path, f"{name!r} is taken already, by {seen[name]}")
         seen[name] = path
     return seen
 
 
-def _written_names(config: Config) -> Iterator[tuple[str, str]]:
-    """Where each name is written, and the name."""
+def written_names(config: Config) -> Iterator[tuple[str, str]]:
+    """Where each name is written that a model is called by, and the name."""
     for index, model in enumerate(config.models):
         yield f"$.models[{index}].name", model.name
         for k, name in enumerate(model.aliases):

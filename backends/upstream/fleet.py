@@ -50,19 +50,24 @@ class Roster(msgspec.Struct, frozen=True):
         )
 
     def models(self) -> Mapping[str, ModelFiles]:
-        """What is offered now, by our names: the named ones, and what was discovered last. Of what
-        was discovered in several ways the shortest counts; of equal names the first.
-        """
+        """What is offered now, by our names; of equal names the first counts."""
         found: dict[str, ModelFiles] = {}
-        for name, target in self._by_the_shortest_way():
-            found.setdefault(name, files_of(name, target))
+        for name, files in self.offers():
+            found.setdefault(name, files)
         return found
 
+    def offers(self) -> Iterator[tuple[str, ModelFiles]]:
+        """Our names and their models: those that the configuration names, then what was discovered
+        last. Of what was discovered in several ways the shortest counts.
+        """
+        return ((name, files_of(name, target)) for name, target in self._by_the_shortest_way())
+
     def _by_the_shortest_way(self) -> Iterator[tuple[str, RemoteTarget]]:
-        """Names and targets, in the configuration's order."""
+        """Names and targets, in the configuration's order, the named ones first."""
+        upstreams = sorted(self.upstreams.values(), key=lambda one: one.config.models == "all")
         offered = [
             (upstream.config.models != "all", name, upstream.target(theirs))
-            for upstream in self.upstreams.values()
+            for upstream in upstreams
             for name, theirs in _names(upstream).items()
         ]
         hops: dict[tuple[str, str], int] = {}

@@ -9,9 +9,9 @@ import difflib
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -26,7 +26,7 @@ from backends.worker.node import Nodes
 from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
-from config.models import options_for, sampling_for
+from config.models import options_for, sampling_for, written_names
 from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
 from config.values import hub_id
@@ -38,6 +38,9 @@ from gateway.registry.origins import Names, hub_names
 from gateway.request import RequestedSampling
 
 log = structlog.get_logger(__name__)
+
+
+Discovered: TypeAlias = tuple[str, ModelFiles, Names]  # its name, and what else it is called
 
 
 class UpstreamModels:
@@ -55,14 +58,16 @@ class UpstreamModels:
 
     def named(self) -> Iterator[tuple[str, ModelFiles]]:
         """What the configuration names."""
-        return ((name, files) for name, files in self._all() if not self._lists_all(files))
+        return ((name, files) for name, files in self._roster.offers() if self._names(files))
 
-    def discovered(self) -> Iterator[tuple[str, ModelFiles]]:
+    def discovered(self) -> Iterator[Discovered]:
         """What was found in lists of models."""
-        return ((name, files) for name, files in self._all() if self._lists_all(files))
+        return (
+            (name, files, ()) for name, files in self._roster.offers() if not self._names(files)
+        )
 
-    def _lists_all(self, files: ModelFiles) -> bool:
-        return self.config(files).models == "all"
+    def _names(self, files: ModelFiles) -> bool:
+        return self.config(files).models != "all"
 
     def config(self, files: ModelFiles) -> UpstreamConfig:
         """Of the upstream that has this model."""
@@ -72,9 +77,6 @@ class UpstreamModels:
     def template(self, files: ModelFiles) -> str | None:
         """The chat template's text, where prompts are made here."""
         return self._templates[self.config(files).name]
-
-    def _all(self) -> Iterator[tuple[str, ModelFiles]]:
-        return iter(self._roster.models().items())
 
 
 def _options_with_names(config: Config) -> Iterator[tuple[str, str]]:
@@ -180,6 +182,7 @@ class ModelLibrary:
         self.fleet: Fleet = before.fleet if before else Fleet(self.roster)
         self._offered = UpstreamModels(config, self.roster)
         self._nodes = Nodes(config.nodes)
+        self.told: set[tuple[str, str, str]] = before.told if before else set()
         self.scan_lock: threading.Lock = before.scan_lock if before else threading.Lock()
         self._scan = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
@@ -274,35 +277,53 @@ class ModelLibrary:
             for model in self._config.models:
                 if model.of is None:
                     models |= self._own(model)
-            places = _places(models)
-            for name, files in self._offered.named():
-                models.setdefault(name, self._remote(name, files))
-            taken = {*models, *_aliases(models)}
-            for name, files, others in self._scanned():
-                if name not in models and files.path not in places:
-                    aliases = tuple(alias for alias in others if alias not in taken)
-                    models[name] = self._unconfigured(name, files, aliases)
-            for name, files in self._offered.discovered():
-                models.setdefault(name, self._remote(name, files))
-            by_alias = _aliases(models)
-            cached = self._cached({*models, *by_alias}, _places(models))
-            models |= cached
-            by_alias |= _aliases(cached)
-            models |= self._unusable_files({*models, *by_alias})
-            presets = self._presets(models, by_alias)
-            models |= presets
-            by_alias |= {alias: name for name, one in presets.items() for alias in one.aliases}
-            names = {**by_alias, **{name: name for name in models}}
+            models |= {name: self._remote(name, files) for name, files in self._offered.named()}
+            taken = {name: place for place, name in written_names(self._config)}
+            for source in (self._scanned(), self._offered.discovered(), self._cached()):
+                models |= (added := self._discovered([*source], taken, _places(models)))
+            models |= self._unusable_files(taken)
+            models |= self._presets(models, _aliases(models))
+            names = _aliases(models) | {name: name for name in models}
             models = {
                 name: self._with_draft(one, models, names) if isinstance(one, ModelEntry) else one
                 for name, one in models.items()
             }
             tags = {name.lower(): model for name, model in names.items() if ":" in name}
-            self._scan = LibraryScan(models, names, tags, frozenset(cached))
+            self._scan = LibraryScan(models, names, tags, cached=frozenset(added))  # the last
             self._scanned_at = time.monotonic()
             self.due = self._scanned_at + REST * (self._scanned_at - began)
 
-    def _scanned(self) -> Iterator[tuple[str, ModelFiles, Names]]:
+    def _discovered(
+        self, found: Sequence[Discovered], taken: dict[str, str], places: set[Path]
+    ) -> dict[str, Known]:
+        """By name, what is not at one of `places`, and not called as another model: `taken`, to
+        which it adds, has for each name where that comes from. The configuration's come first.
+        """
+        models: dict[str, Known] = {}
+        ids = {name for name, _, _ in found}
+        for name, files, others in found:
+            if files.path in places:
+                continue
+            remote = files.remote
+            place = str(files.path) if remote is None else f"upstream {remote.upstream!r}"
+            if name in taken:
+                self._passed_over(name, place, taken[name])
+                continue
+            aliases = tuple(alias for alias in others if alias not in ids | taken.keys())
+            models[name] = (
+                self._unconfigured(name, files, aliases)
+                if remote is None
+                else self._remote(name, files)
+            )
+            taken |= dict.fromkeys((name, *aliases), place)
+        return models
+
+    def _passed_over(self, name: str, place: str, by: str) -> None:
+        if (name, place, by) not in self.told:
+            self.told.add((name, place, by))
+            log.info("a model is passed over: its name is taken", model=name, at=place, by=by)
+
+    def _scanned(self) -> Iterator[Discovered]:
         """Of each model in the folders its name, its files and its names of the hub."""
         scanned = [folder.models() for folder in self.folders.values()]
         origins = [folder.origins() for folder in self.folders.values()]
@@ -311,17 +332,12 @@ class ModelLibrary:
             for name, files in models.items():
                 yield name, files, others.get(name, ())
 
-    def _cached(self, taken: set[str], places: set[Path]) -> dict[str, Known]:
-        """By id, what the hub's cache holds; without what is called as another model, or is one."""
+    def _cached(self) -> Iterator[Discovered]:
+        """What the hub's cache holds."""
         cached = self._cache.models() if self._cache else {}
-        models: dict[str, Known] = {}
-        for (name, *others), files in cached.items():
-            if name not in taken and files.path not in places:
-                aliases = tuple(alias for alias in others if alias not in taken)
-                models[name] = self._unconfigured(name, files, aliases)
-        return models
+        return ((name, files, tuple(others)) for (name, *others), files in cached.items())
 
-    def _unusable_files(self, taken: set[str]) -> dict[str, Unusable]:
+    def _unusable_files(self, taken: Collection[str]) -> dict[str, Unusable]:
         """By name, what lies in the folders or the cache and can't be used, and is neither called
         as another model nor the file of one that the config names.
         """

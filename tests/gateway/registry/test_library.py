@@ -2,9 +2,11 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 import bundled
 from backends.catalog import ModelFiles
@@ -131,6 +133,31 @@ def test_the_config_wins_a_name_over_a_folder(tmp_path: Path) -> None:
     other = put(tmp_path / "elsewhere" / "other.gguf")
     shelf = library(tmp_path / "root", models=(ModelConfig(name="a", path=str(other)),))
     assert shelf.resolve("a").files.path == other
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        {"name": "mine", "aliases": ("a",)},
+        {"name": "mine", "aliases": ("a",), "replicas": 2},
+        {"name": "mine", "presets": "a"},
+    ],
+)
+def test_so_does_whatever_name_it_gives_and_what_is_passed_over_is_logged_once(
+    tmp_path: Path, taken: dict[str, Any]
+) -> None:
+    put(tmp_path / "root" / "a.gguf")
+    preset = taken.pop("presets", None)
+    models = [ModelConfig(path=str(put(tmp_path / "other.gguf")), **taken)]
+    models += [ModelConfig(name=preset, of="mine")] if preset else []
+    with capture_logs() as logs:
+        shelf = library(tmp_path / "root", models=tuple(models))
+        shelf.refresh()
+        shelf.successor(Config(models=tuple(models), model_dirs=(str(tmp_path / "root"),)), None)
+    assert shelf.resolve("a").files.path == tmp_path / "other.gguf"
+    (told,) = [one for one in logs if "passed over" in one["event"]]
+    assert told["at"] == str(tmp_path / "root" / "a.gguf")
+    assert told["by"] == ("$.models[1].name" if preset else "$.models[0].aliases[0]")
 
 
 def test_unusable_files_in_folders_are_reported_once_and_never_the_default(tmp_path: Path) -> None:

@@ -55,6 +55,23 @@ def test_an_upstream_that_is_down_at_the_start_has_its_models_and_their_fallback
         assert answer.headers["x-roundhouse-model"] == "here"
 
 
+def test_a_name_that_the_configuration_gives_is_never_a_listed_model_s(tmp_path: Path) -> None:
+    behind, front = folder(tmp_path, "behind"), folder(tmp_path, "front")
+    listed = [scripted(behind, name, "I am there.") for name in ("an-alias", "a-preset", "there")]
+    with served(behind, {"models": listed}) as box:
+        config = in_front(front, f"{box.url}/v1")
+        config["models"][0]["aliases"] = ["an-alias"]
+        config["models"] += [{"name": "a-preset", "of": "here"}]
+        with served(front, config) as server:
+            wait_for_list(server, {"here", "a-preset", "there"})
+            for name in ("an-alias", "a-preset"):
+                assert said(ask(server, name)) == "I am here."
+                told = server.log.wait_for(
+                    "passed over", lambda one, name=name: one["model"] == name
+                )  # type: ignore[misc]
+                assert (told["at"], told["by"][:9]) == ("upstream 'box'", "$.models[")
+
+
 def test_a_fallback_that_nobody_has_is_reported_once_the_lists_are_there(tmp_path: Path) -> None:
     behind, front = folder(tmp_path, "behind"), folder(tmp_path, "front")
     with served(behind, {"models": [scripted(behind, "there")]}) as box:
