@@ -25,6 +25,11 @@ from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Regist
 from gateway.tasks import companions
 
 POLL_EVERY = 1.0  # seconds between checks of a file that is watched
+RESTS = 2  # checks that find it as it was before: editors and copies write in pieces
+LAST_KEY = (
+    "no key is left, so that every client would be an administrator: only a start puts that in "
+    "force, no reload"
+)
 
 Apply: TypeAlias = Callable[[], None]
 # Checks what a part of the server needs of a configuration, and gives what puts it in force there.
@@ -92,6 +97,7 @@ class Reloader:
         self.source = source
         self._one_at_a_time = anyio.Lock()
         self._asked = anyio.Event()
+        self._watches = False
         self._first = self._stamp()  # what is written from now on is a change
         self._copies: dict[str, ModelCopy] = {}
         self._announced: tuple[UpstreamConfig, ...] = ()
@@ -142,7 +148,11 @@ class Reloader:
         """The consequences of a configuration that is not in force yet. Raises ConfigError."""
         new = self._with_announced(self._with_copies(await to_thread.run_sync(read)))
         running = in_force(self.config, new)
-        prepared, applies = await to_thread.run_sync(self._prepared, running)
+        prepared, applies = await to_thread.run_sync(
+            self._prepared, running, abandon_on_cancel=True
+        )
+        if self.config.keys and not new.keys:
+            raise ConfigError("the configuration", "$.keys", LAST_KEY)
         found = differences(self.config, new)
         report = ReloadReport(
             applied=False,
@@ -221,7 +231,7 @@ class Reloader:
 
     async def _replace(self, config: Config) -> None:
         """Put in force, whole. Raises ConfigError."""
-        _, applies = await to_thread.run_sync(self._prepared, config)
+        _, applies = await to_thread.run_sync(self._prepared, config, abandon_on_cancel=True)
         self.config = config
         for apply in applies:
             apply()
@@ -273,20 +283,25 @@ class Reloader:
         )
 
     async def _watch(self) -> None:
-        """A file whose stamp is the same twice after a change is whole: editors write in pieces."""
+        """Whatever a reload makes of `watch_config`, the next start alone ends it: a file that is
+        cut short is still watched when it is whole again.
+        """
         read = seen = self._first
+        rests = 0
         while True:
             await anyio.sleep(POLL_EVERY)
             now = await to_thread.run_sync(self._stamp)
             read = read or now  # it is watched only now
-            if now is not None and now == seen != read:
+            rests = rests + 1 if now == seen else 0
+            if now is not None and rests >= RESTS and now != read:
                 read = now
                 self.ask()
             seen = now
 
     def _stamp(self) -> Stamp:
         """None while the file isn't watched, too. Blocks."""
-        if self.source is None or self.source.file is None or not self.config.server.watch_config:
+        self._watches = self._watches or self.config.server.watch_config
+        if self.source is None or self.source.file is None or not self._watches:
             return None
         try:
             status = self.source.file.stat()

@@ -32,6 +32,7 @@ from backends.process_settings import prepare_process
 from backends.samplers import Sampling
 from backends.supervision import Supervisor
 from backends.upstream.lists import KeptLists
+from config.document import parse
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config, KeyConfig
@@ -219,6 +220,11 @@ def run(arguments: Namespace) -> int:
     def read() -> Config:
         return understood(read_text(file) if file else None)
 
+    def again(text: str | None) -> Config:
+        if text is not None and not parse(text, str(file))[0]:
+            raise ConfigError(str(file), "$", "it is empty: only a start puts that in force")
+        return downloaded(understood(text))
+
     def explained() -> Explained:
         text = read_text(file) if file else None
         return Explained(text, origins(text, file, environment, overrides=overrides))
@@ -246,9 +252,9 @@ def run(arguments: Namespace) -> int:
         for one in findings(config, library, SystemGauge().total()):
             log.warning("check the configuration", option=one.path, problem=one.problem)
         source = ConfigSource(
-            read=lambda: downloaded(read()),
+            read=lambda: again(read_text(file) if file else None),
             file=file,
-            understand=lambda text: downloaded(understood(text)),
+            understand=again,
             explain=explained,
         )
         reloader = Reloader(config, source)

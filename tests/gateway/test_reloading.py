@@ -129,14 +129,21 @@ async def next_data(lines: AsyncIterator[str]) -> str:
     return await anext(line async for line in lines if '"content"' in line)
 
 
-async def test_without_keys_the_guard_against_pages_stands_at_once(tmp_path: Path) -> None:
-    async with served(tmp_path) as (running, file):
+async def test_the_first_keys_are_asked_for_at_once_and_the_last_stays(tmp_path: Path) -> None:
+    async with served(tmp_path, keys=[]) as (running, file):
         page = {"origin": "https://page.example"}
-        assert (await running.client.get("/v1/models", headers=ADMIN | page)).status_code == 200
-        file.write(keys=[])
-        await reload(running)
         assert (await running.client.get("/v1/models", headers=page)).status_code == 403
         assert (await running.client.get("/v1/models")).status_code == 200
+        file.write(keys=KEYS)
+        await running.client.post("/v1/admin/reload")
+        assert (await running.client.get("/v1/models")).status_code == 401
+        assert (await running.client.get("/v1/models", headers=ADMIN | page)).status_code == 200
+        file.write(keys=[])
+        for query in ("", "?plan=true"):
+            answer = await running.client.post(f"/v1/admin/reload{query}", headers=ADMIN)
+            assert answer.status_code == 400
+            assert "every client would be an administrator" in answer.text
+        assert (await running.client.get("/v1/models")).status_code == 401
 
 
 async def test_untouched_models_stay_loaded_changed_ones_come_back_removed_ones_leave(

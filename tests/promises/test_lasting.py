@@ -3,6 +3,7 @@ connection, idle models, a file that is watched; and the ends that others put to
 """
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,3 +100,31 @@ def test_a_file_that_is_watched_is_read_again(serve: Serve, tmp_path: Path) -> N
     (tmp_path / "roundhouse.yaml").write_text(json.dumps(changed))
     assert server.log.wait_for("configuration reloaded")["added"] == ["two"]
     assert server.client.post(CHAT, json={"model": "two", "messages": HELLO}).is_success
+
+
+@pytest.mark.parametrize(
+    ("cut", "reason"),
+    [
+        ("", "it is empty"),
+        ("# all of it\n# is a comment\n", "it is empty"),
+        ('server: {"watch_config": false}\n', "every client would be an administrator"),
+    ],
+)
+def test_a_file_that_is_cut_short_changes_nothing_and_is_watched_all_the_same(
+    serve: Serve, tmp_path: Path, cut: str, reason: str
+) -> None:
+    config: dict[str, Any] = {"server": {"port": 0, "watch_config": True}, "keys": [{"key": "k"}]}
+    server = serve({**config, "models": [scripted(tmp_path, "one")]})
+    file = tmp_path / "roundhouse.yaml"
+    file.write_text(cut)
+    assert reason in server.log.wait_for("reload failed")["reason"]
+    server.signal(signal.SIGHUP)
+    server.log.wait_for("reload failed", lambda one: one != server.log.records("reload failed")[0])
+    assert server.client.get("/v1/models").status_code == 401
+    whole = {**config, "models": [scripted(tmp_path, "two")]}
+    file.write_text(json.dumps(whole))
+    assert server.log.wait_for("configuration reloaded")["added"] == ["two"]
+    answer = server.client.post(
+        CHAT, json={"model": "two", "messages": HELLO}, headers={"authorization": "Bearer k"}
+    )
+    assert answer.is_success
