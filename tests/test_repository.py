@@ -21,7 +21,24 @@ from gateway.cli.arguments import parser
 from tests.served import Serve
 
 ROOT = Path(__file__).parent.parent
+TEXTS = ("docs/**/*.md", "config/*.*", "gateway/**/*.py", "backends/**/*.py", "deploy/*.*")
 FILES = sorted({*ROOT.glob(".github/**/*.yml"), *ROOT.glob("deploy/*.yaml")})
+
+
+def test_no_text_has_the_name_alone_installed_which_is_another_project_on_pypi() -> None:
+    """A wheel or its place belongs to the name: `roundhouse[mcp] @ ./roundhouse-0.2.0-….whl`."""
+    installs = re.compile(
+        r"(?<!Don't update with `)(?:pip|tool) install [^`\n]*?\broundhouse\b(?!\S* @ |-)"
+    )
+    texts = [*ROOT.glob("*.md"), *(path for kind in TEXTS for path in ROOT.glob(kind))]
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in texts
+        for line in path.read_text("utf-8").splitlines()
+        if installs.search(line)
+    ]
+    assert len(texts) > 300
+    assert found == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

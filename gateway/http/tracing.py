@@ -10,13 +10,13 @@ Trace Context). Neither prompts, answers nor keys are in a span.
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+from backends.catalog import command
 from backends.remote import TRACE_HEADERS, Caller
 from config.errors import ConfigError
 from config.settings import TracingConfig
 from gateway.access import Access
 from gateway.events import Usage
 
-MISSING = 'OpenTelemetry is not installed: pip install "roundhouse[otel]"'
 LONGEST = 512  # characters of such a header
 
 
@@ -76,7 +76,8 @@ def tracing_of(config: TracingConfig, version: str) -> Tracing | None:
     try:
         from gateway.http.otel import OpenTelemetry  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ConfigError("the configuration", "$.tracing.endpoint", MISSING) from None
+        problem = f"OpenTelemetry is not installed: {command('otel')}"
+        raise ConfigError("the configuration", "$.tracing.endpoint", problem) from None
     return OpenTelemetry(config, version)
 
 

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
+from backends.catalog import command
 from config.mcp import McpConfig
 from config.settings import Config
 from gateway.access import Access
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # the library is imported when a server is first asked for
 
 MOST_SERVERS = 16  # of one request
 LONGEST_NAME = 64  # of a function, as clients and models know them
-NO_LIBRARY = 'MCP servers need the library: pip install "roundhouse[mcp]"'
 OWN_HEADERS = "the configuration says what this server is sent"
 CANT_ASK = "its calls wait for their user's approval, which this API can't ask for"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
@@ -208,7 +208,7 @@ def _new(config: McpConfig, tasks: TaskGroup) -> "McpServer":
     try:
         from gateway.mcp.session import McpServer  # noqa: PLC0415 - takes half a second
     except ModuleNotFoundError as error:
-        raise NotSupported(NO_LIBRARY) from error
+        raise NotSupported(f"MCP servers need the library: {command('mcp')}") from error
     return McpServer(config, tasks)
 
 

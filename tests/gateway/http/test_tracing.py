@@ -122,4 +122,4 @@ def test_the_sdk_is_imported_only_where_traces_are_configured() -> None:
         "except ConfigError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 'pip install "roundhouse[otel]"' in done.stdout
+    assert "scripts/install otel" in done.stdout
