@@ -355,11 +355,6 @@ def devices_anew(environment: Mapping[str, str] = os.environ) -> dict[str, Devic
     return devices(environment, free=ggml.free_anew)
 
 
-def main_memory() -> int:
-    """All there is, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 @cache
 def of_llamacpp() -> Mapping[str, str]:
     """The devices with memory of their own that the installed llama.cpp uses, in its order: its

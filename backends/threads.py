@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from backends import control_groups
+from backends.control_groups import ROOT, text
 from config.values import Threads
 
-ROOT = Path("/")
 _SMT = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _FIRST_CPU_LINE, _IDLE_FIELDS = 1, (4, 5)  # /proc/stat: "cpu0 user nice system idle iowait …"
 
@@ -57,7 +58,7 @@ def cores(root: Path = ROOT) -> int:
 
 
 def _siblings(root: Path, cpu: int) -> str:
-    return _text(root / _SMT.format(cpu)) or str(cpu)
+    return text(root / _SMT.format(cpu)) or str(cpu)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -68,38 +69,15 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if not controllers:
-            for folder in _upwards(root / "sys/fs/cgroup", path):
-                yield from _quota(*_text(folder / "cpu.max").split())
-        elif "cpu" in controllers.split(","):
-            for mount in (controllers, "cpu"):
-                for folder in _upwards(root / "sys/fs/cgroup" / mount, path):
-                    period = _text(folder / "cpu.cfs_period_us")
-                    yield from _quota(_text(folder / "cpu.cfs_quota_us"), period)
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The group's folder and those above it. In a container the mount may begin at the group, and
-    the path be one that only the host knows: then the mount itself is left.
-    """
-    folder = mount / path.lstrip("/")
-    yield from (above for above in (folder, *folder.parents) if above.is_relative_to(mount))
+    for folder in control_groups.groups("cpu", root):
+        yield from _quota(*text(folder / "cpu.max").split())
+        yield from _quota(text(folder / "cpu.cfs_quota_us"), text(folder / "cpu.cfs_period_us"))
 
 
 def _quota(quota: str = "", period: str = "") -> Iterator[float]:
     """v1 writes -1 for no limit, v2 "max"."""
     if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
         yield int(quota) / int(period)
-
-
-def _text(path: Path) -> str:
-    """What the file says; "" where there is none."""
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""
 
 
 class IdleCores:
@@ -125,7 +103,7 @@ class IdleCores:
             return None
         found = [
             sum(int(fields[field]) for field in _IDLE_FIELDS)
-            for line in _text(self._stat).splitlines()[_FIRST_CPU_LINE:]
+            for line in text(self._stat).splitlines()[_FIRST_CPU_LINE:]
             if (fields := line.split())[0] in self._allowed
         ]
         return sum(found) * self._ticks if any(found) else None

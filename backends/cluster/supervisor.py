@@ -13,8 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from backends.catalog import CPU
+from backends.control_groups import main_memory, main_memory_free
 from backends.devices import devices
-from backends.worker.listening import ListenerSettings, Listening, listener, main_memory
+from backends.worker.listening import ListenerSettings, Listening, listener
 from config.values import user_folder
 
 SAMPLES, SAMPLE = 16, 64 * 1024  # parts of a file that are read to know it again, and their bytes
@@ -106,8 +108,8 @@ class Supervisor(Copies):
             address=there.address,
             token=there.token,
             fingerprint=there.fingerprint,
-            total={name: one.total for name, one in cards.items()} | main_memory("MemTotal"),
-            free={name: one.free for name, one in cards.items()} | main_memory("MemAvailable"),
+            total={name: one.total for name, one in cards.items()} | {CPU: main_memory()},
+            free={name: one.free for name, one in cards.items()} | {CPU: main_memory_free()},
         )
 
     def ping(self) -> int:

@@ -39,6 +39,7 @@ from backends.catalog import (
     renamed,
     smallest_first,
 )
+from backends.control_groups import main_memory
 from backends.errors import LoadFailed
 from backends.llamacpp import memory
 from backends.llamacpp.gguf import (
@@ -335,7 +336,7 @@ def _most_back(options: LlamaCppOptions) -> int:
 
 def device_bytes(options: LlamaCppOptions) -> int:
     """Of the cards, or of main memory."""
-    return devices.main_memory() if on_cpu(options) else _card_memory() or devices.main_memory()
+    return main_memory() if on_cpu(options) else _card_memory() or main_memory()
 
 
 @cache
@@ -642,7 +643,7 @@ def keys_of_a_layer(files: ModelFiles, options: LlamaCppOptions) -> int:
 def snapshot_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
     """Main memory for snapshots of sequences that can't be cut."""
     slots, wanted = cache_layout(files, options).slots, options.snapshot_memory
-    return snapshots.room(part_bytes(files, options), slots, devices.main_memory(), wanted)
+    return snapshots.room(part_bytes(files, options), slots, main_memory(), wanted)
 
 
 def _padded(layout: Layout) -> int:

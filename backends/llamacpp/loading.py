@@ -25,6 +25,7 @@ import structlog
 
 from backends import devices, ggml, threads
 from backends.catalog import ModelFiles, loadable_adapters
+from backends.control_groups import main_memory
 from backends.devices import own_name
 from backends.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.llamacpp.files import (
@@ -285,7 +286,7 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
         )
     if layout.slots > MOST_SLOTS:
         raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
-    need, there = estimate(files, options), devices.main_memory()
+    need, there = estimate(files, options), main_memory()
     if need.loaded > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
             f"not enough memory for {files.path.name}: weights {need.weights:,} and KV cache "

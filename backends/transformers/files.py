@@ -29,6 +29,7 @@ from backends.catalog import (
     renamed,
     smallest_first,
 )
+from backends.control_groups import main_memory
 from backends.errors import LoadFailed
 from backends.placement import Device, Fit, ModelWeights, Variant, reads, sentence
 from backends.placement import fit as best_fit
@@ -267,7 +268,7 @@ def snapshot_bytes(files: ModelFiles, options: TransformersOptions) -> int:
     """Main memory for snapshots of sequences that can't be cut."""
     size = files.state_bytes * files.recurrent_layers * number_bytes(files, options) // 4
     wanted = options.snapshot_memory
-    return snapshots.room(size, options.max_concurrent, devices.main_memory(), wanted)
+    return snapshots.room(size, options.max_concurrent, main_memory(), wanted)
 
 
 def buffers(files: ModelFiles, options: TransformersOptions) -> int:

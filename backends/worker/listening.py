@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +36,7 @@ import structlog
 from msgspec.structs import replace
 
 from backends.catalog import BACKENDS, CPU, Catalog, ModelFiles, Placement
+from backends.control_groups import main_memory, main_memory_free
 from backends.devices import devices
 from backends.errors import BackendError, BackendMissing, LoadFailed
 from backends.kept.identity import identity
@@ -361,8 +362,8 @@ class Place:
             files,
             module.estimate(files, options),
             tuple(module.placements(files, options, sizes)),
-            sizes | main_memory("MemTotal"),
-            {name: one.free for name, one in cards.items()} | main_memory("MemAvailable"),
+            sizes | {CPU: main_memory()},
+            {name: one.free for name, one in cards.items()} | {CPU: main_memory_free()},
         )
 
     def vocabulary(self, files: ModelFiles, info: Any) -> VocabularyFiles | None:
@@ -401,14 +402,6 @@ def first_fitting(plan: Fitted) -> Placement:
         if all(plan.need.total * part <= plan.free.get(name, 0) for name, part in way.items()):
             return way
     return plan.placements[-1]
-
-
-def main_memory(line: str) -> dict[str, int]:
-    """A line of /proc/meminfo, as bytes of the device that main memory is."""
-    with suppress(OSError, StopIteration, ValueError):  # not Linux
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return {CPU: int(next(one for one in lines if one.startswith(line)).split()[1]) * 1024}
-    return {}
 
 
 # ------------------------------------------------------------------------------------ the listener

@@ -1,7 +1,6 @@
 """Measures memory per device: how much there is, and how much is taken. Decides nothing.
 
-Main memory comes from `/proc` and the control group's limit (Linux, proc(5), cgroups(7)), that of
-other devices from `backends.devices`.
+Main memory comes from `backends.control_groups`, that of other devices from `backends.devices`.
 """
 
 import os
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from backends.catalog import CPU
+from backends.control_groups import ROOT, main_memory, main_memory_free
 from backends.devices import Device, devices, devices_anew, main_bandwidth
 from backends.devices import bandwidths as of_cards
 from gateway.registry.protocol import Bytes
@@ -66,7 +66,7 @@ class SystemGauge:
         environment: Mapping[str, str] = os.environ,
         find: Finds = devices,
         find_anew: Finds = devices_anew,
-        root: Path = Path("/"),
+        root: Path = ROOT,
     ) -> None:
         """`root`: where `proc` and `sys` are."""
         self._environment = environment
@@ -85,10 +85,11 @@ class SystemGauge:
 
     def _free_of(self, find: Finds) -> Bytes:
         cards = {name: card.free for name, card in _own_memory(find(self._environment))}
-        return {CPU: _main_memory_free(self._root), **cards}
+        return {CPU: main_memory_free(self._root), **cards}
 
     def total(self) -> Bytes:
-        return {CPU: _main_memory(), **{name: card.total for name, card in self._cards()}}
+        cards = {name: card.total for name, card in self._cards()}
+        return {CPU: main_memory(self._root), **cards}
 
     def used(self) -> Bytes:
         return _with_main(
@@ -112,47 +113,6 @@ def _with_main(cards: Bytes) -> Bytes:
         return {CPU: _resident_set(), **cards}
     except OSError:  # not Linux
         return cards
-
-
-def _main_memory_free(root: Path) -> int:
-    try:
-        available = _counted(root / "proc/meminfo")["MemAvailable"] * 1024
-    except OSError:  # not Linux: all there is, as nothing says what is free
-        return _main_memory()
-    group = root / "sys/fs/cgroup"
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
-    if limit is None or used is None:
-        return available
-    return min(available, max(0, limit - used + _reclaimable(group)))
-
-
-def _reclaimable(group: Path) -> int:
-    """Bytes of a control group's that it gives up when its programs need them: copies of files,
-    which otherwise grow to its limit.
-    """
-    try:
-        counted = _counted(group / "memory.stat")
-    except OSError:
-        return 0
-    return sum(counted.get(name, 0) for name in ("inactive_file", "active_file"))
-
-
-def _counted(path: Path) -> dict[str, int]:
-    """A file of the kernel's with a name and a number in each line, which has a unit or none."""
-    rows = [line.replace(":", " ").split() for line in path.read_text().splitlines()]
-    return {row[0]: int(row[1]) for row in rows}
-
-
-def _main_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _number(path: Path) -> int | None:
-    """The number in a control file; None, if it isn't there or says `max`."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _resident_set() -> int:

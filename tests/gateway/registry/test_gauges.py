@@ -16,36 +16,18 @@ def test_some_main_memory_is_free_and_not_all_there_is() -> None:
     assert 0 < NO_CARDS.free()["cpu"] < whole
 
 
-@pytest.mark.parametrize(
-    ("group", "free"),
-    [
-        ({}, 8 << 30),
-        ({"max": "max\n", "current": "7000\n"}, 8 << 30),
-        ({"max": "10000\n", "current": "7000\n"}, 3000),
-        # Copies of files fill a group to its limit, and go where a program needs their room.
-        (
-            {
-                "max": "10000\n",
-                "current": "10000\n",
-                "stat": "anon 3000\ninactive_file 4000\nactive_file 2500\n",
-            },
-            6500,
-        ),
-    ],
-)
-def test_a_control_group_has_what_is_left_of_its_limit(
-    group: dict[str, str], free: int, tmp_path: Path
-) -> None:
-    (tmp_path / "proc").mkdir()
-    memory = (
-        f"MemTotal:       16777216 kB\nMemAvailable:    {8 << 20} kB\nHugePages_Total:       0\n"
-    )
-    (tmp_path / "proc/meminfo").write_text(memory)
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    for name, text in group.items():
-        (tmp_path / f"sys/fs/cgroup/memory.{name}").write_text(text)
+def test_a_control_group_is_seen(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup/system.slice/roundhouse.service"
+    for path, text in {
+        tmp_path / "proc/meminfo": f"MemAvailable:    {8 << 20} kB\n",
+        tmp_path / "proc/self/cgroup": "0::/system.slice/roundhouse.service\n",
+        group / "memory.max": "10000\n",
+        group / "memory.current": "7000\n",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     gauge = SystemGauge({"CUDA_VISIBLE_DEVICES": ""}, root=tmp_path)
-    assert gauge.available()["cpu"] == free
+    assert (gauge.available()["cpu"], gauge.total()["cpu"]) == (3000, 10000)
 
 
 def test_what_the_process_takes_shows() -> None:
