@@ -55,7 +55,7 @@ from backends.worker.framing import (
     WorkerEvent,
 )
 from backends.worker.handshake import Handshake, HandshakeFailed, certificate_fingerprint
-from backends.worker.lines import keep_alive, unacknowledged
+from backends.worker.lines import acknowledged, keep_alive, unacknowledged
 from backends.worker.port import GOODBYE, FramedPort
 from config.engines import EngineOptions
 from config.nodes import NodeConfig, split
@@ -129,7 +129,6 @@ class NodePort(FramedPort):
         self._handshake = Handshake("gateway", node.token)
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._asked: asyncio.Future[Recognised | Fitted] | None = None
-        self._sent = 0  # bytes
         self._lost = False  # it was told how the worker ended
         self._serving = False  # a model was asked for
         self.is_unreached = False  # the node itself is lost, and not just its worker
@@ -238,7 +237,6 @@ class NodePort(FramedPort):
 
     def _put(self, data: bytes) -> None:
         if self._transport is not None and data:
-            self._sent += len(data)
             self._transport.write(data)
 
     def _write(self, command: WorkerCommand) -> None:
@@ -280,7 +278,7 @@ class NodePort(FramedPort):
         if self._transport is None:
             return None
         waiting = self._transport.get_write_buffer_size() + unacknowledged(self._transport)
-        return self._sent - waiting if waiting else None
+        return acknowledged(self._transport) if waiting else None
 
     async def _bury(self) -> None:
         if self._closing:

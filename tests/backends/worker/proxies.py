@@ -1,6 +1,7 @@
 """A network between a gateway and a node, which can be slow, cut or silent."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -55,8 +56,11 @@ class Network:
 async def network(address: str) -> AsyncIterator[Network]:
     """One to the node at `address`; its own `address` is where the gateway connects."""
     made = Network(address)
-    async with await asyncio.start_server(made.connected, "127.0.0.1", 0) as server:
-        made.address = joined(*server.sockets[0].getsockname())
+    listens = socket.socket()
+    listens.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # what is silent takes little
+    listens.bind(("127.0.0.1", 0))
+    async with await asyncio.start_server(made.connected, sock=listens):
+        made.address = joined(*listens.getsockname())
         try:
             yield made
         finally:

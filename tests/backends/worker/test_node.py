@@ -4,6 +4,7 @@ becomes of node, worker or network is told.
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -192,6 +193,23 @@ async def test_a_network_that_falls_silent_is_noticed_at_both_ends(tmp_path: Pat
         await gone(pid)
         error = await fault(container, asked(container, "answer:"))
         assert "the worker of alphabet.toy.json is lost: node box" in str(error)
+        silent.passing.set()
+        await container.aclose()
+
+
+@pytest.mark.slow
+async def test_a_network_that_takes_nothing_of_what_is_sent_is_noticed_as_soon(
+    secured: Listening, tmp_path: Path
+) -> None:
+    """Heartbeats go on, so that there is more under way each time: that is no progress."""
+    path = tmp_path / "seeing.script.json"
+    path.write_text('{"lines": [{"say": "{images}"}], "modalities": ["text", "image"]}')
+    async with network(secured.address) as silent:
+        container = await load_there(node_of(secured, address=silent.address), path)
+        silent.passing.clear()
+        picture = Image(4000, 2000, b"\x10\x20\x30" * 8_000_000)
+        error = await fault(container, Generation(prompt=(1,), images=(picture,)))
+        assert re.search(r"did not answer for \d s", str(error))
         silent.passing.set()
         await container.aclose()
 
