@@ -462,10 +462,10 @@ class Server(uvicorn.Server):
         """In the main thread, wherever it is."""
         if not self.should_exit:
             self.should_exit = True
-            self._end_after(self._grace + TIDYING)
+            self.end_after(self._grace + TIDYING)
             return
         self.status = 128 + sig
-        self._end_after(TIDYING)
+        self.end_after(TIDYING)
         self._on_loop(self._hurry.set)
 
     def _on_loop(self, function: Callable[[], None]) -> None:
@@ -483,7 +483,8 @@ class Server(uvicorn.Server):
         text = f"stopping: {counted} {self._grace:g} s; Ctrl-C or a second signal ends them"
         log.info(text, answers=answers, seconds=self._grace)
 
-    def _end_after(self, seconds: float, more: float = LAST_WORDS) -> None:
+    def end_after(self, seconds: float, more: float = LAST_WORDS) -> None:
+        """End the process then, whatever still runs in it."""
         timer = threading.Timer(seconds, self._end, [more])
         timer.daemon = True
         timer.start()
@@ -493,7 +494,7 @@ class Server(uvicorn.Server):
         Clients get `more` seconds to receive the error.
         """
         if more and self.server_state.tasks:
-            self._end_after(more, 0.0)
+            self.end_after(more, 0.0)
             return
         self._drain()
         os._exit(self.status)
@@ -536,4 +537,6 @@ def run(server: Server) -> int:
     raise_files()
     with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
         server.run()
+    if server.started:  # a thread may hang: in the file system of a share, say
+        server.end_after(TIDYING)
     return server.status if server.started else 2

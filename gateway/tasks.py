@@ -4,6 +4,7 @@ request.
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 T = TypeVar("T")
@@ -146,3 +148,30 @@ class WorkerThreads:
         except asyncio.CancelledError:
             left.set()
             raise
+
+
+class FileSystems:
+    """Asks file systems in threads, and doesn't wait for one that hangs, as a share may: what hangs
+    isn't asked again meanwhile, so that it takes no more threads.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[object, tuple[str, float]] = {}  # what for, and when, by time.monotonic
+
+    async def ask(self, name: str, question: Callable[[], T], patience: float) -> T:
+        """`question()`; `name`: of what it is about. Raises TimeoutError after `patience` seconds,
+        and at once where another question about it has been waiting as long.
+        """
+        now = time.monotonic()
+        if any(one == name and now - since >= patience for one, since in self._asked.values()):
+            raise TimeoutError
+        self._asked[token := object()] = name, now
+
+        def answer() -> T:
+            try:
+                return question()
+            finally:
+                del self._asked[token]
+
+        with anyio.fail_after(patience):
+            return await to_thread.run_sync(answer, abandon_on_cancel=True)

@@ -6,7 +6,8 @@ Each move runs in its own task of the registry's group and ends in exactly one `
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import anyio
 import msgspec
@@ -36,8 +37,15 @@ from gateway.registry.nodes import bare, named, node_of
 from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes, Load, Unload, WhyUnload
 from gateway.registry.status import Lease
+from gateway.tasks import FileSystems
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# Seconds that a model's file system is waited for: a model that runs needs none of it, and a disk
+# that begins to turn takes some.
+RUNNING, STARTING = 1.0, 10.0
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +109,7 @@ class Loading(msgspec.Struct, kw_only=True):
     plan: LoadPlan
     started: float
     scope: anyio.CancelScope
-    identity: FileIdentity  # of the files that are read
+    identity: FileIdentity = {}  # of the files that are read
     progress: Progress | None = None
 
 
@@ -141,6 +149,7 @@ class Moves:
         self.loading: dict[str, Loading] = {}
         self.residents: dict[str, Resident] = {}
         self._parked: dict[str, Resident] = {}
+        self._disk = FileSystems()
         self._warm: dict[str, WarmFiles] = {}  # of parked models that have no process
         self._closing: set[str] = set()
         self._running = 0
@@ -166,7 +175,6 @@ class Moves:
             plan=plan,
             started=self._clock.now(),
             scope=anyio.CancelScope(shield=True),
-            identity=identity(plan.entry.files),
         )
         self.loading[order.model] = loading
         self._tasks.start_soon(self._load, order, loading, options, name=f"load {order.model}")
@@ -193,12 +201,25 @@ class Moves:
         self._closing.add(order.model)
         self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
 
-    def are_files_changed(self, name: str) -> bool:
-        """The files of a model in memory are there, but not as it was loaded from them."""
-        if (there := self.residents.get(name)) is None:
+    async def are_files_changed(self, name: str) -> bool:
+        """The files of a model in memory are there, but not as it was loaded from them. Where they
+        can't be asked it goes on.
+        """
+        if (there := self.residents.get(name)) is None or not there.identity:
             return False
-        now = identity(there.plan.entry.files)
-        return now.keys() == there.identity.keys() and now != there.identity
+        try:
+            now = await self._disk.ask(name, partial(identity, there.plan.entry.files), RUNNING)
+        except TimeoutError:
+            return False
+        is_changed = now.keys() == there.identity.keys() and now != there.identity
+        return is_changed and self.residents.get(name) is there
+
+    async def asked(self, name: str, question: Callable[[], T]) -> T:
+        """What the file system says of a model that is to be loaded. Raises LoadFailed."""
+        try:
+            return await self._disk.ask(name, question, STARTING)
+        except TimeoutError:
+            raise LoadFailed(f"its files don't answer for {STARTING:.0f} s") from None
 
     @property
     def busy(self) -> bool:
@@ -263,6 +284,7 @@ class Moves:
 
         before = await to_thread.run_sync(self._gauge.used)
         try:
+            loading.identity = await self.asked(name, partial(identity, plan.entry.files))
             container = await self._woken(name)
             if container is None:
                 container = await self._brought(node_of(order.need), plan, options, report)

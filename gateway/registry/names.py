@@ -19,6 +19,7 @@ from gateway.registry.library import DEFAULT_NAMES, LATEST, ModelLibrary
 
 log = structlog.get_logger(__name__)
 SCAN_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams
+SCAN_LIMIT = 10.0  # seconds that a request waits for a scan: the folders may lie on a share
 
 
 class ModelNames:
@@ -32,6 +33,7 @@ class ModelNames:
         self.library = library
         self._changed = changed
         self._scan: anyio.Event | None = None  # of the next one, which has not begun
+        self._one_scans = anyio.Lock()  # a share that hangs takes one thread
         self._unknown = dict(library.unknown_names())  # they are reported at the start
 
     def follow(self, library: ModelLibrary) -> None:
@@ -68,8 +70,13 @@ class ModelNames:
         try:
             return self.resolve(name, access)
         except (ModelNotFound, ModelUnavailable):
-            await self.scan_soon().wait()
+            await self.scanned()
             return self.resolve(name, access)
+
+    async def scanned(self) -> None:
+        """A scan that began after this call has ended, or hangs."""
+        with anyio.move_on_after(SCAN_LIMIT):
+            await self.scan_soon().wait()
 
     def scan_soon(self) -> anyio.Event:
         """Set when a scan of the folders has ended that begins after this call; all callers before
@@ -84,17 +91,22 @@ class ModelNames:
     async def _scan_when_due(self, done: anyio.Event) -> None:
         try:
             await anyio.sleep(max(0.0, self.library.due - time.monotonic()))
-            self._scan = None
-            await self.refresh()
+            async with self._one_scans:
+                self._scan = None
+                await self._refresh()
         finally:
             done.set()
 
     async def refresh(self) -> None:
         """Scan the model folders again, off the event loop, and request the lists of upstreams."""
+        async with self._one_scans:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         with anyio.move_on_after(SCAN_PATIENCE):
             await self.library.fleet.refresh()
         before = self.library.known()
-        await to_thread.run_sync(self.library.refresh)
+        await to_thread.run_sync(self.library.refresh, abandon_on_cancel=True)
         after = self.library.known()
         self._warn_of_unknown()
         for name in before.keys() | after.keys():

@@ -112,18 +112,18 @@ class Reconfiguration:
         """A model whose files were changed since it was loaded is unloaded as its last lease ends,
         and loaded as they are now: what is mapped into memory may be gone, or another file's.
         """
-        if not self._is_outdated(entry.name):
+        if not await self._is_outdated(entry.name):
             return entry  # it leaves already
-        await self._names.scan_soon().wait()  # its header may say something else now
-        if self._is_outdated(entry.name):
+        await self._names.scanned()  # its header may say something else now
+        if await self._is_outdated(entry.name):
             text = "the files of a loaded model were changed; it is loaded again"
             log.warning(text, model=entry.name)
             self._load_again(entry.name)
         return self._names.resolve(entry.name)
 
-    def _is_outdated(self, name: str) -> bool:
+    async def _is_outdated(self, name: str) -> bool:
         """It takes requests, though its files were written over."""
-        return self._scheduler.phase(name) == "loaded" and self._moves.are_files_changed(name)
+        return await self._moves.are_files_changed(name) and self._scheduler.phase(name) == "loaded"
 
     def _load_again(self, name: str) -> None:
         orders = self._scheduler.unload_asked(self._clock.now(), name, again=True)

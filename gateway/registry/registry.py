@@ -21,6 +21,7 @@ from anyio import to_thread
 
 from backends.catalog import CPU
 from backends.cluster.nodes import ClusterFailed, ClusterNode, ClusterNodes
+from backends.errors import LoadFailed
 from backends.protocol import Task
 from backends.supervision import Supervisor
 from backends.upstream.fleet import Fleet
@@ -532,10 +533,18 @@ class Registry:
     # ---------------------------------------------------------------------------- line
 
     async def _as_on_disk(self, entry: ModelEntry) -> ModelEntry:
-        """Its files are checked before each use."""
-        if not self._moves.are_files_changed(entry.name):
-            return entry
-        return await self._reconfiguration.reread(entry)
+        """Its files are checked before each use. Raises ModelUnavailable where they can't be
+        loaded.
+        """
+        if await self._moves.are_files_changed(entry.name):
+            return await self._reconfiguration.reread(entry)
+        if self._scheduler.phase(entry.name) == "absent":
+            try:
+                await self._moves.asked(entry.name, partial(check_files, entry))
+            except LoadFailed as error:
+                text = f"{entry.name} can't be loaded: {error}"
+                raise ModelUnavailable(text, param="model") from error
+        return entry
 
     @property
     def _now(self) -> float:
@@ -587,9 +596,6 @@ class Registry:
             self._orders.note_change()
 
     def _request(self, entry: ModelEntry, place: Place) -> None:
-        """Raises ModelUnavailable for a model whose files can't be loaded."""
-        if self._scheduler.phase(entry.name) == "absent":
-            check_files(entry)
         model = self._planner.model(entry)
         self._orders.carry_out(
             self._scheduler.requested(self._now, place.ticket, model), entry.name
