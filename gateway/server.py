@@ -452,7 +452,7 @@ class Server(uvicorn.Server):
         if self.started and not self.should_exit:
             log.critical("the server can't go on: it ends", exc_info=error)
             self.status, self.should_exit = BROKEN, True
-            self._end_after(LAST_WORDS)
+            self.end_after(LAST_WORDS)
 
     def _hung_up(self, _sig: int, _frame: FrameType | None) -> None:
         """In the main thread, wherever it is."""
