@@ -23,6 +23,7 @@ error; what a test expects there it declares: `serve(config, expected=("model fa
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -52,6 +53,9 @@ FAULTS = (
 )
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# What a process needs of this one's environment to find the cards that this one finds.
+CARDS = re.compile("GGML_|MESA_|CUDA_|HIP_|ROCR_|TORCH_|TRITON_|LD_LIBRARY_PATH$")
+SEES_CARDS = {name: value for name, value in os.environ.items() if CARDS.match(name)}
 # The members of a script's file; all else are options of its engine.
 IN_SCRIPTS = {"lines", "context_length", "size_bytes", "modalities", "chat_template"}
 

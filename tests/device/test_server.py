@@ -2,7 +2,6 @@
 it outlives a device without memory.
 """
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +12,12 @@ import pytest
 
 import bundled
 from tests.device.conftest import FIRST, SECOND
-from tests.served import Serve, Served, command, served
+from tests.served import SEES_CARDS, Serve, Served, command, served
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.gpu]
 
 OPTIONS = {"context_length": 512, "max_concurrent": 2, "micro_batch_size": 32, "threads": 1}
 ONE = 6_000_000  # bytes: one of these models, and not two
-VISIBLE = re.compile("GGML_|MESA_|CUDA_|HIP_|ROCR_|LD_LIBRARY_PATH$")
-DEVICES = {name: value for name, value in os.environ.items() if VISIBLE.match(name)}
 
 
 def model(name: str, **options: Any) -> dict[str, Any]:
@@ -57,7 +54,7 @@ def two_cards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         pytest.skip("there is one device")
     models = (model("a"), model("b"), model("c"), model("on-cpu", gpu_layers=0))
     config = configured(*models, memory={FIRST: ONE, SECOND: ONE})
-    with served(tmp_path_factory.mktemp("two"), config, environment=DEVICES) as server:
+    with served(tmp_path_factory.mktemp("two"), config, environment=SEES_CARDS) as server:
         yield server
 
 
@@ -100,7 +97,7 @@ def test_who_leaves_in_the_middle_leaves_the_device_to_others(two_cards: Served)
 
 def test_a_model_that_no_device_holds_alone_is_split(serve: Serve, second: str) -> None:
     whole = configured(model("whole", max_concurrent=8), memory={FIRST: ONE, second: ONE})
-    server = serve(whole, environment=DEVICES)
+    server = serve(whole, environment=SEES_CARDS)
     assert ask(server, "whole")
     devices = server.log.wait_for("model loaded")["devices"]
     assert re.fullmatch(rf"{FIRST} .* with \d layers, {second} .* with \d layers", devices)
@@ -110,7 +107,7 @@ def test_a_device_without_memory_is_a_reason_and_not_the_end(serve: Serve, vulka
     """The driver refuses buffers of more than 300 kB."""
     server = serve(
         configured(model("large"), model("on-cpu", gpu_layers=0)),
-        environment={**DEVICES, "GGML_VK_FORCE_MAX_BUFFER_SIZE": "300000"},
+        environment={**SEES_CARDS, "GGML_VK_FORCE_MAX_BUFFER_SIZE": "300000"},
     )
     body = {"model": "large", "messages": [{"role": "user", "content": "Hello!"}]}
     answer = server.client.post("/v1/chat/completions", json=body)
@@ -120,10 +117,10 @@ def test_a_device_without_memory_is_a_reason_and_not_the_end(serve: Serve, vulka
 
 
 def test_check_and_doctor_name_the_devices(tmp_path: Path) -> None:
-    with command("check", str(bundled.GGUF), folder=tmp_path, environment=DEVICES) as checked:
+    with command("check", str(bundled.GGUF), folder=tmp_path, environment=SEES_CARDS) as checked:
         assert checked.status() == 0
         assert FIRST in checked.out.text
-    with command("doctor", folder=tmp_path, environment=DEVICES) as found:
+    with command("doctor", folder=tmp_path, environment=SEES_CARDS) as found:
         assert found.status() == 0
         assert f" lists {FIRST}" in found.out.text
         assert re.search(r"llama-cpp-python .* on \d cards?\b", found.out.text)

@@ -97,13 +97,19 @@ def cache() -> Path:
 
 
 def brought(name: str) -> Path:
-    """The model of that name, brought or derived where it isn't there yet. Tests ask at once, so
-    one of them does it; what is half done has another name.
+    """The model of that name, brought or derived where it isn't there yet."""
+    if (path := cache() / name).exists():
+        return path
+    return kept(name, partial(_unpack, WHEELS[name]) if name in WHEELS else _derivation(name))
+
+
+def kept(name: str, make: Callable[[Path], object]) -> Path:
+    """What `make` makes at the path that it is given, made where it isn't there yet. Tests ask at
+    once, so one of them does it; what is half done has another name.
     """
     path = cache() / name
     if path.exists():
         return path
-    make = partial(_unpack, WHEELS[name]) if name in WHEELS else _derivation(name)
     with _alone(path.parent), tempfile.TemporaryDirectory(dir=path.parent) as work:
         if not path.exists():
             made = Path(work) / name
