@@ -10,26 +10,33 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+NOTHING = "a promise that is tried on nothing is not tested"
 REPORTED = 5  # failures in full; the others by their labels
 
 Test: TypeAlias = Callable[..., None]
 
 
 def for_every(
-    names: str | tuple[str, ...], values: Iterable[Any], label: Callable[[Any], str] = repr
+    names: str | tuple[str, ...],
+    values: Iterable[Any] | Callable[[], Iterable[Any]],
+    label: Callable[[Any], str] = repr,
 ) -> Callable[[Test], Test]:
     """As `pytest.mark.parametrize`, in one test. `names`: "format", or ("place", "escape") where
-    values are pairs. `label`: how a value is reported.
+    values are pairs. `values`: of a corpus that is costly to read, what reads it when the test
+    runs. `label`: how a value is reported.
 
     Nothing that a test changes may be shared between cases: no `tmp_path`.
     """
-    cases, arguments = list(values), (names,) if isinstance(names, str) else names
-    assert cases, "a promise that is tried on nothing is not tested"
+    arguments = (names,) if isinstance(names, str) else names
+    read = values if callable(values) else list(values).copy
+    assert callable(values) or read(), NOTHING
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
         def all_of_them(**fixtures: Any) -> None:
             broken = {}
+            cases = list(read())
+            assert cases, NOTHING
             for case in cases:
                 given = dict(zip(arguments, case if len(arguments) > 1 else (case,), strict=True))
                 try:

@@ -422,7 +422,8 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     Raises InvalidTemplate.
     """
     source = source or info.chat_template or DEFAULT_TEMPLATE
-    template = ChatTemplate(source, info.special, entry.name)
+    own = recognised_format(entry, info, source, None)
+    template = ChatTemplate(source, info.special, entry.name, own.format)
     recognised = recognised_format(entry, info, source, template.traits)
     spellings = Spellings(info.special, _markers(source, recognised.format))
     return Interpreter(template, recognised, spellings, entry.keep_reasoning)
@@ -451,8 +452,10 @@ def recognised_format(
         response_template=info.response_template if info else None,
     )
     if traits is not None and traits.tools == "described":
-        # The template knows no tools, so the prompt asks for calls in a form of ours.
-        syntaxes = FORMATS[DESCRIBED_TOOLS].syntaxes
+        # The template knows no tools, so the prompt asks for calls in a form of ours. The model
+        # may have one of its own all the same.
+        own = found.format.syntaxes
+        syntaxes = tuple(dict.fromkeys((*FORMATS[DESCRIBED_TOOLS].syntaxes, *own)))
         described = msgspec.structs.replace(found.format, syntaxes=syntaxes)
         found = Recognised(described, f"{found.why}; its tools are described in the prompt")
     return found

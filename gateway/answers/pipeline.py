@@ -303,6 +303,8 @@ class Pipeline:
         request, outline = self.turns.in_order(request, owner, lease.name)
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
+        unapplied = (*params.unapplied, *prompt.rendered.unapplied)
+        params = msgspec.structs.replace(params, unapplied=unapplied)
         bound = FREE
         if request.asks_for_form:
             bound = await self._constraints.chat(request, interpreter, framed, lease.local)

@@ -249,6 +249,7 @@ def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
         system_fades=fades,
         alternates=not repeats,
         assistant_opens=opens,
+        empty_answers=trial.shows(traits, USER, _message("assistant", ""), USER_LATER),
     )
 
 
@@ -265,7 +266,7 @@ def _with_tools(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
 def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     if traits.tools == "described":
         # One model, one format: calls are formatted as our description says.
-        return replace(traits, calls="described")
+        return replace(traits, calls="described", results="described")
     for way in _ways_to_call(traits):
         if _comes_out(trial, way, EXCHANGE):
             return replace(
@@ -274,7 +275,8 @@ def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
                 calls_with_text=_comes_out(trial, way, EXCHANGE, beside=SPOKEN),
                 parallel_calls=_comes_out(trial, way, EXCHANGE, EXCHANGE_MORE),
             )
-    return replace(traits, calls="described")
+    shown = trial.shows(traits, USER, ASSISTANT, EXCHANGE.answer)
+    return replace(traits, calls="described", results="native" if shown else "described")
 
 
 def _call_may_open(trial: Trial, traits: TemplateTraits) -> bool:
@@ -287,7 +289,7 @@ def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:
     """From the least change of what the client sent to the most."""
     for short_ids in (False, True):
         for content in ("empty", "null"):
-            for arguments in ("text", "object"):
+            for arguments in ("object", "text"):
                 yield replace(
                     traits, short_call_ids=short_ids, call_content=content, arguments=arguments
                 )

@@ -32,6 +32,7 @@ from gateway.prompt.traced import (
     text_of,
 )
 from gateway.request import ChatRequest, ImagePart, Message, Part, Role, TextPart, Tool, ToolCall
+from gateway.splitter.payloads.syntax import PAST_HERMES, PastCalls
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "thinking"]
 
@@ -57,11 +58,13 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
     system_fades: bool = False  # shows system messages only where the user speaks last
     alternates: bool = False  # refuses (or loses) two messages of one role in a row
     assistant_opens: bool = True  # a conversation may begin with the assistant
+    empty_answers: bool = True  # an answer may say nothing
 
     # Tools
     tools: Literal["native", "described"] = "native"  # described: written into a system message
     no_tools: Literal["null", "empty"] = "null"  # what `tools` is when there are none
-    calls: Literal["native", "described"] = "native"  # described: calls and results become text
+    calls: Literal["native", "described"] = "native"  # described: calls become text
+    results: Literal["native", "described"] = "native"  # described: results are the user's words
     arguments: Literal["text", "object"] = "text"
     call_content: Literal["empty", "null"] = "empty"  # the content of a message that only calls
     calls_with_text: bool = True  # a calling message may also speak
@@ -89,6 +92,7 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
             system="none" if self.system == "none" else "leading",
             alternates=True,
             assistant_opens=False,
+            empty_answers=False,
             calls_with_text=False,
             parallel_calls=False,
             reasoning_field=None,
@@ -102,6 +106,11 @@ _MARKERS = (
     (r"\[THINK\]", "[/THINK]"),
     (r"<\|START_THINKING\|>", "<|END_THINKING|>"),
     (r"◁think▷", "◁/think▷"),
+    (r"<\|channel\|>analysis<\|message\|>", "<|end|>"),
+    (r"<\|channel>thought", "<channel|>"),
+    (r"<\|think\|>", "<|end|>"),
+    (r"<\|open\|>think<\|sep\|>", "<|close|>think<|sep|>"),
+    (r"<\|inner_prefix\|>", "<|inner_suffix|>"),
 )
 _AT_START = tuple((re.compile(rf"\s*{opener}"), closer) for opener, closer in _MARKERS)
 _AT_END = tuple((re.compile(rf"{opener}\s*\Z"), closer) for opener, closer in _MARKERS)
@@ -216,15 +225,27 @@ def given_variables(reads: frozenset[str], tools: Sequence[Any] | None) -> dict[
     return {name: value() for name, value in given.items() if name in reads}
 
 
-def arguments_object(arguments: str) -> Any:
-    """The object that `arguments` spells; the text itself if it spells none."""
-    if not arguments.strip():
-        return {}
+def spelled_object(arguments: str) -> dict[str, Any] | None:
+    """The object that `arguments` spells; None where it spells none."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
-        return arguments
-    return from_client(value) if isinstance(value, dict) else arguments
+        return None
+    return from_client(value) if isinstance(value, dict) else None
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """The object that `arguments` spells. Templates take nothing else, and a history is no error:
+    what spells none, as a call that was cut, stands in one as a text.
+    """
+    if (spelled := spelled_object(arguments)) is not None:
+        return spelled
+    return {} if arguments.strip() in {"", "null", "[]"} else {"_raw": arguments}
+
+
+def is_broken(call: ToolCall) -> bool:
+    """Whether the arguments of a past call are shown otherwise than they were sent."""
+    return bool(call.arguments.strip()) and spelled_object(call.arguments) is None
 
 
 def _marked(parts: Sequence[Part], marker: str) -> tuple[Part, ...]:
@@ -262,11 +283,11 @@ def _part_shape(part: Part) -> dict[str, Any]:
 
 
 def _call_dict(call: ToolCall, traits: TemplateTraits) -> dict[str, Any]:
-    arguments = call.arguments if call.arguments.strip() else "{}"
-    function = {
-        "name": call.name,
-        "arguments": arguments_object(arguments) if traits.arguments == "object" else arguments,
-    }
+    arguments: Any = arguments_object(call.arguments)
+    if traits.arguments == "text":
+        spelled = spelled_object(call.arguments) is not None
+        arguments = call.arguments if spelled else _json(arguments)
+    function = {"name": call.name, "arguments": arguments}
     return {"id": _call_id(call.id, traits), "type": "function", "function": function}
 
 
@@ -307,21 +328,25 @@ def with_tools_described(messages: Sequence[Message], tools: Sequence[Tool]) -> 
     return (Message(role="system", parts=(description,)), *messages)
 
 
-def with_calls_described(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """`messages` with every call and every result turned into text, as such a model writes it."""
-    return tuple(_described(message) for message in messages)
-
-
-def _described(message: Message) -> Message:
-    match message:
-        case Message(role="tool"):
-            return response_as_user(message)
-        case Message(role="assistant") if message.tool_calls:
-            calls = joined(map(_written, message.tool_calls), "\n")
-            parts = (*message.parts, TextPart(calls))
-            return msgspec.structs.replace(message, parts=parts, tool_calls=())
-        case _:
-            return message
+def with_calls_described(
+    messages: Sequence[Message], traits: TemplateTraits, past: PastCalls
+) -> tuple[Message, ...]:
+    """`messages` with every call turned into text, as `past` has it; and every result, too, where
+    the template shows none.
+    """
+    result: list[Message] = []
+    number = 0  # of calls so far
+    for message in messages:
+        if message.role == "tool" and traits.results == "described":
+            result.append(response_as_user(message))
+            continue
+        calls = message.tool_calls
+        parts = (
+            (*message.parts, TextPart(_written(calls, past, number))) if calls else message.parts
+        )
+        result.append(replace(message, parts=parts, tool_calls=()))
+        number += len(calls)
+    return tuple(result)
 
 
 def response_as_user(message: Message) -> Message:
@@ -330,9 +355,15 @@ def response_as_user(message: Message) -> Message:
     return Message(role="user", parts=(before, *message.parts, after))
 
 
-def _written(call: ToolCall) -> str:
-    body = {"name": call.name, "arguments": arguments_object(call.arguments)}
-    return joined(("<tool_call>\n", _json(body), "\n</tool_call>"))
+def _written(calls: Sequence[ToolCall], past: PastCalls, number: int) -> str:
+    texts: list[str] = []
+    for place, call in enumerate(calls, number):
+        name = f"{call.name}:{place}" if past.numbered else call.name
+        given = arguments_object(call.arguments)
+        keywords = (joined((key, "=", _json(value))) for key, value in given.items())
+        arguments = joined(keywords, ", ") if past.pythonic else _json(given)
+        texts.append(joined((past.before, clients(name), past.between, arguments, past.after)))
+    return joined((past.begin, joined(texts, past.separator), past.end))
 
 
 def _json(value: Any, indent: int | None = None) -> str:
@@ -344,22 +375,43 @@ def _json(value: Any, indent: int | None = None) -> str:
 _SILENCE = "..."
 
 
-def arranged(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+def arranged(
+    messages: Sequence[Message], traits: TemplateTraits, past: PastCalls = PAST_HERMES
+) -> tuple[Message, ...]:
     """`messages` as a template with `traits` takes them.
 
     No text is dropped and none changes its place, but for tool results: they follow their calls.
     """
     calls = any(message.role == "tool" or message.tool_calls for message in messages)
     result = tuple(messages)
+    if traits.reasoning_field is not None:
+        result = tuple(map(_with_reasoning_apart, result))
+    if not traits.empty_answers:
+        result = tuple(
+            one for one in result if one.role != "assistant" or one.tool_calls or one.text
+        )
     if calls:
         result = with_results_matched(result)
         if traits.calls == "described":
-            result = with_calls_described(result)
+            result = with_calls_described(result, traits, past)
     if traits.system != "anywhere":
         result = _with_systems_placed(result, traits)
     if calls:
         result = _with_calls_parted(result, traits)
     return _alternating(result, traits) if traits.alternates else _opened(result, traits)
+
+
+def _with_reasoning_apart(message: Message) -> Message:
+    """An answer as the client got it whole, with the reasoning before it: templates have a field
+    for that, and some refuse their own markers.
+    """
+    if message.role != "assistant" or message.reasoning:
+        return message
+    reasoning, text = unwrapped(text_of(message))
+    if not reasoning:
+        return message
+    others = (part for part in message.parts if not isinstance(part, TextPart))
+    return replace(message, parts=(*others, TextPart(text)), reasoning=reasoning)
 
 
 # --------------------------------------------------------------------------------- system messages

@@ -12,6 +12,7 @@ escapes).
 Jinja's filters and tests for chat templates: metered, and with the origin of texts kept.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Any, NoReturn
@@ -49,7 +50,7 @@ from gateway.prompt.metering import (
     text_join,
     tojson,
 )
-from gateway.prompt.traced import clients, is_traced, joined, plain
+from gateway.prompt.traced import TracedText, clients, is_traced, joined, plain
 from gateway.tasks import Abandoned
 
 MAX_SLOW = 20_000  # characters for what may take quadratic time
@@ -285,6 +286,10 @@ _ATTRIBUTES: Mapping[type, frozenset[str]] = {
 }
 
 
+# In errors of Jinja's and Python's, the type of a client's text, which is one to everybody else.
+_OURS = re.compile(rf"(?:[\w.]+\.)?{TracedText.__name__}")
+
+
 class TemplateRefused(Exception):
     """A rendering failed: the template raised, or is faulty. `line` counts from 1; 0 is unknown."""
 
@@ -503,7 +508,8 @@ class CompiledTemplate:
         except (LimitExceeded, Abandoned):
             raise
         except Exception as error:  # a template can fail in any way that Python code can
-            raise TemplateRefused(str(error) or type(error).__name__, _line(error)) from error
+            reason = _OURS.sub("str", str(error)) or type(error).__name__
+            raise TemplateRefused(reason, _line(error)) from error
 
 
 def _counted(chunks: Iterator[str]) -> Iterator[str]:

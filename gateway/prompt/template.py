@@ -31,6 +31,7 @@ from gateway.prompt.conversation import (
     continuation,
     ends_open,
     given_variables,
+    is_broken,
     message_dict,
     tool_dicts,
     with_tools_described,
@@ -41,8 +42,11 @@ from gateway.prompt.metering import ANALYSIS, FULL, Allowance, LimitExceeded, Me
 from gateway.prompt.traced import (
     Spans,
     clients,
+    framed,
     from_client,
+    joined,
     masked,
+    partition,
     plain,
     rpartition,
     spans_of,
@@ -58,7 +62,9 @@ from gateway.request import (
     Thinking,
     Tool,
     ToolCall,
+    Unapplied,
 )
+from gateway.splitter import FORMATS, Format, starts_in_reasoning
 
 # ----------------------------------------------------------------------------------------- thinking
 # What a client requests of reasoning, as the variables that a template reads.
@@ -121,9 +127,10 @@ class Rendering:
 
     def __init__(
         self,
+        traits: TemplateTraits,
         template: CompiledTemplate,
         tokens: Mapping[str, str],
-        traits: TemplateTraits,
+        format: Format,
         request: ChatRequest,
         image_marker: str | None,
         charged: Meter,
@@ -131,10 +138,15 @@ class Rendering:
         self._template = template
         self._tokens = tokens
         self._traits = traits
+        self._format = format
         self._request = request
         self._image_marker = image_marker
         self._charged = charged
         self._tools = shown_tools(request)
+        # What calls begin with, where a text beside them can't be a turn of its own.
+        strict = traits.alternates and not traits.calls_with_text
+        openers = (opener for syntax in format.syntaxes for opener in syntax.openers)
+        self._opener = next(openers, "") if strict else ""
 
     def text(self, begun: Continuation | None) -> str:
         """Up to where the model's turn begins or to the end of what it has `begun`; or before."""
@@ -175,13 +187,16 @@ class Rendering:
 
     def _thinking_on(self, begun: Continuation) -> str:
         """As `_speaking_on`, with the cut behind the reasoning."""
-        head = self._up_to_here(_HERE, ())
-        if head is not None:
+        markers = self._format.reasoning
+        head = self._up_to_here(_HERE, ()) if self._traits.reasoning_field else None
+        if head is not None and (not markers or starts_in_reasoning(self._format, framed(head))):
             return head + begun.reasoning
         if begun.raw:
             return self._continued_raw(begun)
         opened = self._opened(self._before, reasoning=True)
-        return opened + begun.reasoning if ends_open(opened) else opened
+        if markers and not starts_in_reasoning(self._format, framed(opened)):
+            opened += markers.open
+        return opened + begun.reasoning if markers or ends_open(opened) else opened
 
     def _continued_raw(self, begun: Continuation) -> str:
         """The client's tags, for a template that doesn't write reasoning by itself."""
@@ -208,11 +223,15 @@ class Rendering:
             thinking = replace(thinking, enabled=True)
         native = self._traits.tools == "native"
         tools = tool_dicts(self._tools if native else (), self._traits)
-        dicts = [
-            message_dict(message, self._traits, self._image_marker)
-            for message in self._arranged(messages)
-        ]
-        return self._template.render(
+        dicts: list[dict[str, Any]] = []
+        beside: list[str] = []
+        for message in self._arranged(messages):
+            shown = message
+            if self._opener and message.tool_calls and message.text:
+                shown = _without_text(message, len(beside))
+                beside.append(text_of(message))
+            dicts.append(message_dict(shown, self._traits, self._image_marker))
+        text = self._template.render(
             {
                 **self._tokens,
                 "documents": None,
@@ -225,11 +244,34 @@ class Rendering:
             },
             self._charged,
         )
+        for number, spoken in enumerate(beside):
+            text = _with_text(text, number, self._opener, spoken)
+        return text
 
     def _arranged(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        traits = replace(self._traits, calls_with_text=True) if self._opener else self._traits
         if self._traits.tools != "native":
-            messages = with_tools_described(messages, self._tools)
-        return arranged(messages, self._traits)
+            return arranged(with_tools_described(messages, self._tools), traits)
+        return arranged(messages, traits, self._format.past)
+
+
+# Stands before the name of a call whose message's text the template would lose.
+_BESIDE = "roundhouse9beside{}here"
+
+
+def _without_text(message: Message, number: int) -> Message:
+    first, *others = message.tool_calls
+    marked = ToolCall(first.id, joined((_BESIDE.format(number), first.name)), first.arguments)
+    pictures = tuple(part for part in message.parts if isinstance(part, ImagePart))
+    return replace(message, parts=pictures, tool_calls=(marked, *others))
+
+
+def _with_text(text: str, number: int, opener: str, spoken: str) -> str:
+    head, _, behind = partition(text, _BESIDE.format(number))
+    at = framed(head).rfind(opener)
+    if at < 0:
+        raise TemplateRefused("it writes no call where one is expected")
+    return joined((head[:at], spoken, head[at:], behind))
 
 
 def from_clients(request: ChatRequest) -> ChatRequest:
@@ -320,6 +362,13 @@ DEFAULT_TEMPLATE = """\
 """
 
 
+_MENDED = (
+    Unapplied(
+        "messages[].tool_calls[].function.arguments",
+        "some are no JSON object; the model sees them in one, as the text `_raw`",
+        partly=True,
+    ),
+)
 _PROBE = 64  # characters by which a message is found again
 
 
@@ -336,6 +385,7 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""  # the words of a continued message, which belong to the answer already
     has_bos: bool = False  # begins with the model's bos token: no second one is added
     pictures: tuple[ImagePart, ...] = ()
+    unapplied: tuple[Unapplied, ...] = ()
     # Where in `text` later prompts may part from this one, ascending: before what the user said
     # last, and behind it, where the answer begins. Found by what stands there, so hints alone.
     marks: tuple[int, ...] = ()
@@ -344,6 +394,10 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     def framed(self) -> str:
         """`text` with the client's text masked: what the template itself wrote."""
         return masked(self.text, self.clients)
+
+
+def _has_broken_call(message: Message) -> bool:
+    return any(map(is_broken, message.tool_calls))
 
 
 def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -361,11 +415,20 @@ def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
 
 
 class ChatTemplate:
-    """A model's own Jinja template, compiled once; renders conversations. `name`: whose it is."""
+    """A model's own Jinja template, compiled once; renders conversations. `name`: whose it is;
+    `format`: what the model writes by itself.
+    """
 
-    def __init__(self, source: str, special: SpecialTokens, name: str = "") -> None:
+    def __init__(
+        self,
+        source: str,
+        special: SpecialTokens,
+        name: str = "",
+        format: Format = FORMATS["plain"],
+    ) -> None:
         """Raises InvalidTemplate, which names the model, line and reason."""
         self.source = source
+        self._format = format
         self._whose = f"The chat template of '{name}'" if name else "The chat template"
         self._bos = special.bos
         self._tokens = {
@@ -423,6 +486,7 @@ class ChatTemplate:
             prefix=plain(begun.text) if begun is not None else "",
             has_bos=bool(self._bos) and text.startswith(self._bos),
             pictures=pictures,
+            unapplied=_MENDED if any(map(_has_broken_call, request.messages)) else (),
             marks=marks_of(text, request.messages),
         )
 
@@ -433,14 +497,13 @@ class ChatTemplate:
         image_marker: str | None,
         charged: Meter,
     ) -> tuple[str, tuple[ImagePart, ...]]:
-        given = (request, image_marker, charged)
-        rendering = Rendering(self._template, self._tokens, self.traits, *given)
+        own = (self._template, self._tokens, self._format, request, image_marker, charged)
+        rendering = Rendering(self.traits, *own)
         try:
             return rendering.text(begun), rendering.pictures()
         except TemplateRefused as refused:
             # The analysis can't foresee everything, so one more try asks as little as possible.
-            strictest = self.traits.strictest()
-            careful = Rendering(self._template, self._tokens, strictest, *given)
+            careful = Rendering(self.traits.strictest(), *own)
             try:
                 return careful.text(begun), careful.pictures()
             except TemplateRefused:

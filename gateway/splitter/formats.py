@@ -20,6 +20,7 @@ from gateway.splitter.payloads.syntax import (
     KeyValueCalls,
     NamedJsonCalls,
     NestedElementCalls,
+    PastCalls,
     PythonicCalls,
     ReasoningMarkers,
 )
@@ -145,10 +146,19 @@ _HUNYUAN_A13B = Format(
     shell_closes=("</answer>",),
 )
 _GRANITE_CALLS = JsonCalls(openers=("<tool_call>", "<|tool_call|>"), closers=("</tool_call>",))
+_GRANITE_PAST = PastCalls(
+    begin="<|tool_call|>[",
+    before='{"name": "',
+    between='", "arguments": ',
+    after="}",
+    separator=", ",
+    end="]",
+)
 _GRANITE_ARRAY = Format(
     id="granite_array",
     families=("Granite 3.0", "Granite 3.1-3.3"),
     syntaxes=(_GRANITE_CALLS,),
+    past=_GRANITE_PAST,
     special_tokens=True,
 )
 _GRANITE_33 = Format(
@@ -156,6 +166,7 @@ _GRANITE_33 = Format(
     families=("Granite 3.3 thinking",),
     reasoning=THINK,
     syntaxes=(_GRANITE_CALLS,),
+    past=_GRANITE_PAST,
     shell_opens=("<response>",),
     shell_closes=("</response>",),
 )
@@ -167,6 +178,7 @@ _GRANITE_32 = Format(
         ("Here is my response:", "Here's my response:"),
     ),
     syntaxes=(_GRANITE_CALLS,),
+    past=_GRANITE_PAST,
 )
 _PHI_4 = Format(
     id="phi4_mini",
@@ -295,6 +307,15 @@ _KIMI_2 = Format(
     special_tokens=True,
     calls_end_reasoning=True,
     ids="kimi",
+    past=PastCalls(
+        begin="<|tool_calls_section_begin|>",
+        before="<|tool_call_begin|>functions.",
+        between="<|tool_call_argument_begin|>",
+        after="<|tool_call_end|>",
+        separator="",
+        end="<|tool_calls_section_end|>",
+        numbered=True,
+    ),
 )
 _SOLAR = Format(
     id="solar_open",
@@ -620,6 +641,15 @@ _LFM_2 = Format(
         ),
     ),
     special_tokens=True,
+    past=PastCalls(
+        begin="<|tool_call_start|>[",
+        before="",
+        between="(",
+        after=")",
+        separator=", ",
+        end="]<|tool_call_end|>",
+        pythonic=True,
+    ),
 )
 
 # ---- messages with headers

@@ -60,7 +60,7 @@ class FunctionCallWire(msgspec.Struct, frozen=True):
     """The called function, with its arguments as JSON text."""
 
     name: str
-    arguments: str = "{}"
+    arguments: str | None = None
 
 
 class CallWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,7 +382,7 @@ def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
         parts=(*plan, *(part for part in parts if part is not None)),
         reasoning=thoughts or None,
         tool_calls=tuple(
-            ToolCall(call.id, call.function.name, call.function.arguments) for call in calls
+            ToolCall(call.id, call.function.name, call.function.arguments or "{}") for call in calls
         ),
         tool_call_id=wire.tool_call_id,
     )

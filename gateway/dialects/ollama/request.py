@@ -43,7 +43,7 @@ class FunctionCallWire(msgspec.Struct, frozen=True):
     """The called function and its arguments, as an object rather than JSON text."""
 
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: Any = {}
 
 
 class ToolCallWire(msgspec.Struct, frozen=True):

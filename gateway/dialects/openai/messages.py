@@ -60,10 +60,10 @@ class PartWire(msgspec.Struct, frozen=True):
 
 
 class FunctionCallWire(msgspec.Struct, frozen=True):
-    """Arguments are JSON text; some clients send the object itself."""
+    """Arguments are JSON text; some clients send the object itself, or what broke off."""
 
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: Any = None
 
 
 class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):

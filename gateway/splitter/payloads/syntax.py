@@ -191,6 +191,31 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[str, ...] = ()
 
 
+class PastCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """How calls of earlier turns stand in a prompt whose template doesn't write them itself.
+
+    `before` a name, `between` it and the arguments, `after` them. `numbered`: the calls of the
+    conversation are counted, behind the name. `pythonic`: the arguments are Python's keywords.
+    """
+
+    begin: str = ""
+    before: str
+    between: str
+    after: str
+    separator: str
+    end: str = ""
+    numbered: bool = False
+    pythonic: bool = False
+
+
+PAST_HERMES = PastCalls(
+    before='<tool_call>\n{"name": "',
+    between='", "arguments": ',
+    after="}\n</tool_call>",
+    separator="\n",
+)
+
+
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """One family's way of writing: an entry of the table.
 
@@ -210,6 +235,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     special_tokens: bool = False
     calls_end_reasoning: bool = False
     ids: IdStyle = "openai"
+    past: PastCalls = PAST_HERMES
     implied_opener: str = ""  # what the prompt ends with and belongs to the output
 
 

@@ -11,6 +11,7 @@ from tests.gateway.prompt.families import SPECIAL, source, template
         (
             "qwen3",
             TemplateTraits(
+                arguments="object",
                 reasoning_field="reasoning_content",
                 thinking_switches=(ThinkingSwitch("enable_thinking", on=True, off=False),),
             ),
@@ -44,6 +45,7 @@ from tests.gateway.prompt.families import SPECIAL, source, template
                 assistant_opens=False,
                 tools="described",
                 calls="described",
+                results="described",
             ),
         ),
         (
@@ -68,11 +70,19 @@ from tests.gateway.prompt.families import SPECIAL, source, template
         ),
         (
             "vision",
-            TemplateTraits(content="parts", images=True, tools="described", calls="described"),
+            TemplateTraits(
+                content="parts",
+                images=True,
+                tools="described",
+                calls="described",
+                results="described",
+            ),
         ),
         (
             "reasoner",
-            TemplateTraits(tools="described", calls="described", opens_reasoning=True),
+            TemplateTraits(
+                tools="described", calls="described", results="described", opens_reasoning=True
+            ),
         ),
     ],
 )
