@@ -226,6 +226,13 @@ class LoopDetected(GatewayError):
     code = "loop_detected"
 
 
+class ClientLeft(GatewayError):
+    """Its client has gone before the request was whole: nobody reads what is answered."""
+
+    status_hint = 499  # nginx's
+    code = "left"
+
+
 class Cancelled(GatewayError):
     """The request was ended on purpose while it ran, not by its client's connection."""
 

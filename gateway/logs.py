@@ -305,6 +305,16 @@ def configure(config: LogConfig, lines: LogLines) -> None:
     """Set structlog up for the process, and libraries' records with it: their warnings, and at
     debug what they say of themselves.
     """
+    configure_structlog(config, lines)
+    level = logging.INFO if config.level == "debug" else logging.WARNING
+    logging.basicConfig(level=level, handlers=[OtherLogs()], force=True)
+    logging.captureWarnings(capture=True)
+    for name in ("httpx", "httpcore"):  # which would say where pictures and models come from
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def configure_structlog(config: LogConfig, lines: LogLines) -> None:
+    """Our own lines."""
     human = config.format == "human" or (config.format == "auto" and sys.stderr.isatty())
     renderer = structlog.dev.ConsoleRenderer() if human else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -321,8 +331,3 @@ def configure(config: LogConfig, lines: LogLines) -> None:
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=True,
     )
-    level = logging.INFO if config.level == "debug" else logging.WARNING
-    logging.basicConfig(level=level, handlers=[OtherLogs()], force=True)
-    logging.captureWarnings(capture=True)
-    for name in ("httpx", "httpcore"):  # which would say where pictures and models come from
-        logging.getLogger(name).setLevel(logging.WARNING)

@@ -240,13 +240,21 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _refuse(self, status: int, code: str, text: str) -> None:
         """End the connection; with an answer where none has begun."""
-        if self._answering is None or self._answering.response_complete:
+        cycle = self._answering
+        if cycle is None or cycle.response_complete or not cycle.response_started:
             body = msgspec.json.encode({"error": {"message": text, "code": code, "param": None}})
             head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(
                 STATUS_LINE[status] + f"{head}connection: close\r\n\r\n".encode() + body
             )
         self.transport.close()
+
+    def shutdown(self) -> None:
+        """The server stops. Answers are waited for; a body may never be whole."""
+        cycle = self._answering
+        if cycle is not None and cycle.more_body and not cycle.response_started:
+            self._refuse(503, "shutting_down", "The server is stopping.")
+        super().shutdown()
 
     def pause_writing(self) -> None:
         """The buffer is full."""

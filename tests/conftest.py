@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pytest
 from hypothesis import HealthCheck, settings
 
+from config.settings import LogConfig
+from gateway.logs import LogLines, configure_structlog
 from tests.served import Options, Serve, Served, served
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", BUSY, derandomize=True)
 settings.register_profile("search", BUSY, derandomize=False)
 settings.load_profile("same")
+
+# As in a server: structlog's own way draws a traceback in 800 lines, which holds up the event loop.
+configure_structlog(LogConfig(level="debug", format="json"), LogLines())
 
 # While tests are collected nothing becomes garbage; looking for it takes a seventh of that time.
 gc.disable()

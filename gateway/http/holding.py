@@ -6,16 +6,17 @@ request is counted before it is read there. All is given back when the request i
 no routes and no JSON.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from io import BytesIO
 from typing import Any
 
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
+from litestar.exceptions import InternalServerException
 from litestar.types import ASGIApp, HTTPDisconnectEvent, HTTPReceiveMessage, Receive, Scope, Send
 
-from gateway.errors import QueueFull
+from gateway.errors import ClientLeft, QueueFull
 from gateway.http.auth import Authenticator, presented
 
 LONG_BODY = 64 << 10  # bytes; shorter ones are not counted
@@ -144,6 +145,14 @@ class WholeBody(Request[Any, Any, Any]):
     """
 
     __slots__ = ("_whole",)
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Its pieces as they come. Raises ClientLeft."""
+        try:
+            async for piece in super().stream():
+                yield piece
+        except InternalServerException as error:  # all that Litestar knows of it
+            raise ClientLeft("The client has left before its request was whole.") from error
 
     async def body(self) -> bytes:
         """All of it; the same at every call."""

@@ -32,7 +32,15 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from backends.remote import Caller
 from gateway.access import ADMIN, Access
 from gateway.answers.recording import Recording
-from gateway.errors import Cancelled, GatewayError, InvalidKey, NotFound, NotSupported, ShuttingDown
+from gateway.errors import (
+    Cancelled,
+    ClientLeft,
+    GatewayError,
+    InvalidKey,
+    NotFound,
+    NotSupported,
+    ShuttingDown,
+)
 from gateway.events import Usage
 from gateway.http.auth import READING, Authenticator
 from gateway.http.inspector import Inspector, KeptBody
@@ -164,7 +172,7 @@ class RequestLog:
 
         def noted(message: Message) -> Awaitable[None]:  # no coroutine of its own for each chunk
             if message["type"] == "http.response.start":
-                line.status = message["status"]
+                line.status = 0 if line.outcome == ClientLeft.code else message["status"]
                 named = (ID_HEADER.encode(), line.id.encode())
                 message = {**message, "headers": [*message["headers"], named]}
             return send(message)

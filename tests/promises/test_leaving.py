@@ -5,12 +5,13 @@ off; and the log says of both what became of them.
 import json
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hang import HANG
-from tests.served import Served, scripted, served
+from tests.served import Serve, Served, scripted, served
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 BIG = 2_000_000_000  # bytes; the budget holds one of them
@@ -100,3 +101,29 @@ def test_who_reads_nothing_is_cut_off(server: Served) -> None:
     with ask(server, "unread", model="floods"):
         assert server.log.wait_for("client disconnected")["seconds"] == PATIENCE
         assert ended(server, "unread")["outcome"] == "send_timeout"
+
+
+def half_sent(server: Served, request: str) -> socket.socket:
+    """A chat whose body's other half never comes."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=HANG)
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200\r\n"
+        f"Content-Type: application/json\r\nX-Request-Id: {request}\r\n\r\n"
+    )
+    connection.sendall(head.encode() + b'{"messages": [')
+    return connection
+
+
+def test_who_leaves_in_the_middle_of_a_body_has_left(server: Served) -> None:
+    half_sent(server, "half").close()
+    assert (ended(server, "half")["outcome"], ended(server, "half")["status"]) == ("left", None)
+    assert 'status="500"' not in server.client.get("/metrics").text
+
+
+def test_a_body_that_is_not_whole_holds_up_no_stop(serve: Serve, tmp_path: Path) -> None:
+    server = serve({"models": [scripted(tmp_path, "m")], "server": {"shutdown_grace": 2 * HANG}})
+    with half_sent(server, "half") as connection:
+        server.client.get("/health")
+        assert server.stop() == 0
+        assert connection.recv(1000).startswith(b"HTTP/1.1 503 ")
+    assert ended(server, "half")["outcome"] == "left"
