@@ -13,7 +13,7 @@ same: a `top_k` beyond the vocabulary, a range beyond the context.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from backends.protocol import (
     ThinkingBudget,
 )
 from backends.samplers import (
+    DEFAULTS,
     OF_CONTEXT,
     ROWS,
     Bound,
@@ -253,11 +254,14 @@ def faults(sampling: Sampling) -> Iterator[tuple[str, str]]:
     return _faults(_named(SAMPLING, sampling))
 
 
-def sound(sampling: Sampling) -> Sampling:
-    """With the neutral value in place of each that has a fault: for what a model's file says."""
-    neutral = Sampling()
-    wrong = {name: getattr(neutral, name) for name, _ in faults(sampling)}
-    return msgspec.structs.replace(sampling, **wrong)
+def recommended(named: Mapping[str, Any]) -> Sampling:
+    """What the makers of a model say, but for values with a fault. Temperature and truncation are
+    one choice: where they say nothing of it, it is that of `DEFAULTS`.
+    """
+    wrong = dict(faults(Sampling(**named)))
+    said = {name: value for name, value in named.items() if name not in wrong}
+    chosen = said.keys() & DEFAULTS.requested()
+    return msgspec.structs.replace(Sampling() if chosen else DEFAULTS, **said)
 
 
 def bounded(job: Generation, info: ModelInfo) -> Generation:

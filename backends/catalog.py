@@ -35,7 +35,7 @@ from backends.protocol import (
     Tokenizer,
 )
 from backends.remote import RemoteTarget
-from backends.samplers import Sampling
+from backends.samplers import DEFAULTS, Sampling
 from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
@@ -138,7 +138,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Path, ...] = ()  # every file that belongs to it
     beside: tuple[Path, ...] = ()  # files that need not be there, and say how it is used
     projector: Path | None = None  # the file of its image encoder
-    generation_defaults: Sampling | None = None  # the model's own sampling defaults
+    generation_defaults: Sampling = DEFAULTS  # what its makers recommend
     vocab_size: int = 0  # 0: unknown
     heads: int = 0  # of attention, for queries; 0: unknown
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown

@@ -170,8 +170,8 @@ NAMES: Mapping[str, tuple[str, Reading]] = {
 }
 
 
-def sampling_defaults(config: Mapping[str, Any]) -> Sampling:
-    """What `config` says about sampling; what it doesn't name stays neutral.
+def sampling_named(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `config` says about sampling, by our fields.
 
     `do_sample: false` is greedy. Raises ValueError or TypeError for a value of the wrong kind.
     """
@@ -182,17 +182,16 @@ def sampling_defaults(config: Mapping[str, Any]) -> Sampling:
     }
     if config.get("do_sample") is False:
         named["temperature"] = 0.0
-    return Sampling(**named)
+    return named
 
 
-def generation_defaults(folder: Path) -> Sampling | None:
-    """The defaults of the model in `folder`; None where it has none, or nothing legible."""
+def generation_defaults(folder: Path) -> Sampling:
+    """What the makers of the model in `folder` recommend."""
     try:
-        config = json.loads((folder / GENERATION_CONFIG).read_bytes())
-        found = bounds.sound(sampling_defaults(config))
+        named = sampling_named(json.loads((folder / GENERATION_CONFIG).read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    return found if found.requested() else None
+        named = {}
+    return bounds.recommended(named)
 
 
 GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")

@@ -350,7 +350,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
     drafts: bool = False  # whether a job's `drafts` are of use
     undrafted: str = ""  # why they are not; "": the engine has none
-    generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
     task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"

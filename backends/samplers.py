@@ -515,6 +515,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NEUTRAL = Sampling()
+# Where nobody chose: llama-server's. Small and quantized models ramble where every token may come.
+DEFAULTS = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
 SAMPLERS = Sampling.__struct_fields__
 _NEUTRAL_VALUES = msgspec.structs.astuple(NEUTRAL)
 _HINTS = get_type_hints(Sampling, include_extras=True)

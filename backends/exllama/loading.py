@@ -168,7 +168,6 @@ class ExLlamaModel(ABC):
             forces_from=FORCES_FROM,
             chooses_adapters=True,
             adapters=loadable_adapters(self.options.adapters, self.options.adapter_scaling),
-            generation_defaults=files.generation_defaults,
             tokenizer_path=str(files.path),
         )
 

@@ -76,22 +76,17 @@ NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def carried(header: Header) -> Sampling | None:
-    """What the header says; what it doesn't name, or names in an odd way, stays neutral, and so
-    does what no request could ask for (`backends.bounds`).
-    """
+def generation_defaults(header: Header, path: Path) -> Sampling:
+    """What the header names, in no odd way, or else the file beside it."""
     named = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
-    found = Sampling(
-        **{
-            NAMES[name][0]: NAMES[name][1](value)
-            for name, value in named.items()
-            if isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-        }
-    )
-    found = bounds.sound(found)
-    return found if found.requested() else None
+    carried = {
+        NAMES[name][0]: NAMES[name][1](value)
+        for name, value in named.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    if carried:
+        return bounds.recommended(carried)
+    return model_folder.generation_defaults(path.parent)
 
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as gguf-split names them
@@ -216,7 +211,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         parts=files,
         projector=projector,
         beside=(path.parent / model_folder.GENERATION_CONFIG,),
-        generation_defaults=carried(header) or model_folder.generation_defaults(path.parent),
+        generation_defaults=generation_defaults(header, path),
         vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=graph.activation,

@@ -604,7 +604,6 @@ def _info(
         keeps_slots=True,
         chooses_adapters=True,
         adapters=loadable_adapters(options.adapters, options.adapter_scaling),
-        generation_defaults=files.generation_defaults,
         layers=layers(),
         buffers=buffers(),
         memory=memory_taken(files),

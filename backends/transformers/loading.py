@@ -498,7 +498,6 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         rewinds=True,
         constrains=True,
         penalties_first=True,
-        generation_defaults=files.generation_defaults,
         tokenizer_path=tokenizer_path(files),
     )
 

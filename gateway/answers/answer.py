@@ -655,8 +655,7 @@ def jobs_of(
     if params.after_samplers and not info.reports_after_samplers:
         text = f"post_sampling_probs: {info.backend} returns the model's own probabilities alone."
         raise InvalidRequest(text, param="post_sampling_probs")
-    defaults = info.generation_defaults or Sampling()
-    sampling = params.sampling.over(lease.entry.sampling.over(defaults))
+    sampling = params.sampling.over(lease.entry.usual_sampling)
     if params.sampling.text_biases:
         sampling = _biased(sampling, params.sampling.text_biases, lease)
     adapters = lease.entry.adapters if params.adapters is None else params.adapters

@@ -47,6 +47,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     modalities: tuple[Modality, ...] = ("text",)
     # "tools", "reasoning", "vision"; or alone "embedding", "rerank"
     capabilities: tuple[str, ...] | None = None
+    sampling: str | None = None  # who chose it: "configuration", "model", "default" (nobody)
     adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
     memory: str | None = None  # the arithmetic: what it needs, and what is free
     devices: Mapping[str, int] | None = None  # bytes of each that it takes, or would

@@ -355,6 +355,7 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "size_bytes": files.size_bytes if files else None,
         "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
+        "sampling": status.entry.sampling_from if status.entry else None,
         "memory": status.arithmetic or None,
         "devices": status.devices or None,
         "missing_bytes": status.missing,

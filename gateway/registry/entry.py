@@ -10,6 +10,7 @@ import msgspec
 
 from backends.catalog import ModelFiles
 from backends.protocol import AdapterScale
+from backends.samplers import DEFAULTS, Sampling
 from config.engines import EngineOptions
 from gateway.errors import ModelUnavailable
 from gateway.registry.folders import Unusable
@@ -45,6 +46,20 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     def base(self) -> "ModelEntry":
         """What is loaded when this is asked for: itself, unless it is a preset."""
         return self.of or self
+
+    @property
+    def usual_sampling(self) -> Sampling:
+        """Of a request that says nothing: the configuration's, else what the makers recommend."""
+        return self.sampling.over(self.files.generation_defaults)
+
+    @property
+    def sampling_from(self) -> Literal["configuration", "model", "default"] | None:
+        """Who chose that; None: it writes nothing, or another server chooses."""
+        if self.files.task != "generate" or self.files.elsewhere is not None:
+            return None
+        if self.sampling.named:
+            return "configuration"
+        return "default" if self.files.generation_defaults == DEFAULTS else "model"
 
     def over(self, loaded: "ModelEntry") -> "ModelEntry":
         """This preset of its model as that is `loaded`."""

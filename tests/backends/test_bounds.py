@@ -250,8 +250,8 @@ def test_a_temperature_above_that_stays_and_dynamic_temperature_ends_there() -> 
 
 
 def test_a_model_s_own_odd_defaults_are_neutral() -> None:
-    odd = Sampling(temperature=math.nan, top_k=40, top_p=7.0)
-    assert bounds.sound(odd) == Sampling(top_k=40)
+    odd = {"temperature": math.nan, "top_k": 40, "top_p": 7.0}
+    assert bounds.recommended(odd) == Sampling(top_k=40)
 
 
 HELD = msgspec.structs.replace(INFO, constrains=True)

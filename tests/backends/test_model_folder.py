@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from backends import model_folder
-from backends.samplers import Sampling
+from backends import bounds, model_folder
+from backends.samplers import DEFAULTS, Sampling
 
 
 def test_what_is_named_is_taken_and_the_rest_stays_neutral() -> None:
@@ -20,14 +21,16 @@ def test_what_is_named_is_taken_and_the_rest_stays_neutral() -> None:
         "eos_token_id": [1, 2],
         "transformers_version": "5.0.0",
     }
-    assert model_folder.sampling_defaults(config) == Sampling(
+    named = model_folder.sampling_named(config)
+    assert bounds.recommended(named) == Sampling(
         temperature=0.6, top_k=20, top_p=0.95, banned_tokens=(7, 9), logit_bias=((5, -1.5),)
     )
 
 
 def test_not_to_sample_is_greedy() -> None:
-    assert model_folder.sampling_defaults({"do_sample": False, "temperature": 0.6}).temperature == 0
-    assert model_folder.sampling_defaults({"temperature": 0.6}).temperature == 0.6
+    named = model_folder.sampling_named({"do_sample": False, "temperature": 0.6})
+    assert named == {"temperature": 0}
+    assert model_folder.sampling_named({"temperature": 0.6}) == {"temperature": 0.6}
 
 
 @pytest.mark.parametrize(
@@ -35,10 +38,25 @@ def test_not_to_sample_is_greedy() -> None:
 )
 def test_a_file_that_says_nothing_usable_gives_no_defaults(tmp_path: Path, content: str) -> None:
     (tmp_path / model_folder.GENERATION_CONFIG).write_text(content)
-    assert model_folder.generation_defaults(tmp_path) is None
-    assert model_folder.generation_defaults(tmp_path / "nowhere") is None
+    assert model_folder.generation_defaults(tmp_path) == DEFAULTS
+    assert model_folder.generation_defaults(tmp_path / "nowhere") == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("said", "used"),
+    [
+        # Gemma's: who names one of them chose the others, too
+        ({"top_k": 64, "top_p": 0.95}, Sampling(top_k=64, top_p=0.95)),
+        ({"temperature": 1.0}, Sampling()),
+        ({"repetition_penalty": 1.1}, replace(DEFAULTS, repetition_penalty=1.1)),
+        ({"temperature": -1.0, "top_k": 20}, Sampling(top_k=20)),
+        ({"temperature": -1.0}, DEFAULTS),
+    ],
+)
+def test_temperature_and_truncation_are_one_choice(said: dict[str, float], used: Sampling) -> None:
+    assert bounds.recommended(said) == used
 
 
 def test_nonsense_from_a_client_is_an_error() -> None:
     with pytest.raises((ValueError, TypeError)):
-        model_folder.sampling_defaults({"top_p": "most"})
+        model_folder.sampling_named({"top_p": "most"})

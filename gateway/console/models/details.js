@@ -27,7 +27,7 @@ function Known({ it, model }) {
   return html`<section class="makers" aria-label=${`About ${model.id}`}>
     ${model.state === "failed" && html`<${Remedies} it=${it} model=${model} />`}
     <dl class="facts-list makers-facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    ${sampling.length > 0 && html`<p class="row wrap"><span class="soft">It recommends</span>${sampling.map(([name, value]) => html`<span class="tag mono" key=${name}>${name} ${JSON.stringify(value)}</span>`)}</p>`}
+    ${it.template && html`<p class="row wrap"><span class="soft">${sampling.length > 0 ? "It recommends" : "Nothing is recommended: defaults"}</span>${sampling.map(([name, value]) => html`<span class="tag mono" key=${name}>${name} ${JSON.stringify(value)}</span>`)}</p>`}
     ${it.split && html`<p class="small soft">Its answers are split as <code>${it.split.format}</code>: ${it.split.why}</p>`}
     ${it.template && html`<details class="template"><summary>Chat template<span class="faint"> ${count(it.template.length)} characters</span></summary>
       <div class="code"><pre tabindex="0" aria-label="Chat template">${it.template}</pre><${Copy} text=${it.template} label="Copy the template" /></div></details>`}

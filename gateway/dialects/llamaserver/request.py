@@ -469,6 +469,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     n_ctx: int
     params: GenerationSettings
+    sampling: str | None  # who chose it: "configuration", "model" (its makers), "default" (nobody)
 
 
 class Modalities(msgspec.Struct, frozen=True):

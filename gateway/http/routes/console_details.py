@@ -11,7 +11,7 @@ from anyio import to_thread
 from litestar import delete, get
 from litestar.types import ASGIApp
 
-from backends.samplers import Sampling
+from backends.samplers import DEFAULTS, SAMPLERS
 from gateway.access import Access
 from gateway.answers.interpreter import Known
 from gateway.answers.recording import Split
@@ -178,11 +178,9 @@ def _download(origin: HubOrigin | None) -> str | None:
 
 
 def _recommended(status: ModelStatus) -> Mapping[str, Any]:
-    found = status.files.generation_defaults if status.files else None
-    if found is None:
-        return {}
-    neutral, names = Sampling(), Sampling.__struct_fields__
-    return {name: one for name in names if (one := getattr(found, name)) != getattr(neutral, name)}
+    found = status.files.generation_defaults if status.files else DEFAULTS
+    said = found.requested() if found != DEFAULTS else ()
+    return {name: getattr(found, name) for name in SAMPLERS if name in said}
 
 
 def _files(status: ModelStatus) -> list[FileWire]:

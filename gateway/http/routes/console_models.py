@@ -17,7 +17,7 @@ from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from backends.samplers import ROWS, Number, Sampling, Slider
+from backends.samplers import ROWS, Number, Slider
 from config.models import written
 from config.schema import OptionFacts, facts
 from config.settings import ModelConfig
@@ -329,28 +329,21 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
 
 
 def _parameters(status: ModelStatus) -> list[ParameterWire]:
-    info, defaults = status.info, _defaults(status)
+    info, entry = status.info, status.entry
+    assert entry is not None, "a name that resolves has its files"
     reasons: Mapping[str, str] = unsupported(info, ROWS) if info is not None else {}
     return [
         ParameterWire(
             name=name,
             applied=None if info is None else name not in reasons,
             why=reasons.get(name),
-            default=getattr(defaults, name),
+            default=getattr(entry.usual_sampling, name),
             minimum=bound.low if isinstance(bound := row.bound, Number) else None,
             maximum=bound.high if isinstance(bound, Number) else None,
             slider=row.slider,
         )
         for name, row in ROWS.items()
     ]
-
-
-def _defaults(status: ModelStatus) -> Sampling:
-    """As defaults are merged: the nearer to the request wins."""
-    entry, info = status.entry, status.info
-    assert entry is not None, "a name that resolves has its files"
-    own = info.generation_defaults if info is not None else entry.files.generation_defaults
-    return entry.sampling.over(own or Sampling())
 
 
 class RoomWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from msgspec import UNSET, UnsetType
 
 from backends.catalog import CPU
 from backends.protocol import Generation
-from backends.samplers import Sampling
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.dialect import body, frame
@@ -29,7 +28,7 @@ from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, context_length, status_wire
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.prompt import DEFAULT_TEMPLATE
-from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting
+from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import gibibytes
 from gateway.request import GenerationParams
 from gateway.tasks import relayed
@@ -184,12 +183,15 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     entry, info = status.entry, status.info
     assert entry is not None, "a name that resolves has its files"
     context = shown.context_length or entry.files.context_length
-    params = settings(_by_default(services, status, entry), context_length=context)
+    asked = services.presets.current.over(GenerationParams())
+    sampling = asked.sampling.over(entry.usual_sampling)
+    job = Generation(prompt=(), sampling=sampling, max_tokens=asked.max_tokens)
+    params = settings(job, context_length=context)
     is_path = request.auth.role == "admin" and entry.files.remote is None
     found = wire.Props(
         total_slots=info.max_concurrent if info else entry.options.max_concurrent,
         chat_template=known.template if known else DEFAULT_TEMPLATE,
-        default_generation_settings=wire.Settings(context, params),
+        default_generation_settings=wire.Settings(context, params, entry.sampling_from),
         modalities=wire.Modalities(vision="image" in shown.modalities),
         model_alias=status.id,
         build_info=BUILD,
@@ -199,14 +201,6 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
         eos_token=info.special.eos if info else UNSET,
     )
     return Plain(body(found))
-
-
-def _by_default(services: Services, status: ModelStatus, entry: ModelEntry) -> Generation:
-    """A job of a request that says nothing."""
-    own = status.info.generation_defaults if status.info else entry.files.generation_defaults
-    asked = services.presets.current.over(GenerationParams())
-    sampling = asked.sampling.over(entry.sampling.over(own or Sampling()))
-    return Generation(prompt=(), sampling=sampling, max_tokens=asked.max_tokens)
 
 
 class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,6 @@ async def test_what_is_loaded_is_described(kind: Kind, machine: Machine) -> None
     assert (info.context_length, info.max_concurrent, info.vocab_size) == (512, 4, 768)
     assert info.special.eos == "<|im_end|>"
     assert info.modalities == ("text",)
-    assert info.generation_defaults is not None  # the bundled model's file says greedy
     await container.aclose()
 
 

@@ -5,13 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import pytest
 
-from backends import catalog
 from backends.llamacpp import files
-from backends.samplers import Sampling
-from config.engines import LlamaCppOptions
-from tests.backends import random_gguf
+from backends.samplers import DEFAULTS, Sampling
 from training import gguf_file
 
 
@@ -25,7 +21,7 @@ def write(path: Path, **carried: Any) -> Path:
     return path
 
 
-def suggested(path: Path) -> Sampling | None:
+def suggested(path: Path) -> Sampling:
     found = files.recognise(path)
     assert found is not None
     return found.generation_defaults
@@ -39,7 +35,7 @@ def test_what_the_file_carries_is_read(tmp_path: Path) -> None:
 
 def test_else_the_file_beside_it_says(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
-    assert suggested(path) is None
+    assert suggested(path) == DEFAULTS
     config = {"temperature": 0.6, "top_k": 20, "do_sample": True}
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     assert suggested(path) == Sampling(temperature=0.6, top_k=20)
@@ -50,16 +46,4 @@ def test_values_of_an_odd_kind_are_passed_over(tmp_path: Path) -> None:
     writer.add_string("general.sampling.temp", "hot")
     writer.add_bool("general.sampling.top_k", True)
     gguf_file.finish(writer)
-    assert suggested(tmp_path / "m.gguf") is None
-
-
-@pytest.mark.anyio
-async def test_a_loaded_model_tells_them(tmp_path: Path) -> None:
-    random_gguf.write(tmp_path / "model.gguf", random_gguf.Dimensions())
-    (tmp_path / "generation_config.json").write_text('{"temperature": 0.25}')
-    load = catalog.BACKENDS["llamacpp"].container.load
-    model = catalog.recognise(tmp_path / "model.gguf")
-    container = await load(model, LlamaCppOptions(), lambda _: None)
-    assert container.info.generation_defaults == Sampling(temperature=0.25)
-    assert model.generation_defaults == Sampling(temperature=0.25)  # before it is loaded, too
-    await container.aclose()
+    assert suggested(tmp_path / "m.gguf") == DEFAULTS

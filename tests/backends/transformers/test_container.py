@@ -157,10 +157,6 @@ async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContain
     )
 
 
-async def test_the_models_own_generation_config_is_reported(container: ModelContainer) -> None:
-    assert container.info.generation_defaults == Sampling(temperature=0)
-
-
 async def test_control_tokens_are_text_unless_asked_for(container: ModelContainer) -> None:
     assert len(container.tokenize("<|im_end|>", special=True)) == 1
     assert len(container.tokenize("<|im_end|>", special=False)) > 1
