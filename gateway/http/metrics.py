@@ -37,7 +37,7 @@ from backends.upstream.replicas import Replica
 from gateway.answers.turns import TurnCounts
 from gateway.errors import RateLimited
 from gateway.events import Usage
-from gateway.http.request_record import GAPS, RequestReport
+from gateway.http.standing import GAPS, RequestReport
 from gateway.registry import (
     ModelEvent,
     ModelLoaded,

@@ -22,7 +22,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from backends.remote import Caller
 from config.settings import TracingConfig
-from gateway.http.tracing import Traced, attributes, stages
+from gateway.http.standing import RequestReport
+from gateway.http.tracing import attributes, stages
 
 LAST_EXPORT = 2000  # milliseconds that the last spans are waited for when the server stops
 PATIENCE = 5.0  # seconds for one export
@@ -74,7 +75,7 @@ class RequestSpan:
         """See `Trace.served_by`."""
         self._span.set_attributes({"roundhouse.upstream": upstream, "server.address": url})
 
-    def end(self, report: Traced) -> None:
+    def end(self, report: RequestReport) -> None:
         """See `Trace.end`."""
         end = time.time_ns()
         began, context = end - _ns(report.seconds), set_span_in_context(self._span)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from time import perf_counter, time
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -30,8 +30,9 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from backends.remote import Caller
-from gateway.access import ADMIN, Access
-from gateway.answers.recording import Recording
+from gateway.access import Access
+from gateway.answers.answer import Answer
+from gateway.answers.encoding import Encoded
 from gateway.errors import (
     Cancelled,
     ClientLeft,
@@ -44,7 +45,7 @@ from gateway.errors import (
 from gateway.events import Usage
 from gateway.http.auth import READING, Authenticator
 from gateway.http.inspector import Inspector, KeptBody
-from gateway.http.standing import Api, RequestStanding, Standing
+from gateway.http.standing import GAPS, Api, RequestReport, RequestStanding, Standing
 from gateway.http.tracing import Trace, Tracing
 from gateway.limits import UNLIMITED, Allowance, Charge, Limiter
 from gateway.registry import Waiting
@@ -227,26 +228,6 @@ Stage: TypeAlias = Literal["queued", "loading"]
 LATELY = 200  # requests that are over
 SHOWN = 2000  # characters of a prompt's end, where prompts are shown at all
 
-# Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
-GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
-
-
-class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished request. Times are seconds."""
-
-    api: Api
-    model: str  # "" where the request named none that exists
-    outcome: str  # "ok", "left", "send_timeout", or the code of an error
-    seconds: float
-    queued: float = 0.0
-    loading: float = 0.0
-    first: float | None = None  # until the first delta; None: there was none
-    gaps: tuple[int, ...] = ()  # deltas after the first, by `GAPS`
-    gaps_seconds: float = 0.0  # all of them together
-    usage: Usage | None = None  # None: it never came to an answer
-    is_fault: bool = False  # of this server, or of another one behind it; not of the client
-    access: Access = ADMIN  # of the key that sent it
-
 
 class Waits:
     """How long a request stood in line, and how long of it for a load: for those never served."""
@@ -261,42 +242,18 @@ class Waits:
         self.ended(time)
         self._stage, self._since = stage, time
 
+    def ended(self, time: float) -> tuple[float, float]:
+        """Seconds queued and loading."""
+        seconds = self._seconds["queued"], self._seconds["loading"] = self.until(time)
+        self._stage = None
+        return seconds
+
     def until(self, time: float) -> tuple[float, float]:
         """Seconds queued and loading so far."""
         seconds = dict(self._seconds)
         if self._stage is not None:
             seconds[self._stage] += time - self._since
         return seconds["queued"], seconds["loading"]
-
-    def ended(self, time: float) -> tuple[float, float]:
-        """Seconds queued and loading."""
-        if self._stage is not None:
-            self._seconds[self._stage] += time - self._since
-            self._stage = None
-        return self._seconds["queued"], self._seconds["loading"]
-
-
-class AnswerUnderWay(Protocol):
-    """The model that answers a request, and the usage so far."""
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def queued_seconds(self) -> float: ...
-
-    @property
-    def load_seconds(self) -> float: ...
-
-    def usage(self) -> Usage: ...
-
-    def prompt_ending(self, characters: int) -> str | None:
-        """The last `characters` of what the model reads; None: it isn't shown."""
-        ...
-
-    def record(self, recording: Recording) -> None:
-        """See `Recordable`."""
-        ...
 
 
 class Books(msgspec.Struct, frozen=True):
@@ -339,7 +296,7 @@ class RequestRecord:
         self._shows_prompt = shows_prompt
         self._inspector = books.inspector
         self._inspection = books.inspector.begin(access.owner, line.id, line)
-        self._answer: AnswerUnderWay | None = None
+        self._answer: Answer | Encoded | None = None
         self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
         self._began_at = time()
@@ -431,7 +388,7 @@ class RequestRecord:
         self._activity.moved(self._number)
         log.debug("request waits", request=self.request, stage=news.stage, position=news.position)
 
-    def answered_by(self, answer: AnswerUnderWay, remarks: Mapping[str, str] = NOTHING) -> None:
+    def answered_by(self, answer: Answer | Encoded, remarks: Mapping[str, str] = NOTHING) -> None:
         """Now it is known which model answers. `remarks`: for the log, since few clients show
         headers.
         """
@@ -464,10 +421,8 @@ class RequestRecord:
         answer = self._answer
         if self._charge is not None:
             self._end_charge(self._charge)
-        if answer is None:
-            queued, loading = self._waits.ended(perf_counter())
-        else:
-            queued, loading = answer.queued_seconds, answer.load_seconds
+        self._waits.ended(perf_counter())
+        queued, loading = self._waited()
         report = RequestReport(
             api=self._api,
             model=self._model,
@@ -503,12 +458,8 @@ class RequestRecord:
         report, answer = self._report, self._answer
         news = self._news if answer is None and report is None else None
         seconds = report.seconds if report else perf_counter() - self._began
-        if answer is None:
-            queued, loading = self._waits.until(perf_counter())
-            usage = Usage(prompt_tokens=0, completion_tokens=0)
-        else:
-            queued, loading = answer.queued_seconds, answer.load_seconds
-            usage = answer.usage()
+        queued, loading = self._waited()
+        usage = answer.usage() if answer else Usage(prompt_tokens=0, completion_tokens=0)
         return RequestStanding(
             number=self._number,
             request=self.request,
@@ -534,6 +485,11 @@ class RequestRecord:
             prompt=self._prompt,
             parted=self._remarks.get("parted"),
         )
+
+    def _waited(self) -> tuple[float, float]:
+        if self._answer is None:
+            return self._waits.until(perf_counter())
+        return self._answer.queued_seconds, self._answer.load_seconds
 
     def _state(self) -> Standing:
         if self._report is not None:

@@ -43,10 +43,10 @@ from gateway.http.request_record import (
     Books,
     RequestLine,
     RequestRecord,
-    RequestReport,
     line_of,
 )
 from gateway.http.sockets import Sockets
+from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing
 from gateway.hub import Downloads, Hub, Uploads
 from gateway.joining import Announcements

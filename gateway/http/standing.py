@@ -1,11 +1,17 @@
-"""How a request stands, as lists and events show it: what it waits for, and what it took."""
+"""How a request stands while it runs, and the report of one that is over: all that others read."""
 
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from gateway.access import ADMIN, Access
+from gateway.events import Usage
+
 Api: TypeAlias = str  # "chat", "text", …
 Standing: TypeAlias = Literal["queued", "loading", "prompt", "answering", "done"]
+
+# Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,3 +40,20 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None  # as in `RequestReport`, when done
     prompt: str | None  # how it ends, where prompts are shown
     parted: str | None = None  # where it parts from the turn before, if it does
+
+
+class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished request. Times are seconds."""
+
+    api: Api
+    model: str  # "" where the request named none that exists
+    outcome: str  # "ok", "left", "send_timeout", or the code of an error
+    seconds: float
+    queued: float = 0.0
+    loading: float = 0.0
+    first: float | None = None  # until the first delta; None: there was none
+    gaps: tuple[int, ...] = ()  # deltas after the first, by `GAPS`
+    gaps_seconds: float = 0.0  # all of them together
+    usage: Usage | None = None  # None: it never came to an answer
+    is_fault: bool = False  # of this server, or of another one behind it; not of the client
+    access: Access = ADMIN  # of the key that sent it

@@ -14,35 +14,9 @@ from backends.catalog import command
 from backends.remote import TRACE_HEADERS, Caller
 from config.errors import ConfigError
 from config.settings import TracingConfig
-from gateway.access import Access
-from gateway.events import Usage
+from gateway.http.standing import RequestReport
 
 LONGEST = 512  # characters of such a header
-
-
-class Traced(Protocol):
-    """A request that is over: see `request_record.RequestReport`. Times are seconds."""
-
-    @property
-    def api(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def queued(self) -> float: ...
-    @property
-    def loading(self) -> float: ...
-    @property
-    def first(self) -> float | None: ...
-    @property
-    def usage(self) -> Usage | None: ...
-    @property
-    def is_fault(self) -> bool: ...
-    @property
-    def access(self) -> Access: ...
 
 
 class Trace(Protocol):
@@ -54,7 +28,7 @@ class Trace(Protocol):
     def served_by(self, upstream: str, url: str) -> None:
         """A server elsewhere has begun to answer."""
 
-    def end(self, report: Traced) -> None:
+    def end(self, report: RequestReport) -> None:
         """The request is over, now."""
 
 
@@ -81,7 +55,7 @@ def tracing_of(config: TracingConfig, version: str) -> Tracing | None:
     return OpenTelemetry(config, version)
 
 
-def stages(report: Traced) -> Iterator[tuple[str, float, float]]:
+def stages(report: RequestReport) -> Iterator[tuple[str, float, float]]:
     """The spans below a request's, by seconds since its beginning: when each began and ended."""
     waited = report.queued + report.loading
     if report.queued > 0:
@@ -93,7 +67,7 @@ def stages(report: Traced) -> Iterator[tuple[str, float, float]]:
         yield "answer", report.first, report.seconds
 
 
-def attributes(report: Traced) -> Iterator[tuple[str, str | int]]:
+def attributes(report: RequestReport) -> Iterator[tuple[str, str | int]]:
     """What is told of a request, by OpenTelemetry's names for generative models where there are."""
     yield "gen_ai.operation.name", report.api
     yield "gen_ai.response.model", report.model

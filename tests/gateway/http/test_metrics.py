@@ -25,9 +25,9 @@ from gateway.http.request_record import (
     Books,
     RequestLine,
     RequestRecord,
-    RequestReport,
     Waits,
 )
+from gateway.http.standing import RequestReport
 from gateway.limits import Limiter
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state

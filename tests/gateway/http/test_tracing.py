@@ -14,7 +14,7 @@ from config.settings import TracingConfig
 from gateway.access import Access
 from gateway.events import Usage
 from gateway.http.otel import OpenTelemetry
-from gateway.http.request_record import RequestReport
+from gateway.http.standing import RequestReport
 from gateway.http.tracing import stages, trace_headers
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
