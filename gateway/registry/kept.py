@@ -17,6 +17,7 @@ from backends.kept.identity import identity
 from backends.kept.store import KeptStore
 from backends.protocol import ModelInfo, Report
 from backends.remote import Container
+from backends.upstream.fleet import Fleet
 from config.engines import EngineOptions
 from config.errors import ConfigError
 from config.settings import KeptConfig
@@ -77,23 +78,21 @@ class Conversations:
         container.keep_in(self.store.beginnings(own, str(files.path)))
 
 
-class KeepingLoader:
-    """Loads with `loader`, and gives what came its conversations back. A `Loader`."""
+class ContainerLoader:
+    """Brings containers, and gives what came its conversations back. Another server's model comes
+    by `fleet`, which checks that a replica is up, and has a Roundhouse load it there.
+    """
 
-    def __init__(self, loader: Loader, kept: Conversations) -> None:
-        self._kept = kept
+    def __init__(self, loader: Loader, fleet: Fleet, kept: Conversations) -> None:
         self._loader = loader
-        self.estimate, self.placements = loader.estimate, loader.placements
-        self.placed, self.fit, self.is_experimental = (
-            loader.placed,
-            loader.fit,
-            loader.is_experimental,
-        )
-        self.end = loader.end
+        self._fleet = fleet
+        self._kept = kept
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         """See `Loader.load`. Its memory is promised already: what is kept makes room."""
         self._kept.settle()
+        if files.elsewhere is not None:
+            return await self._fleet.load(files.elsewhere, report)
         container = await self._loader.load(files, options, report)
         try:
             await self._kept.adopt(files, options, container)

@@ -12,7 +12,6 @@ from backends.catalog import BACKENDS, Cards, Catalog, Fitted, ModelFiles, Place
 from backends.errors import BackendMissing, LoadFailed
 from backends.protocol import MemoryNeed, Report
 from backends.remote import Container
-from backends.upstream.fleet import Fleet
 from backends.worker import node
 from backends.worker.port import Workers
 from config.engines import EngineOptions
@@ -68,32 +67,34 @@ class CatalogLoader:
         self._workers = Workers()
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        if files.node is not None:
+        if not _lies_here(files):
             return NOTHING
         return self._catalog[files.backend].files.estimate(files, options)
 
     def placements(
         self, files: ModelFiles, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
-        if files.node is not None:
+        if not _lies_here(files):
             return ({},)
         return self._catalog[files.backend].files.placements(files, options, cards)
 
     def placed(
         self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
     ) -> EngineOptions:
-        if files.node is not None:
+        if not _lies_here(files):
             return options
         return self._catalog[files.backend].files.placed(options, placement, cards)
 
     def fit(
         self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
     ) -> Fitted | None:
-        if files.node is not None:
+        if not _lies_here(files):
             return None
         return self._catalog[files.backend].files.fit(files, options, cards, room)
 
     def is_experimental(self, files: ModelFiles) -> bool:
+        if files.elsewhere is not None:
+            return False
         installation = self._catalog[files.backend].files.INSTALLATION
         return installation is not None and not any(way.tried for way in installation.ways.values())
 
@@ -121,40 +122,5 @@ class CatalogLoader:
         return await load(files, options, report)
 
 
-class FleetLoader:
-    """`local` loads what lies here; for another server's model, `fleet` checks that a replica is
-    up, and a Roundhouse loads it there. A `Loader`.
-    """
-
-    def __init__(self, local: Loader, fleet: Fleet) -> None:
-        self._local = local
-        self._fleet = fleet
-
-    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        return NOTHING if files.elsewhere else self._local.estimate(files, options)
-
-    def placements(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards
-    ) -> Sequence[Placement]:
-        return ({},) if files.elsewhere else self._local.placements(files, options, cards)
-
-    def placed(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
-    ) -> EngineOptions:
-        return options if files.elsewhere else self._local.placed(files, options, placement, cards)
-
-    def fit(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
-    ) -> Fitted | None:
-        return None if files.elsewhere else self._local.fit(files, options, cards, room)
-
-    def is_experimental(self, files: ModelFiles) -> bool:
-        return files.elsewhere is None and self._local.is_experimental(files)
-
-    def end(self) -> None:
-        self._local.end()
-
-    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
-        if files.elsewhere is not None:
-            return await self._fleet.load(files.elsewhere, report)
-        return await self._local.load(files, options, report)
+def _lies_here(files: ModelFiles) -> bool:
+    return files.node is None and files.elsewhere is None

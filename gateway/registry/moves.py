@@ -29,8 +29,8 @@ from config.engines import EngineOptions
 from gateway.registry.entry import FileIdentity, ModelEntry, identity
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
+from gateway.registry.kept import ContainerLoader
 from gateway.registry.line import Clock, Place
-from gateway.registry.loaders import Loader
 from gateway.registry.memory import arithmetic, placed
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of
@@ -131,7 +131,7 @@ class Moves:
         *,
         tasks: TaskGroup,
         supervisor: Supervisor,
-        loader: Loader,
+        loader: ContainerLoader,
         gauge: Gauge,
         history: History,
         clock: Clock,

@@ -39,10 +39,10 @@ from gateway.errors import (
 from gateway.registry.entry import ModelEntry, check_files
 from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
 from gateway.registry.history import History, default_path
-from gateway.registry.kept import Conversations, KeepingLoader
+from gateway.registry.kept import ContainerLoader, Conversations
 from gateway.registry.library import CacheOfModels, ModelLibrary
 from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
-from gateway.registry.loaders import CatalogLoader, FleetLoader, Loader
+from gateway.registry.loaders import CatalogLoader, Loader
 from gateway.registry.moves import Moves, pace_of
 from gateway.registry.names import ModelNames
 from gateway.registry.nodes import HERE, named, node_of
@@ -83,7 +83,7 @@ class Registry:
     ) -> None:
         self._library = library
         self._config = config
-        self._loader = FleetLoader(loader or CatalogLoader(), library.fleet)
+        self._loader = loader or CatalogLoader()
         self._gauge = gauge or SystemGauge()
         self._history = history or History(default_path())
         self._clock = clock or LoopClock()
@@ -140,7 +140,7 @@ class Registry:
         self._moves = Moves(
             tasks=self._tasks,
             supervisor=self.supervisor,
-            loader=KeepingLoader(self._loader, self.kept),
+            loader=ContainerLoader(self._loader, self._library.fleet, self.kept),
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
