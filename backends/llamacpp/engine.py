@@ -2,10 +2,11 @@
 between.
 
 Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each
-running answer its newest token and spends what is left of its time on the oldest unfinished
-prompts. A job whose last token has been fed gets a new one drawn. So prompt, answer, forced tokens
-and a recomputed answer are all one thing. Where a prompt has come to a picture, the image encoder
-runs in a thread of its own, and a later step puts its embeddings into the cache.
+running answer its newest token, or reads a piece of a prompt (`backends.prefill`), or both where
+that costs nobody anything. A job whose last token has been fed gets a new one drawn. So prompt,
+answer, forced tokens and a recomputed answer are all one thing. Where a prompt has come to a
+picture, the image encoder runs in a thread of its own, and a later step puts its embeddings into
+the cache.
 
 From the logits of a decoded batch: drawn tokens, and log probabilities.
 
@@ -19,7 +20,7 @@ With the bundled model the difference is within the noise (benchmarks/results/di
 import ctypes
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ from backends.llamacpp.pieces import PART, WHOLE
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
+from backends.prefill import BLOCK, STEP_SECONDS, Prefill
 from backends.snapshots import SnapshotBudget, places
 from backends.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 
@@ -207,14 +209,6 @@ def logprob(
     return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))
 
 
-# a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
-STEP_SECONDS = 0.05
-SMALLEST_CHUNK = 32
-# Prompts share a step while they take as long as so many steps of answers: beyond that it is the
-# rows that cost, and who came first would wait for what others' cost. What nobody notices is
-# shared in any case: where a step takes a millisecond, a good part of it is its own.
-SHARED_STEPS, SHARED_SECONDS = 3.0, 0.005
-FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 GROWTH = 64  # cells kept free for each answer in a shared pool before another one starts
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
@@ -246,8 +240,7 @@ class LlamaCppEngine:
         moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
-        self._prompt_rate = FIRST_GUESS
-        self.decode_seconds = STEP_SECONDS  # of a step of answers alone
+        self._prompts = Prefill()
         self._releases = 0
         self._rows = Rows(loaded.context, loaded.vocabulary)
         self.kept: Beginnings = NothingKept()
@@ -448,14 +441,14 @@ class LlamaCppEngine:
 
     def _compose(self, *, starting: bool) -> list[Fed]:
         """Newest tokens of all answers first, in slot order, with what was drafted for them where
-        no prompt is read; then prompts, oldest first.
+        no prompt is read; then prompts.
         """
         self._batch.clear()
         answering = [r for r in self._running.values() if r.slot is not None and r.left == 1]
         # llama.cpp computes neighbouring sequences together when they come in order.
         answering.sort(key=lambda running: running.slot.index)  # type: ignore[union-attr]
-        drafting = starting and 0 < len(answering) == len(self._running)
-        drafts = self._drafts(answering) if drafting else {}
+        reading = len(answering) < len(self._running)
+        drafts = self._drafts(answering) if starting and answering and not reading else {}
         if drafts:
             return [self._compose_draft(running, drafts) for running in answering]
         self._batch.singles(
@@ -464,10 +457,7 @@ class LlamaCppEngine:
             [running.slot.index for running in answering],  # type: ignore[union-attr]
         )
         work = [Fed(running, 1) for running in answering]
-        if len(answering) < len(self._running):
-            room = self._chunk() - len(answering)
-            work += self._compose_prompts(room, starting=starting)
-        return work
+        return self._with_prompts(work, starting=starting) if reading else work
 
     def _drafts(self, answering: Sequence[LlamaJob]) -> Mapping[int, StepDraft]:
         """What to verify behind their newest tokens, by key."""
@@ -491,22 +481,41 @@ class LlamaCppEngine:
         self._batch.chunk(tokens, running.position, running.slot.index, last=True, every=True)
         return Fed(running, 1, draft)
 
-    def _chunk(self) -> int:
-        most = self._loaded.micro_batch_size if self._cache.slides else self._loaded.batch_size
-        return min(most, self._rows_in(STEP_SECONDS) + len(self._running))
-
-    def _rows_in(self, seconds: float) -> int:
-        """Of prompts."""
-        return max(SMALLEST_CHUNK, int(self._prompt_rate * seconds))
-
-    def _compose_prompts(self, room: int, *, starting: bool) -> list[Fed]:
-        work: list[Fed] = []
-        restored = False
-        shared = self._rows_in(max(SHARED_SECONDS, SHARED_STEPS * self.decode_seconds))
-        outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # each keeps one of its own
-        for running in self._running.values():
-            if room <= 0:
+    def _with_prompts(self, work: list[Fed], *, starting: bool) -> list[Fed]:
+        """`work`, and beside it what is forced and, when they are due, prompts. On CPUs less than a
+        block in all, which is computed as each would be alone; else a piece in a pass of its own.
+        """
+        ready, answering = list(self._ready(starting=starting)), bool(work)
+        forced = [running for running in ready if running.fed >= running.prompt_tokens]
+        prompts = [running for running in ready if running.fed < running.prompt_tokens]
+        due = self._prompts.is_due or not work
+        for running in [*forced, *(self._prompts.order(prompts) if due else ())]:
+            room = self._loaded.micro_batch_size - self._batch.rows
+            count = self._prompts.piece(self._until(running), room, answering=answering)
+            if self._batch.rows + count >= BLOCK and not self._loaded.on_device and work:
+                if any(fed.running in prompts for fed in work):
+                    break
+                self._batch.clear()
+                work = []
+            work.append(self._compose_piece(running, count))
+            full = self._batch.rows >= self._loaded.micro_batch_size
+            if full or running.scoring or self._cache.slides:
                 break
+        return work
+
+    def _compose_piece(self, running: LlamaJob, count: int) -> Fed:
+        assert running.slot is not None
+        if running.scoring:  # each of the others keeps a row of its own
+            count = max(1, min(count, self._loaded.outputs - len(self._running) + 1))
+        chunk = running.tokens[running.fed : running.fed + count]
+        last, at = count == running.left, (running.position, running.slot.index)
+        self._batch.chunk(chunk, *at, last=last, every=running.scoring)
+        return Fed(running, count)
+
+    def _ready(self, *, starting: bool) -> Iterator[LlamaJob]:
+        """Those whose prompts can be read now, oldest first; who can start does."""
+        restored = False
+        for running in self._running.values():
             if running.slot is not None and running.left == 1:
                 continue
             if running.slot is None and not (starting and self._start(running)):
@@ -515,26 +524,14 @@ class LlamaCppEngine:
                 waits, restored = restored, True  # one of them in a step
                 if waits or not self._restored(running):
                     continue
-            assert running.slot is not None
-            picture = running.picture()
-            until = running.until
-            if picture is not None:
-                until = min(until, picture.start - running.fed)
-            if not until:
-                continue  # the next step computes the picture
-            scoring = running.scoring
-            if work and until > shared:  # it is first in the next step
-                break
-            count = min(room, until, outputs) if scoring else min(room, until)
-            outputs -= count - 1 if scoring else 0
-            chunk = running.tokens[running.fed : running.fed + count]
-            last = count == running.left
-            at = running.position, running.slot.index
-            self._batch.chunk(chunk, *at, last=last, every=scoring)
-            work.append(Fed(running, count))
-            shared -= count
-            room = 0 if self._cache.slides else room - count
-        return work
+            if self._until(running):  # else the next step computes a picture
+                yield running
+
+    @staticmethod
+    def _until(running: LlamaJob) -> int:
+        """How many of its cells may be computed together."""
+        picture = running.picture()
+        return running.until if picture is None else min(running.until, picture.start - running.fed)
 
     def _fed(self, work: Sequence[Fed], seconds: float, *, answering: bool) -> None:
         for fed in work:
@@ -543,11 +540,10 @@ class LlamaCppEngine:
             if fed.running.job.reports_progress:
                 self._read += fed.running.progress()
         if answering:
-            self.decode_seconds += 0.3 * (seconds - self.decode_seconds)
+            self._prompts.answered(seconds)
             self._speculation.stepped(self._threads.needed)
-        elif self._batch.rows > SMALLEST_CHUNK:
-            measured = self._batch.rows / max(seconds, 1e-6)
-            self._prompt_rate += 0.3 * (measured - self._prompt_rate)
+        else:
+            self._prompts.read(self._batch.rows, seconds)
 
     def _score_all(self, work: Sequence[Fed]) -> list[PromptScored]:
         scored, row = [], 0
@@ -707,7 +703,7 @@ class LlamaCppEngine:
         if slot.adapters != self.info.adapter_scales():
             return  # the store has what the model is loaded with alone
         size = self._cache.size(slot.index, WHOLE) + sum(one.size for one in slot.snapshots)
-        lost = (cells - keep) / self._prompt_rate
+        lost = (cells - keep) / self._prompts.rate
         if not self.kept.wants(slot.owner, slot.tokens, size, lost):
             return
         began = time.perf_counter()
@@ -721,7 +717,7 @@ class LlamaCppEngine:
             whole=whole,
             parts=tuple(Part(one.cells, one.state) for one in slot.snapshots),
             conversation=slot.conversation,
-            seconds=cells / self._prompt_rate,
+            seconds=cells / self._prompts.rate,
         )
         self.kept.keep(taken, time.perf_counter() - began)
 

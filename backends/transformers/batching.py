@@ -2,9 +2,9 @@
 
 Why not transformers' `ContinuousBatchingManager`: see `__init__`. Every job is a list of tokens of
 which the first `fed` are in its row of the grid. A step feeds each running answer its newest token,
-all in one pass, then spends what is left of its time on the oldest unfinished prompts, in a second
-pass. A job whose last token has been fed gets a new one drawn. So prompt, answer, forced tokens and
-a recomputed answer are all one thing.
+all in one pass; then a piece of a prompt is read (`backends.prefill`), in a second pass. A job
+whose last token has been fed gets a new one drawn. So prompt, answer, forced tokens and a
+recomputed answer are all one thing.
 
 Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a
 pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
@@ -39,12 +39,13 @@ from backends.kept.beginnings import (
     Taken,
 )
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
+from backends.prefill import STEP_SECONDS, Prefill
 from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.snapshots import SnapshotBudget, SnapshotMarks, places
 from backends.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 from backends.threads import StepThreads
-from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
+from backends.transformers.files import LARGEST_CHUNK
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Filling, Grid, GridLimit, Size, as_bytes, fit
 from backends.transformers.memory import ran_out, while_generating
@@ -108,7 +109,6 @@ class Sampler:
         return [Sampled(token, logprob) for token, logprob in zip(tokens, found, strict=True)]
 
 
-FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 # Tokens of a prompt that are computed in one pass in the time of one by itself, see
 # `LayerPattern.stepwise`.
 STEP_COST = 8
@@ -219,7 +219,7 @@ class Batching:
         self._forced: list[Token] = []
         self._piece = vocabulary.piece
         self._sampler = Sampler(context, vocabulary.piece)
-        self._prompt_rate = FIRST_GUESS
+        self._prompts = Prefill()
         self._releases = 0
         self.kept: Beginnings = NothingKept()
         self._coming = False  # a job waits for what the store reads
@@ -316,7 +316,7 @@ class Batching:
         states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
         self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
-        self._ended()
+        self._prompts.answered(self._ended())
         if self._speculation is not None and len(rows) == len(self._jobs):
             self._speculation.stepped(self._threads.needed)
         for row, kept in states.items():
@@ -348,7 +348,7 @@ class Batching:
         tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
         self._threads.begin("decode", len(tokens) * len(tokens[0]))
         logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
-        self._ended()
+        self._prompts.answered(self._ended())
         self._speculation.stepped(self._threads.needed)
         for running, row in zip(self._busy, logits, strict=True):
             running.drafted = deque(drafts[running.key].tokens)
@@ -388,21 +388,24 @@ class Batching:
         self._fed(running, 1)
 
     def _read_prompts(self) -> Sequence[Result]:
-        """The next chunk of the oldest prompt, together with its neighbours' where they fit."""
-        reading = [
-            row
-            for row, one in enumerate(self._busy)
-            if one.restoring is None and (one.left > 1 or one.scoring)
+        """A piece of the prompt whose turn it is, together with its neighbours' where they fit."""
+        ready = [
+            running
+            for running in self._busy
+            if running.restoring is None and (running.left > 1 or running.scoring)
         ]
-        if not reading:
+        answering = any(one.left == 1 and not one.scoring for one in self._busy)
+        if not ready or (answering and not self._prompts.is_due):
             return []
-        oldest = min(reading, key=lambda row: self._busy[row].key)
+        ready.sort(key=lambda running: running.key)
+        oldest = self._prompts.order(ready)[0].row
+        assert oldest is not None
         if self._busy[oldest].scoring:
             return self._score(oldest, self._busy[oldest])
-        chunk = self._chunk()
-        if self._forward.stepwise and not self._busy[oldest].fed:
-            chunk = self._limit.length  # more than one pass would take longer
-        width = min(self._busy[oldest].until, chunk)
+        width = self._busy[oldest].until
+        chunk = self._prompts.piece(LARGEST_CHUNK, LARGEST_CHUNK, answering=answering)
+        if not self._forward.stepwise or self._busy[oldest].fed:  # else one pass takes less
+            width = self._prompts.piece(width, LARGEST_CHUNK, answering=answering)
         first, last = self._run_around(oldest, width, max(1, chunk // width))
         span = self._busy[first:last]
         counts = [min(running.left, width) for running in span]
@@ -412,7 +415,7 @@ class Batching:
             [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
             [r.fed for r in span],
         )
-        self._measure(width * len(span), self._ended())
+        self._prompts.read(width * len(span), self._ended())
         for running, count in zip(span, counts, strict=True):
             self._fed(running, count)
         done = [place for place, running in enumerate(span) if not running.left]
@@ -420,12 +423,13 @@ class Batching:
 
     def _score(self, row: int, running: BatchRow) -> list[Result]:
         """The next chunk of one prompt, and how likely each of its tokens was."""
-        count = min(running.until, self._chunk(), max(1, SCORING_BYTES // (4 * self._context.size)))
+        room = min(LARGEST_CHUNK, max(1, SCORING_BYTES // (4 * self._context.size)))
+        count = self._prompts.piece(running.until, room, answering=len(self._busy) > 1)
         chunk = running.tokens[running.fed : running.fed + count]
         first = running.fed
         self._threads.begin("prefill", count)
         logits = self._forward.score(row, chunk, first)
-        self._measure(count, self._ended())
+        self._prompts.read(count, self._ended())
         self._fed(running, count)
         results: list[Result] = []
         if found := self._prompt_logprobs(running, logits, first):
@@ -471,10 +475,6 @@ class Batching:
             first -= 1
         return first, last
 
-    def _chunk(self) -> int:
-        timely = int(self._prompt_rate * STEP_SECONDS)
-        return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
-
     def _ended(self) -> float:
         """The pass is done; the seconds it took. A card is waited for, else it would be the time
         that it takes to tell it what to do.
@@ -482,11 +482,6 @@ class Batching:
         if self._context.device.type == "cuda":
             torch.cuda.synchronize(self._context.device)
         return self._threads.end()
-
-    def _measure(self, tokens: int, seconds: float) -> None:
-        if tokens > SMALLEST_CHUNK:
-            measured = tokens / max(seconds, 1e-6)
-            self._prompt_rate += 0.3 * (measured - self._prompt_rate)
 
     def _fed(self, running: BatchRow, count: int) -> None:
         assert running.row is not None
@@ -604,7 +599,7 @@ class Batching:
             return
         size = sum(one.size for one in slot.snapshots) + self._grid.state_bytes
         size += (self._grid.row_bytes - self._grid.state_bytes) * cells // self._grid.capacity
-        lost = (cells - keep) / self._prompt_rate
+        lost = (cells - keep) / self._prompts.rate
         if not self.kept.wants(slot.owner, slot.tokens, size, lost):
             return
         began = time.perf_counter()
@@ -615,7 +610,7 @@ class Batching:
             whole=self._grid.whole(slot.index, cells),
             parts=tuple(Part(one.cells, as_bytes(one.state)) for one in slot.snapshots),
             conversation=slot.conversation,
-            seconds=cells / self._prompt_rate,
+            seconds=cells / self._prompts.rate,
         )
         self.kept.keep(taken, time.perf_counter() - began)
 

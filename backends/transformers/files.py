@@ -34,6 +34,7 @@ from backends.errors import LoadFailed
 from backends.placement import Device, Fit, ModelWeights, Variant, reads, sentence
 from backends.placement import fit as best_fit
 from backends.protocol import MemoryNeed
+from backends.prefill import ALONE_SECONDS, BLOCK
 from backends.transformers.offload import COPIED, layers_of, weights_of
 from config.engines import DraftOptions, EngineOptions, SpeculationOptions, TransformersOptions
 
@@ -114,10 +115,8 @@ LONGEST_BY_DEFAULT = (
     32_768  # tokens; models trained for a million would claim all memory for their cache
 )
 CACHE_BY_DEFAULT = 2 << 30  # bytes of KV cache for all requests, where one full context takes less
-# A prompt chunk is cut so that a pass takes no longer: others' tokens don't stall.
-STEP_SECONDS = 0.05
-SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
-# Operations a second, at a guess, from which follow the tokens that a pass of `STEP_SECONDS` takes.
+LARGEST_CHUNK = 4096  # prompt tokens in one pass
+# Operations a second, at a guess: from it follow the tokens that a pass of `ALONE_SECONDS` takes.
 CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
 LOGIT_COPIES = 10  # at 32 bits, while tokens are drawn: sorted, summed, masked (measured)
 FIXED = 4 << 20  # bytes: the tokenizer, Python's own objects (measured)
@@ -279,8 +278,8 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     size, number = cache_size(files, options), number_bytes(files, options)
     speed = CPU_SPEED if on_cpu(options.device) else CARD_SPEED
     parameters = max(files.size_bytes // _stored_bytes(files), 1)
-    timely = int(speed * STEP_SECONDS / (2 * parameters))  # two operations for each parameter
-    tokens = min(size.tokens, LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
+    timely = int(speed * ALONE_SECONDS / (2 * parameters))  # two operations for each parameter
+    tokens = min(size.tokens, LARGEST_CHUNK, max(BLOCK, timely))
     mask = tokens * min(size.length, size.tokens) * (1 + number)
     logits = options.max_concurrent * files.vocab_size * 4 * LOGIT_COPIES
     activations = max(tokens * files.activation_bytes * number // 4, size.length * files.scan_bytes)

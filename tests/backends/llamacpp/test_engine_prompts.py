@@ -1,4 +1,7 @@
-"""Which prompts are computed in one step."""
+"""Which prompts are computed in which steps."""
+
+import random
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -8,29 +11,101 @@ from backends.engine import Token
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
 from backends.protocol import Generation
+from backends.prefill import BLOCK
 from config.engines import LlamaCppOptions
 from tests.backends.contract import GREEDY
 
-OPTIONS = LlamaCppOptions(max_concurrent=3, context_length=128, threads=1)
+OPTIONS = LlamaCppOptions(max_concurrent=4, context_length=1024, gpu_layers=0)
 
 
-@pytest.mark.parametrize(("answers", "together"), [(0.05, {1, 2, 3}), (0.0, {1})])
-def test_who_came_first_waits_for_no_prompts_that_cost_more_than_their_steps(
-    answers: float, together: set[int]
-) -> None:
-    """`answers`: seconds of a step of answers. Where it is long, prompts cost little beside it."""
+@pytest.fixture
+def engine() -> Iterator[LlamaCppEngine]:
     files = catalog.recognise(bundled.GGUF)
     assert files is not None
     engine = LlamaCppEngine(loading.load(files, OPTIONS, lambda _: True))
-    engine.decode_seconds = answers
-    try:
-        for key in (1, 2, 3):
-            prompt = tuple(range(20 * key, 20 * key + 20))
-            engine.admit(key, Generation(prompt=prompt, sampling=GREEDY), None)
-        begun = [{result.key for result in engine.step() if isinstance(result, Token)}]
-        assert begun[0] == together
-        while begun[-1] != {1, 2, 3}:
-            begun.append({result.key for result in engine.step() if isinstance(result, Token)})
-        assert begun == [{*range(1, last + 1)} for last in range(len(together), 4)]
-    finally:
-        engine.close()
+    yield engine
+    engine.close()
+
+
+def prompt(length: int, start: int = 0) -> tuple[int, ...]:
+    """Tokens like no other's of another `start`."""
+    return tuple(300 + (start + place * place) % 400 for place in range(length))
+
+
+def admit(engine: LlamaCppEngine, key: int, length: int) -> None:
+    engine.admit(key, Generation(prompt=prompt(length, key * 7), sampling=GREEDY), None)
+
+
+def read(engine: LlamaCppEngine) -> dict[int, int]:
+    """How many tokens of each prompt, by key, a step computes, besides those of answers."""
+    before = {key: job.fed for key, job in engine._running.items()}  # noqa: SLF001 - counted
+    left = {key: job.left for key, job in engine._running.items()}  # noqa: SLF001
+    engine.step()
+    after = {key: job.fed for key, job in engine._running.items()}  # noqa: SLF001
+    return {
+        key: after[key] - before[key] for key in after if left[key] > 1 and after[key] > before[key]
+    }
+
+
+def slow(engine: LlamaCppEngine) -> None:
+    """As if a token of a prompt took 10 ms."""
+    engine._prompts.rate = 100.0  # noqa: SLF001
+
+
+def test_a_short_prompt_waits_for_one_block_of_a_long_one(engine: LlamaCppEngine) -> None:
+    admit(engine, 1, 900)
+    slow(engine)
+    assert read(engine) == {1: BLOCK}
+    admit(engine, 2, 30)
+    slow(engine)
+    assert read(engine) == {2: 30}
+    found = []
+    while not found:
+        slow(engine)
+        found += [step for step in [read(engine)] if step]
+    assert found == [{1: BLOCK}]
+
+
+def test_short_prompts_that_come_together_share_a_step_up_to_a_block(
+    engine: LlamaCppEngine,
+) -> None:
+    for key in (1, 2, 3):
+        admit(engine, key, 25)
+    assert read(engine) == {1: 25, 2: 25}
+
+
+def test_a_piece_of_a_block_has_a_step_of_its_own(engine: LlamaCppEngine) -> None:
+    """Answers are rounded as they are without it."""
+    admit(engine, 1, 20)
+    engine.step()
+    admit(engine, 2, 300)
+    tokens: list[Sequence[int]] = []
+    while engine._running[2].left > 1:  # noqa: SLF001
+        tokens.append([result.key for result in engine.step() if isinstance(result, Token)])
+    assert [] in tokens
+    assert [1] in tokens
+    assert [1, 2] not in tokens
+
+
+def answer(engine: LlamaCppEngine, key: int, length: int, count: int) -> list[int]:
+    """`key` is answered to the end, whoever else is there."""
+    tokens: list[int] = []
+    while len(tokens) < count:
+        tokens += [one.id for one in engine.step() if isinstance(one, Token) and one.key == key]
+    return tokens
+
+
+@pytest.mark.parametrize("length", [40, 200, 500])
+def test_an_answer_is_the_same_whatever_load_it_met(engine: LlamaCppEngine, length: int) -> None:
+    """Cold each time, beside others that come and go, at rates that a busy machine measures."""
+    chance, texts = random.Random(length), set()
+    for turn in range(20):
+        engine.recover()
+        for other in range(chance.randrange(3)):
+            admit(engine, 100 + other, chance.choice([10, 60, 130, 400]))
+        for _ in range(chance.randrange(4)):
+            engine.step()
+        engine._prompts.rate = 10 ** chance.uniform(1, 5)  # noqa: SLF001
+        admit(engine, 1 + turn * 0, length)
+        texts.add(tuple(answer(engine, 1, length, 24)))
+    assert len(texts) == 1
