@@ -368,11 +368,6 @@ class Speculation:
     def is_off(self) -> bool:
         return self._mode == "off"
 
-    @property
-    def has_model(self) -> bool:
-        """Whether a model drafts, too."""
-        return self._drafter is not None
-
     def admit(self, key: int, tokens: MutableSequence[int], owner: str, most: int | None) -> None:
         """A job begins, whose draft may have `most` tokens; None: as many as the model's."""
         most = self._most if most is None else min(most, self._most)

@@ -28,7 +28,7 @@ from backends.engine import Token
 from backends.protocol import Generation, ModelInfo
 from backends.samplers import Sampling
 from backends.sampling.state import SamplingContext
-from backends.threads import StepThreads, ThreadController
+from backends.threads import StepThreads
 from backends.transformers.batching import Batching
 from backends.transformers.grid import Grid, GridLimit
 from backends.vocabulary import HfVocabulary
@@ -134,7 +134,7 @@ class Sampled(StandIn):
             0,
             vocabulary,
             SamplingContext(vocabulary, torch.device("cpu")),
-            StepThreads(ThreadController((1,), (1,)), torch.set_num_threads, lambda: None),
+            StepThreads(1, 1, torch.set_num_threads),
         )
         self.admit = self._batching.admit  # type: ignore[method-assign]
         self.release = self._batching.release  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from backends.llamacpp.kv_cache import KvCache
 from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed
-from backends.threads import Kind, StepThreads
+from backends.threads import StepThreads
 from config.engines import LlamaCppOptions
 
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
@@ -57,9 +57,7 @@ class LlamaDraftModel:
         for piece in sorted(pieces, key=lambda piece: piece.slot):  # neighbours go together
             self._batch.chunk(list(piece.tokens), piece.start, piece.slot, last=True)
             ends.append((piece.slot, self._batch.rows - 1))
-        kind: Kind = "decode" if self._batch.rows <= 2 * len(pieces) else "prefill"
-        self._threads.pause()
-        self._threads.begin(kind, self._batch.rows)
+        self._threads.begin(self._batch.rows)
         code = api.llama_decode(self._context, self._batch.ready())
         if code == NO_ROOM:
             return None

@@ -22,7 +22,7 @@ from backends.llamacpp.memory import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, 
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.protocol import EncoderInput, ModelInfo, Reading, Vectors
 from backends.reading import EncoderReader
-from backends.threads import StepThreads
+from backends.threads import StepThreads, most
 from config.engines import LlamaCppOptions
 
 UNSPECIFIED = -1  # llama_pooling_type: as the file says
@@ -95,7 +95,7 @@ def _make_context(
     params.n_ubatch = size.at_once
     params.n_seq_max = MOST_ROWS
     params.kv_unified = True
-    params.n_threads = params.n_threads_batch = loading.batch_counts(options)[-1]
+    params.n_threads = params.n_threads_batch = most(loading.batch_threads(options))
     params.flash_attn_type = loading.FLASH_ATTENTION[options.flash_attention]
     params.rope_freq_base = options.rope_freq_base or 0.0
     params.rope_freq_scale = options.rope_freq_scale or 0.0
@@ -173,7 +173,7 @@ class LlamaCppEncoder:
             self._batch.chunk(list(one.tokens), 0, row, last=True, every=True)
         if self._memory:
             api.llama_memory_clear(self._memory, False)
-        self._loaded.threads.begin("prefill", self._batch.rows)
+        self._loaded.threads.begin(self._batch.rows)
         code = self._compute(self._context, self._batch.ready())
         if self._loaded.on_device:
             api.llama_synchronize(self._context)  # wait here, without the GIL

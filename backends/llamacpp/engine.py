@@ -51,8 +51,8 @@ from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.pieces import PART, WHOLE
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
 from backends.prefill import BLOCK, STEP_SECONDS, Prefill
+from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
 from backends.snapshots import SnapshotBudget, places
 from backends.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 
@@ -274,7 +274,6 @@ class LlamaCppEngine:
         self._running[key] = running
         if self.info.drafts:
             self._speculation.admit(key, running.tokens, job.owner, job.drafts)
-        self._threads.pause()
         return running.prompt_tokens
 
     def _adapt(self, scales: tuple[float, ...]) -> None:
@@ -420,10 +419,9 @@ class LlamaCppEngine:
         while True:
             work = self._compose(starting=starting)
             if not work:
-                self._threads.pause()
                 return work
             answering = sum(fed.count for fed in work) == len(work)
-            self._threads.begin("decode" if answering else "prefill", self._batch.rows)
+            self._threads.begin(self._batch.rows)
             result = api.llama_decode(self._context, self._batch.ready())
             if self._loaded.on_device:
                 api.llama_synchronize(self._context)  # wait here, without the GIL
@@ -432,7 +430,6 @@ class LlamaCppEngine:
                 return work
             if result != NO_ROOM:
                 raise GenerationFailed(f"llama_decode failed with code {result}")
-            self._threads.pause()
             if len(work) < self._batch.rows and answering:
                 self._speculation.undone()
             else:
@@ -466,8 +463,6 @@ class LlamaCppEngine:
         if self._speculation.rests(len(answering)):
             return {}
         rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
-        if self._speculation.has_model:
-            self._threads.pause()  # its passes are no part of the coming step's time
         return self._speculation.drafts([self._answering(running, rows) for running in answering])
 
     def _answering(self, running: LlamaJob, rows: int) -> Answering:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from backends import devices, ggml, threads
+from backends import devices, ggml
 from backends.catalog import ModelFiles, loadable_adapters
 from backends.control_groups import main_memory
 from backends.devices import own_name
@@ -52,8 +52,9 @@ from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.speculation import IS_OFF
-from backends.threads import StepThreads, ThreadController, counts
+from backends.threads import StepThreads, most
 from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
+from config.values import Threads
 
 if TYPE_CHECKING:
     from backends.llamacpp.draft import LlamaDraftModel
@@ -468,8 +469,8 @@ def make_context(
     params.swa_full = whole_window
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
-    params.n_threads = counts(options.threads)[-1]  # until the first step
-    params.n_threads_batch = batch_counts(options)[-1]
+    params.n_threads = most(options.threads)  # until the first step
+    params.n_threads_batch = most(batch_threads(options))
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -501,9 +502,9 @@ def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
         api.llama_memory_clear(memory, True)
 
 
-def batch_counts(options: LlamaCppOptions) -> tuple[int, ...]:
-    """How many threads a step of several tokens may have, ascending."""
-    return counts(options.threads if options.threads_batch is None else options.threads_batch)
+def batch_threads(options: LlamaCppOptions) -> Threads | None:
+    """The option for a step of several tokens."""
+    return options.threads if options.threads_batch is None else options.threads_batch
 
 
 def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThreads:
@@ -512,8 +513,8 @@ def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> Step
     def use(count: int) -> None:
         api.llama_set_n_threads(context, count, count)
 
-    controller = ThreadController(counts(options.threads), batch_counts(options))
-    return StepThreads(controller, use, threads.IdleCores(), beside=on_device(options))
+    batch = batch_threads(options)
+    return StepThreads(options.threads, batch, use, beside=on_device(options))
 
 
 def _open_projector(
@@ -541,7 +542,7 @@ def _open_projector(
     if params.use_gpu and (cards := _parts(options, list(devices.of_llamacpp()))):
         params.device = _handle(next(iter(cards)))  # where the model begins
     params.print_timings = False
-    params.n_threads = batch_counts(options)[-1]
+    params.n_threads = most(batch_threads(options))
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
     callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
     params.progress_callback = callback

@@ -38,8 +38,8 @@ from backends.kept.beginnings import (
     Part,
     Taken,
 )
-from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.prefill import STEP_SECONDS, Prefill
+from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.snapshots import SnapshotBudget, SnapshotMarks, places
@@ -232,7 +232,6 @@ class Batching:
         running.state.mask = mask
         if self._speculation is not None:
             self._speculation.admit(key, running.tokens, job.owner, job.drafts)
-        self._threads.pause()
         return len(job.prompt)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
@@ -314,7 +313,7 @@ class Batching:
         span = self._busy[first:last]
         between = set(range(first, last)).difference(rows) if self._grid.keeps_states else ()
         states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
-        self._threads.begin("decode", len(span))
+        self._threads.begin(len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
         self._prompts.answered(self._ended())
         if self._speculation is not None and len(rows) == len(self._jobs):
@@ -332,8 +331,6 @@ class Batching:
         """What to verify behind the newest tokens of all jobs, by key."""
         if self._speculation is None or self._speculation.rests(len(self._busy)):
             return {}
-        if self._speculation.has_model:
-            self._threads.pause()  # its passes are no part of the coming step's time
         cells = min(self._grid.capacity, self._limit.length)
         rooms = [cells - len(running.tokens) for running in self._busy]
         answering = [
@@ -346,7 +343,7 @@ class Batching:
         """One token for every job, and the logits of those behind it."""
         assert self._speculation is not None
         tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
-        self._threads.begin("decode", len(tokens) * len(tokens[0]))
+        self._threads.begin(len(tokens) * len(tokens[0]))
         logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
         self._prompts.answered(self._ended())
         self._speculation.stepped(self._threads.needed)
@@ -409,7 +406,7 @@ class Batching:
         first, last = self._run_around(oldest, width, max(1, chunk // width))
         span = self._busy[first:last]
         counts = [min(running.left, width) for running in span]
-        self._threads.begin("prefill", width * len(span))
+        self._threads.begin(width * len(span))
         logits = self._forward.run(
             first,
             [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
@@ -427,7 +424,7 @@ class Batching:
         count = self._prompts.piece(running.until, room, answering=len(self._busy) > 1)
         chunk = running.tokens[running.fed : running.fed + count]
         first = running.fed
-        self._threads.begin("prefill", count)
+        self._threads.begin(count)
         logits = self._forward.score(row, chunk, first)
         self._prompts.read(count, self._ended())
         self._fed(running, count)

@@ -18,12 +18,13 @@ from backends.errors import LoadFailed
 from backends.model_folder import Dense, EncoderSteps
 from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Reading, Vectors
 from backends.reading import EncoderReader
-from backends.threads import IdleCores, StepThreads, ThreadController, counts
+from backends.threads import StepThreads
 from backends.transformers import loading
 from backends.transformers.files import MOST_ROWS, EncoderShape, encoder_buffers, encoder_shape
 from backends.transformers.memory import give_back, in_our_words
 from backends.vocabulary import HfVocabulary
 from config.engines import TransformersOptions
+from config.values import Threads
 
 Around = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # before, between, behind texts
 
@@ -41,7 +42,7 @@ class EncoderModel(msgspec.Struct):
     typed: bool  # it takes which text of a pair a token is of (token types)
     padding: int  # the token that fills up rows
     device: torch.device
-    threads: tuple[int, ...]
+    threads: Threads
 
     def free(self) -> None:
         """Harmless a second time."""
@@ -78,7 +79,7 @@ def load(
             typed=getattr(config, "type_vocab_size", 0) > 1,
             padding=_padding(config, vocabulary),
             device=device,
-            threads=counts(options.threads if device.type == "cpu" else "all"),
+            threads=options.threads if device.type == "cpu" else "all",
         )
         info = msgspec.structs.replace(
             made.info,
@@ -166,8 +167,7 @@ class TransformersEncoder:
     def __init__(self, loaded: EncoderModel) -> None:
         self._loaded = loaded
         self._steps = loaded.steps
-        controller = ThreadController(loaded.threads, loaded.threads)
-        self._threads = StepThreads(controller, torch.set_num_threads, IdleCores())
+        self._threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads)
         self.info: ModelInfo = loaded.info
         self.most: Pass = loaded.most
         self.tokenize = loaded.vocabulary.tokenize
@@ -183,7 +183,7 @@ class TransformersEncoder:
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
         with in_our_words(), torch.inference_mode():
             lengths = [len(one.tokens) for one in inputs]
-            self._threads.begin("prefill", len(inputs) * max(lengths))
+            self._threads.begin(len(inputs) * max(lengths))
             rows = self._score(inputs) if self.info.task == "rank" else self._vectors(inputs)
             found = rows.to(device="cpu", dtype=torch.float32).contiguous().numpy()
             self._threads.end()

@@ -12,7 +12,7 @@ from backends.kept.beginnings import AT_EASE, Beginnings, NothingKept, Pace
 from backends.protocol import Generation, ModelInfo
 from backends.sampling.state import SamplingContext
 from backends.speculation import Speculation
-from backends.threads import IdleCores, StepThreads, ThreadController
+from backends.threads import StepThreads
 from backends.transformers import loading
 from backends.transformers.batching import Batching, Result
 from backends.transformers.draft import TransformersDraftModel
@@ -160,9 +160,8 @@ def _batching(
         return None
     grid = Grid(loaded.pattern.layers)
     forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
-    controller = ThreadController(loaded.threads, loaded.threads)
     beside = loaded.model.device.type != "cpu"
-    threads = StepThreads(controller, torch.set_num_threads, IdleCores(), beside=beside)
+    threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads, beside=beside)
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
     if speculation is None and not loading.undrafted(loaded):
         speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))

@@ -33,8 +33,8 @@ from backends.control_groups import main_memory
 from backends.errors import LoadFailed
 from backends.placement import Device, Fit, ModelWeights, Variant, reads, sentence
 from backends.placement import fit as best_fit
-from backends.protocol import MemoryNeed
 from backends.prefill import ALONE_SECONDS, BLOCK
+from backends.protocol import MemoryNeed
 from backends.transformers.offload import COPIED, layers_of, weights_of
 from config.engines import DraftOptions, EngineOptions, SpeculationOptions, TransformersOptions
 

@@ -32,7 +32,6 @@ from backends.errors import BackendMissing, LoadFailed, OutOfMemory, Unsupported
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.truncation import SUPPORTED
 from backends.speculation import IS_OFF, STAYS
-from backends.threads import counts
 from backends.transformers import solo
 from backends.transformers.files import (
     buffers,
@@ -51,6 +50,7 @@ from backends.transformers.offload import device_map
 from backends.transformers.traced import TracedPasses, traced
 from backends.vocabulary import HfVocabulary, whole_tokenizer
 from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
+from config.values import Threads
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +139,7 @@ class TransformersModel(msgspec.Struct):
     speculation: SpeculationOptions
     draft: DraftOptions
     drafting: "TransformersModel | None"  # the model that drafts
-    threads: tuple[int, ...]  # the counts to choose from
+    threads: Threads
 
     def free(self) -> None:
         """Harmless a second time."""
@@ -256,7 +256,7 @@ def _load(
         speculation=options.speculation,
         draft=options.draft,
         drafting=None,
-        threads=counts(options.threads if device.type == "cpu" else "all"),
+        threads=options.threads if device.type == "cpu" else "all",
     )
 
 

@@ -33,10 +33,11 @@ from backends.errors import BackendMissing, InvalidJob, LoadFailed
 from backends.protocol import Generation, Image
 from backends.sampling.batch import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
-from backends.threads import IdleCores, StepThreads, ThreadController
+from backends.threads import StepThreads
 from backends.transformers.batching import Sampler
 from backends.transformers.memory import while_generating
 from backends.vocabulary import HfVocabulary
+from config.values import Threads
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
@@ -61,7 +62,7 @@ class Handover(LogitsProcessor):
         token = self.tokens.get()
         if token is None:
             raise SoloAbandoned
-        self._threads.begin("decode", 1)
+        self._threads.begin(1)
         return torch.full_like(scores, float("-inf")).index_fill_(
             1, torch.tensor([token], device=scores.device), 0.0
         )
@@ -80,7 +81,7 @@ class Generating:
         plain = GenerationConfig(
             do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True
         )
-        self._threads.begin("prefill", inputs["input_ids"].shape[1])
+        self._threads.begin(inputs["input_ids"].shape[1])
         try:
             model.generate(
                 **inputs,
@@ -151,14 +152,14 @@ class Solo:
         vocabulary: HfVocabulary,
         context: SamplingContext,
         length: int,
-        threads: Sequence[int],
+        threads: Threads,
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
         self._context = context
         self._sampler = Sampler(context, vocabulary.piece)
         self._length = length
-        self._threads = ThreadController(threads, threads)
+        self._threads = threads
         self._jobs: dict[int, SoloJob] = {}
 
     def admit(self, key: int, job: Generation, inputs: Inputs, mask: Mask | None = None) -> int:
@@ -178,7 +179,7 @@ class Solo:
         for running in self._jobs.values():
             if running.generating is None:
                 # torch's count is each thread's own
-                threads = StepThreads(self._threads, torch.set_num_threads, IdleCores())
+                threads = StepThreads(self._threads, self._threads, torch.set_num_threads)
                 inputs = running.continued()
                 running.generating = Generating(self._model, inputs, self._length, threads)
             return [self._next(running, running.generating)]

@@ -10,8 +10,8 @@ from backends import catalog
 from backends.engine import Token
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
-from backends.protocol import Generation
 from backends.prefill import BLOCK
+from backends.protocol import Generation
 from config.engines import LlamaCppOptions
 from tests.backends.contract import GREEDY
 
