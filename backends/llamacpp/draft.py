@@ -109,7 +109,7 @@ def load(
     loading.listen()
     model = loading.load_model(files, options, progress)
     held.callback(api.llama_model_free, model)
-    vocabulary = LlamaVocabulary(model)
+    vocabulary = LlamaVocabulary(model, files.path)
     check(files, model, vocabulary, target)
     context = loading.make_context(model, files, options, vocabulary.size, whole_window=True)
     held.callback(api.llama_free, context)

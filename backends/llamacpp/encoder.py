@@ -55,7 +55,7 @@ def load(
     with ExitStack() as undone:
         model = loading.load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
-        vocabulary = LlamaVocabulary(model)
+        vocabulary = LlamaVocabulary(model, files.path)
         context = _make_context(model, files, options)
         undone.callback(api.llama_free, context)
         if loading.on_device(options):

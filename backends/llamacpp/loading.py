@@ -229,7 +229,7 @@ def load(
     with ExitStack() as undone:
         model = load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
-        vocabulary = LlamaVocabulary(model)
+        vocabulary = LlamaVocabulary(model, files.path)
         loras = _load_adapters(model, options)  # before the context, whose graph has them
         context = make_context(model, files, options, vocabulary.size)
         undone.callback(api.llama_free, context)
@@ -374,7 +374,7 @@ def load_vocabulary(path: Path) -> LlamaVocabulary:
     model = api.llama_model_load_from_file(str(path).encode(), params)
     if not model:
         raise LoadFailed(f"llama.cpp can't read the vocabulary of {path.name}: {last_errors()}")
-    vocabulary = LlamaVocabulary(model)
+    vocabulary = LlamaVocabulary(model, path)
     weakref.finalize(vocabulary, api.llama_model_free, model)
     return vocabulary
 

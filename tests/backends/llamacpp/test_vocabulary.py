@@ -2,6 +2,7 @@
 changes nothing where that isn't needed.
 """
 
+import os
 import random
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import gguf
 import llama_cpp
 import pytest
 
+import bundled
 from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import AT_ONCE, SHALLOW, LlamaVocabulary, cuts
 from tests.backends.llamacpp import cache_kinds
@@ -186,3 +188,33 @@ def test_a_text_of_words_is_cut_before_a_space_and_nowhere_else_as_it_grows() ->
 def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
     with loaded("gpt-2", tmp_path) as words:
         assert words.detokenize(words.tokenize("a\ud83db", special=True)) == "a?b"
+
+
+class Counting(LlamaVocabulary):
+    """Counts the pieces that it reads."""
+
+    read = 0
+
+    def _read_piece(self, token: int) -> bytes:
+        self.read += 1
+        return super()._read_piece(token)
+
+
+def test_a_file_that_is_loaded_again_has_no_token_looked_at_again(tmp_path: Path) -> None:
+    path = tmp_path / "again.gguf"
+    path.write_bytes(bundled.GGUF.read_bytes())
+    params = api.llama_model_default_params()
+    params.vocab_only = True
+    model = api.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    try:
+        first, second = Counting(model, path), Counting(model, path)
+        os.utime(path, (1, 1))
+        third = Counting(model, path)
+        assert (first.read >= first.size, second.read, third.read) == (True, 0, first.read)
+        for other in (second, third):
+            assert other.ends == first.ends
+            assert other.special == first.special
+            assert other.longest_token_bytes == first.longest_token_bytes
+    finally:
+        api.llama_model_free(model)
