@@ -39,6 +39,7 @@ class Slot:
         self.owner: str | None = ""
         self.conversation = ""  # what its client calls it
         self.adapters: tuple[float, ...] = ()  # how strongly each counts in these cells
+        self.named = False  # its job asked for this one
         self.snapshots: list[Snapshot] = []  # ascending
         self.cuts_from = 0  # from here on it can be cut without a snapshot
         self.lacks_states = False  # it is being put back, and these come last: nothing can go on

@@ -3,19 +3,22 @@
 import random
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 
 import bundled
 from backends import catalog
 from backends.engine import Token
+from backends.kept.store import KeptStore
 from backends.llamacpp import loading
-from backends.llamacpp.engine import LlamaCppEngine
+from backends.llamacpp.engine import IDLE, LlamaCppEngine
 from backends.prefill import BLOCK
 from backends.protocol import Generation
 from config.engines import LlamaCppOptions
 from tests.backends.contract import GREEDY
+from tests.backends.kept.dear import DearBeginnings
 
-OPTIONS = LlamaCppOptions(max_concurrent=4, context_length=1024, gpu_layers=0)
+OPTIONS = LlamaCppOptions(max_concurrent=4, context_length=1024, gpu_layers=0, threads=1)
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_a_piece_of_a_block_has_a_step_of_its_own(engine: LlamaCppEngine) -> Non
     assert [1, 2] not in tokens
 
 
-def answer(engine: LlamaCppEngine, key: int, length: int, count: int) -> list[int]:
+def answer(engine: LlamaCppEngine, key: int, count: int) -> list[int]:
     """`key` is answered to the end, whoever else is there."""
     tokens: list[int] = []
     while len(tokens) < count:
@@ -99,13 +102,48 @@ def answer(engine: LlamaCppEngine, key: int, length: int, count: int) -> list[in
 def test_an_answer_is_the_same_whatever_load_it_met(engine: LlamaCppEngine, length: int) -> None:
     """Cold each time, beside others that come and go, at rates that a busy machine measures."""
     chance, texts = random.Random(length), set()
-    for turn in range(20):
+    for _ in range(20):
         engine.recover()
         for other in range(chance.randrange(3)):
             admit(engine, 100 + other, chance.choice([10, 60, 130, 400]))
         for _ in range(chance.randrange(4)):
             engine.step()
         engine._prompts.rate = 10 ** chance.uniform(1, 5)  # noqa: SLF001
-        admit(engine, 1 + turn * 0, length)
-        texts.add(tuple(answer(engine, 1, length, 24)))
+        admit(engine, 1, length)
+        texts.add(tuple(answer(engine, 1, 24)))
     assert len(texts) == 1
+
+
+POOL = msgspec.structs.replace(OPTIONS, cache_tokens=4096)
+
+
+def idle_cells(engine: LlamaCppEngine) -> int:
+    """Cells of conversations that nobody computes, at which each token of the others looks."""
+    return sum(len(slot.tokens) for slot in engine._slots if not slot.busy)  # noqa: SLF001
+
+
+def answered(engine: LlamaCppEngine, key: int, length: int) -> int:
+    """A whole turn; how many of its tokens were there, or were put back."""
+    admit(engine, key, length)
+    answer(engine, key, 3)
+    return engine.release(key)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_idle_conversations_leave_a_pool_where_they_can_come_back(kept: bool) -> None:
+    files = catalog.recognise(bundled.GGUF)
+    assert files is not None
+    engine = LlamaCppEngine(loading.load(files, POOL, lambda _: True))
+    most = IDLE * files.size_bytes / files.cache_bytes_per_token
+    try:
+        if kept:
+            engine.kept = DearBeginnings(KeptStore(memory=50_000_000), "the same", "model")
+        for key in (1, 2, 3, 4):
+            assert answered(engine, key, 700) == 0
+        admit(engine, 5, 40)
+        answer(engine, 5, 2)
+        assert (idle_cells(engine) <= most) == kept
+        engine.release(5)
+        assert all(answered(engine, key, 700) >= 690 for key in (1, 2, 3, 4))
+    finally:
+        engine.close()
