@@ -62,7 +62,7 @@ def test_a_short_prompt_waits_for_one_block_of_a_long_one(engine: LlamaCppEngine
     admit(engine, 2, 30)
     slow(engine)
     assert read(engine) == {2: 30}
-    found = []
+    found: list[dict[int, int]] = []
     while not found:
         slow(engine)
         found += [step for step in [read(engine)] if step]

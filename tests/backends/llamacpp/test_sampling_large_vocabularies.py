@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,7 @@ import pytest
 
 from backends.llamacpp import sampling as links
 from backends.llamacpp.library import api
-from backends.llamacpp.sampling import UNLIKELY, Link, OwnLink, TokenDataArray
+from backends.llamacpp.sampling import UNLIKELY, Link, Maker, OwnLink, TokenDataArray
 from backends.samplers import Sampling, order_of
 
 SIZE = 150_000
@@ -51,13 +52,10 @@ def left(chain: Sequence[Link | OwnLink], among: npt.NDArray[np.float32]) -> dic
 def test_what_is_dropped_unsorted_changes_probabilities_by_less_than_the_bound(
     sampling: Sampling, seed: int
 ) -> None:
-    makers = {
+    makers: dict[str, Maker] = {
         "temperature": lambda: links._temperature(sampling),  # noqa: SLF001
         "xtc": lambda: links._xtc(sampling, 5),  # noqa: SLF001
-        **{
-            name: lambda name=name: links._truncation(name, sampling)  # noqa: SLF001
-            for name in links._TRUNCATIONS  # noqa: SLF001
-        },
+        **{name: partial(links._truncation, name, sampling) for name in links._TRUNCATIONS},  # noqa: SLF001
     }
     order, among = order_of(sampling), logits(seed)
     whole = left([link for name in order if name in makers for link in makers[name]()], among)
@@ -74,7 +72,7 @@ def test_what_sorts_is_given_a_part_of_a_large_vocabulary_alone(name: str) -> No
         seen.append(len(candidates.ids))
 
     for size in (SIZE, links.SMALL):
-        makers = {name: lambda: [OwnLink(count)]}
+        makers: dict[str, Maker] = {name: lambda: [OwnLink(count)]}
         left(list(links._ordered(Sampling(), [name], makers, size)), logits(1))  # noqa: SLF001
     assert seen[0] < SIZE / 4
     assert seen[1] == SIZE
