@@ -38,7 +38,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from backends.errors import BackendError, GenerationFailed, InvalidJob
-from backends.grammar_limits import control_tokens, parser_limits
+from backends.grammar_limits import TOO_MUCH, control_tokens, parser_limits
 from backends.protocol import Constraint, Generation, ModelInfo
 from backends.threads import cores
 
@@ -248,8 +248,12 @@ class Matcher:
             raise self._failure()
         self.complete = self._place.is_stopped()
 
-    def _failure(self) -> GenerationFailed:
-        return GenerationFailed(f"the grammar could not be followed: {self._place.get_error()}")
+    def _failure(self) -> BackendError:
+        """Limits that a grammar meets only here are its own, not the server's."""
+        reason = self._place.get_error()
+        if any(words in reason for words in TOO_MUCH):
+            return InvalidJob(f"can't be enforced: {reason}", "response_format")
+        return GenerationFailed(f"the grammar could not be followed: {reason}")
 
 
 class MaskThreads:

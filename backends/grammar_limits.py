@@ -20,6 +20,8 @@ STEP_ITEMS = 50_000  # Earley items for one token's mask: about 20,000 in a mill
 ROW_ITEMS = 2_000  # ways a text may be read at one place
 LEXER_STATES = 20_000  # of 1 to 2 kB each; those schemas need less than 500
 GRAMMAR_SYMBOLS = 50_000  # 2**16 make it panic; those schemas need less than 2,000
+# Of llguidance's words for what is beyond these, or for a grammar that no text can go on with.
+TOO_MUCH = ("Too many items", "row has", "too many expressions", "too many states", "NoExtension")
 
 
 def parser_limits() -> LLParserLimits:

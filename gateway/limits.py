@@ -80,6 +80,7 @@ class Window:
         self._used = 0
 
     def add(self, now: float, amount: int) -> None:
+        self.used(now)
         number = self._number(now)
         if not self._steps or self._steps[-1][0] != number:
             self._steps.append([number, 0])
@@ -95,8 +96,11 @@ class Window:
 
     def used(self, now: float) -> int:
         number = self._number(now)
-        # A clock that was set back leaves steps in the future.
-        while self._steps and not number - STEPS <= self._steps[0][0] <= number:
+        # A clock that was set back leaves steps in the future: they are as old as they were.
+        ahead = max(0, self._steps[-1][0] - number) if self._steps else 0
+        for step in self._steps if ahead else ():
+            step[0] -= ahead
+        while self._steps and self._steps[0][0] < number - STEPS:
             self._used -= self._steps.popleft()[1]
         return self._used
 
@@ -115,7 +119,7 @@ class Window:
 
 
 class Today:
-    """Counts what was taken since midnight UTC."""
+    """Counts what was taken since midnight UTC. A clock that is set back gives nothing back."""
 
     def __init__(self) -> None:
         self._day = 0
@@ -129,8 +133,9 @@ class Today:
             self._used = max(0, self._used - amount)
 
     def used(self, now: float) -> int:
-        if self._number(now) != self._day:
-            self._day, self._used = self._number(now), 0
+        if self._number(now) > self._day:
+            self._used = 0
+        self._day = self._number(now)
         return self._used
 
     def falls_to(self, now: float, amount: int) -> float:

@@ -26,11 +26,11 @@ from gateway.constraints.grammars import (
     ShapeGrammar,
     byte_tokenizer,
     choices_rule,
-    lark_grammar,
     proven,
     regex_rule,
 )
 from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.lark_reading import ending_lark
 from gateway.constraints.reading import read
 from gateway.constraints.structural_tags import tags_grammar
 from gateway.errors import InvalidRequest
@@ -50,7 +50,7 @@ def grammar_of(shape: Shape, name: str = "answer") -> ShapeGrammar:
         case Regex(pattern=pattern, field=field):
             return _of_lark(name, regex_rule(pattern, field), field)
         case Grammar(text=text, field=field):
-            return _of_lark(name, lark_grammar(text, field), field)
+            return _of_lark(name, ending_lark(text, field), field)
         case Choices(texts=texts, field=field):
             return _of_lark(name, choices_rule(texts, field), field)
         case StructuralTags():

@@ -66,6 +66,7 @@ SCHEMA_EFFORT = Limit(4_000_000, "units of work to compile a schema")
 
 
 END = 256  # the token after those of the bytes
+STEPS = 16  # bytes of a text that are tried: the first shows most of what has too many ways
 NO_WAY = "NoExtension"  # llguidance's error for a grammar that no text can begin
 Entry: TypeAlias = Mapping[str, Any]  # {"name", and "json_schema" or "lark_grammar"}
 
@@ -177,7 +178,11 @@ def runnable(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
     """`entries`, which llguidance can run: some limits it only meets when it has a vocabulary."""
     text = grammar_text(entries)
     matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
-    matcher.compute_bitmask()
+    for _ in range(STEPS):
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little") & ((1 << END) - 1)
+        if matcher.is_error() or not allowed:
+            break
+        matcher.consume_token((allowed & -allowed).bit_length() - 1)
     if matcher.is_error():
         message = matcher.get_error()
         why = "no text satisfies it" if message.startswith(NO_WAY) else brief(message)

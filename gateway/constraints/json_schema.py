@@ -36,11 +36,11 @@ from gateway.constraints.grammars import (
     runnable,
 )
 from gateway.constraints.keywords import KEYWORDS, TYPES
+from gateway.constraints.possible import ONE_OF, too_wide, without_endless
 from gateway.constraints.reading import Schema, read
 from gateway.errors import InvalidRequest
 
 PART = "part-"  # before the name of a definition, as it is in other objects
-ONE_OF = ("anyOf", "oneOf")
 CONDITIONS = ("if", "then", "else", "dependentSchemas")
 CONSTANT = ("enum", "const")
 # What an object says by itself, and not by being one of some schemas.
@@ -147,7 +147,8 @@ class _Closing:
         names = dict.fromkeys(name for each in places for name in _names(each))
         fewest = max(each.get("minProperties", 0) for each in places)
         if (
-            "additionalProperties" in origin.check
+            ("properties" in origin.check and "properties" not in node)  # it was too wide
+            or "additionalProperties" in origin.check
             or not any("properties" in each for each in places)
             or any(_allows_more(each) for each in places)
             or any("patternProperties" in each for each in others)
@@ -355,11 +356,24 @@ def relaxed(
     if schema.carried is False:
         raise InvalidRequest(f"{field}: no JSON satisfies it.", param=field)
     if isinstance(schema.carried, dict):
+        if not without_endless(schema.carried, allowance, field):
+            raise InvalidRequest(f"{field}: no JSON that has an end satisfies it.", param=field)
+        notes += _narrowed(schema, schema.carried)
         bounded(schema.carried, field)
         _require_writable_names(schema.carried, field)
         notes += _Search(schema, schema.carried, field, allowance).notes()
     reached = _reached(schema.carried)
     return schema.carried, tuple(dict.fromkeys(note for owner, note in notes if owner in reached))
+
+
+def _narrowed(schema: Schema, carried: dict[str, Any]) -> Iterator[Note]:
+    """Drops, in place, what would have too many ways at one place."""
+    for node, keyword in too_wide(carried):
+        origin, row = schema.origins[id(node)], KEYWORDS[keyword]
+        yield origin.owner, Relaxation(origin.place, keyword, row.became, checked=row.checked)
+        gone = {keyword, *row.opens}
+        for key in gone & node.keys():
+            del node[key]
 
 
 def _require_writable_names(carried: dict[str, Any], field: str) -> None:

@@ -13,6 +13,7 @@ sets, groups, alternatives and repetition.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -20,7 +21,8 @@ import msgspec
 from llguidance import LLMatcher
 
 from backends.grammar_limits import parser_limits
-from gateway.constraints.grammars import END, byte_tokenizer, grammar_text
+from gateway.constraints.grammars import END, byte_tokenizer, grammar_text, lark_grammar
+from gateway.errors import InvalidRequest
 
 
 class UnreadableGrammar(Exception):
@@ -492,3 +494,76 @@ def _text(token: str) -> Text:
     except ValueError:
         raise UnreadableGrammar(f"the string {token[:60]}") from None
     return Text(text, any_case=token.endswith("i"))
+
+
+# ------------------------------------------------------------------------------- rules with an end
+
+
+def ending_lark(text: str, field: str) -> str:
+    """A client's grammar, as `lark_grammar`. Raises InvalidRequest also where a text may get to a
+    rule that has no end, as far as the grammar can be read here.
+    """
+    lark = lark_grammar(text, field)
+    rule = None
+    with suppress(UnreadableGrammar, RecursionError):
+        rule = endless(read_lark(lark))
+    if rule is not None:
+        raise InvalidRequest(f"{field}: no text of the rule {rule!r:.60} has an end.", param=field)
+    return lark
+
+
+def endless(grammar: ReadGrammar) -> str | None:
+    """A rule that a text may come to, and never to the end of: `a: "x" a`. None: there is none."""
+    bodies = grammar.definitions
+    ends: set[str] = set()
+    before = -1
+    while len(ends) > before:
+        before = len(ends)
+        ends |= {name for name in bodies.keys() - ends if _Rule(bodies[name], bodies, ends).ends()}
+    reached, stack = {"start"}, ["start"]
+    while stack:
+        names = {each.name for each in bodies[stack.pop()] if isinstance(each, Name)}
+        stack += names & bodies.keys() - reached
+        reached |= names & bodies.keys()
+    return min(reached - ends, default=None)
+
+
+class _Rule:
+    """Whether a text may end that has begun with a rule, where all of `ends` do."""
+
+    def __init__(
+        self, body: Sequence[Token], bodies: Mapping[str, tuple[Token, ...]], ends: set[str]
+    ) -> None:
+        self._body, self._bodies, self._ends = body, bodies, ends
+        self._at = 0
+
+    def ends(self) -> bool:
+        found = [self._series()]
+        while self._at < len(self._body) and self._body[self._at] == "|":
+            self._at += 1
+            found.append(self._series())
+        return any(found)
+
+    def _series(self) -> bool:
+        whole = True
+        while self._at < len(self._body) and self._body[self._at] not in ("|", ")"):
+            each, self._at = self._body[self._at], self._at + 1
+            if each == "(":
+                one = self.ends()
+                self._at += 1
+            else:
+                one = not isinstance(each, Name) or each.name not in self._bodies
+                one = one or (isinstance(each, Name) and each.name in self._ends)
+            while self._at < len(self._body) and _is_count(self._body[self._at]):
+                one = one or _may_be_none(self._body[self._at])
+                self._at += 1
+            whole = whole and one
+        return whole
+
+
+def _is_count(token: Token) -> bool:
+    return isinstance(token, str) and token[0] in "*+?{" if token else False
+
+
+def _may_be_none(count: Token) -> bool:
+    return isinstance(count, str) and (count in ("*", "?") or count[1:2] in ("0", ","))

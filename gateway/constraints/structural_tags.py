@@ -22,12 +22,12 @@ from gateway.constraints.grammars import (
     Relaxation,
     ShapeGrammar,
     choice,
-    lark_grammar,
     literal,
     proven,
     regex_rule,
 )
 from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.lark_reading import ending_lark
 from gateway.errors import InvalidRequest
 
 Format: TypeAlias = Union[
@@ -252,7 +252,7 @@ class _Rules:
             case RegexFormat(pattern=pattern):
                 return self.refer(regex_rule(pattern, self.field))
             case GrammarFormat(grammar=grammar):
-                return self.refer(lark_grammar(grammar, self.field))
+                return self.refer(ending_lark(grammar, self.field))
             case Optional() | Plus() | Star():
                 return f"({self.format(format.content, None)}){TIMES[type(format)]}"
             case Repeat():

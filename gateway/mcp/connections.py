@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import anyio
 import anyio.lowlevel
 import httpx2
+import msgspec
 import structlog
 from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -50,6 +51,7 @@ STOPPING = 2.0  # seconds that a command has to end after its input has
 BEYOND = 10.0  # seconds that the guardian may take longer
 LAST_LINES, LONGEST_LINE = 6, 300  # of what a command says on stderr, for the log
 CLOSED = "it closed the connection"
+CANCELLED = "notifications/cancelled"  # the method
 MOST_UNASKED = 1_000  # messages that answer nothing, between two that do
 
 log = structlog.get_logger(__name__)
@@ -221,11 +223,15 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
         self._resolver = resolver
         self._most = server.max_message
         self._patience = server.connect_timeout
+        self._events: dict[int | str, _Events] = {}  # streams that answer a request, by its id
         self._inner: httpx2.AsyncHTTPTransport | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises httpx2.TransportError and TooMuch."""
         url, host = request.url, request.url.raw_host.decode("ascii")
+        sent = _sent(request)
+        if sent.method == CANCELLED and (over := self._events.get(sent.named)) is not None:
+            over.end()  # whatever the server makes of it
         inner = await self._opened()
         failure: httpx2.TransportError | None = None
         for place in await self._addresses(
@@ -240,7 +246,7 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
                 continue
             finally:
                 request.url = url
-            return self._bounded(response)
+            return self._bounded(response, sent)
         raise failure or httpx2.ConnectError("its host is unknown")
 
     async def _opened(self) -> httpx2.AsyncHTTPTransport:
@@ -258,20 +264,79 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError("its address is private (allow_private_addresses)")
         return found
 
-    def _bounded(self, response: httpx2.Response) -> httpx2.Response:
+    def _bounded(self, response: httpx2.Response, sent: "_Sent") -> httpx2.Response:
         """An event of a stream is bounded where events are read."""
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise TooMuch("sends what is compressed")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
         kind = response.headers.get("content-type", "")
         if not kind.lower().startswith("text/event-stream"):
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Bounded(response.stream, self._most)
+        elif sent.id is not None:
+            events = self._events[sent.id] = _Events(response.stream, self._events.pop, sent.id)
+            response.stream = events
         return response
 
     async def aclose(self) -> None:
         """All its connections."""
         if self._inner is not None:
             await self._inner.aclose()
+
+
+class _Sent(msgspec.Struct):
+    """What is known of a message that is sent. `named`: the request that it cancels."""
+
+    method: str = ""
+    id: int | str | None = None
+    params: Any = None
+
+    @property
+    def named(self) -> int | str:
+        found = self.params.get("requestId") if isinstance(self.params, dict) else None
+        return found if isinstance(found, int | str) else ""
+
+
+def _sent(request: httpx2.Request) -> _Sent:
+    try:
+        return msgspec.json.decode(request.content, type=_Sent)
+    except (msgspec.DecodeError, httpx2.RequestNotRead):  # none, or no message
+        return _Sent()
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream that answers a request, until that is cancelled: the library would read it on."""
+
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, forget: Callable[[Any, None], object], id: int | str
+    ) -> None:
+        self._inner = inner
+        self._forget = forget
+        self._id = id
+        self._over = False
+        self._waiting: anyio.CancelScope | None = None
+
+    def end(self) -> None:
+        """Nobody waits for its answer any more."""
+        self._over = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        parts = aiter(self._inner)
+        while True:
+            part = b""
+            with anyio.CancelScope() as self._waiting:
+                try:
+                    part = await anext(parts)
+                except StopAsyncIteration:
+                    return
+            if self._over:
+                raise httpx2.SSEError("its request was cancelled")
+            yield part
+
+    async def aclose(self) -> None:
+        self._forget(self._id, None)
+        await self._inner.aclose()
 
 
 class _Bounded(httpx2.AsyncByteStream):

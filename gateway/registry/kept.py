@@ -12,7 +12,7 @@ from anyio import to_thread
 
 from backends.catalog import CPU, ModelFiles, command
 from backends.container import PortContainer
-from backends.kept.files import Folder, Seal
+from backends.kept.files import Folder, Seal, salt_in
 from backends.kept.identity import identity
 from backends.kept.store import KeptStore
 from backends.protocol import ModelInfo, Report
@@ -38,7 +38,8 @@ class Conversations:
         self._memory = config.memory
         folder = None
         if config.folder is not None:
-            folder = Folder(Path(config.folder), None if config.encrypt is None else _seal(config))
+            path = Path(config.folder)
+            folder = Folder(path, None if config.encrypt is None else _seal(config, path))
         self.store = KeptStore(memory=self._limit(), folder=folder, disk=config.size)
         room.kept = lambda: self.store.memory
 
@@ -112,10 +113,13 @@ def _identity(files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str
         return ""
 
 
-def _seal(config: KeptConfig) -> Seal:
+def _seal(config: KeptConfig, folder: Path) -> Seal:
     assert config.encrypt is not None
     try:
-        return Seal(config.encrypt)
+        return Seal(config.encrypt, salt_in(folder))
+    except OSError as error:
+        problem = f"the folder can't be used: {error}"
+        raise ConfigError("the configuration", "$.kept.folder", problem) from error
     except ImportError as error:
         problem = f"the package `cryptography` is missing. Install it: {command('encryption')}"
         raise ConfigError("the configuration", "$.kept.encrypt", problem) from error

@@ -107,10 +107,23 @@ def test_the_scarcest_tokens_are_reported() -> None:
     assert limiter.allowance(NOON, "key", UNLIMITED).tokens is None
 
 
-def test_a_clock_that_is_set_back_locks_nobody_out() -> None:
+def test_a_clock_that_is_set_back_forgets_nothing_and_locks_nobody_out() -> None:
     limiter, limits = Limiter(), Limits(requests_per_minute=1)
     limiter.charge(NOON, "key", limits, 0)
-    limiter.charge(NOON - 3600, "key", limits, 0)
+    with pytest.raises(RateLimited) as refused:
+        limiter.charge(NOON - 3600, "key", limits, 0)
+    seconds = refused.value.retry_after
+    assert seconds is not None
+    assert seconds <= 61
+    limiter.charge(NOON - 3600 + seconds, "key", limits, 0)
+
+
+def test_a_day_that_comes_again_is_the_same_day() -> None:
+    limiter, limits = Limiter(), Limits(tokens_per_day=50)
+    limiter.charge(NOON, "key", limits, 40)
+    with pytest.raises(RateLimited):
+        limiter.charge(NOON - DAY, "key", limits, 40)
+    limiter.charge(NOON, "key", limits, 40)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -25,6 +25,7 @@ class HostileServer:
     def __init__(self, kind: str) -> None:
         self.url = ""
         self.methods: list[str] = []
+        self.read = 0  # endless streams that are read
         self.kind = kind
         self._sessions = 0
 
@@ -97,12 +98,16 @@ async def endless_event(_server: HostileServer, writer: asyncio.StreamWriter) ->
     await _for_ever(writer, EVENTS, b"data: " + b"x" * 65_536)
 
 
-async def endless_comments(_server: HostileServer, writer: asyncio.StreamWriter) -> None:
+async def endless_comments(server: HostileServer, writer: asyncio.StreamWriter) -> None:
     await _begin(writer, EVENTS)
-    while True:
-        writer.write(b": still here\n\n")
-        await writer.drain()
-        await asyncio.sleep(0.01)
+    server.read += 1
+    try:
+        while True:
+            writer.write(b"id: 7\ndata:\n\n: still here\n\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+    finally:
+        server.read -= 1
 
 
 async def compressed(_server: HostileServer, writer: asyncio.StreamWriter) -> None:

@@ -10,9 +10,14 @@ from typing import Any, Protocol
 import msgspec
 
 from backends.protocol import INPUT, Grammar, JsonSchema, Regex, ToolInput
-from gateway.constraints.grammars import CompileBudget, lark_grammar, proven, regex_rule
+from gateway.constraints.grammars import CompileBudget, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
-from gateway.constraints.lark_reading import ReadGrammar, UnreadableGrammar, read_lark
+from gateway.constraints.lark_reading import (
+    ReadGrammar,
+    UnreadableGrammar,
+    ending_lark,
+    read_lark,
+)
 from gateway.errors import InvalidRequest
 from gateway.request import Tool
 from gateway.splitter.payloads.calls import NAME
@@ -128,7 +133,7 @@ def _ruled(free: ToolInput, budget: CompileBudget) -> tuple[ReadGrammar | None, 
 def _text_of(shape: Grammar | Regex) -> str:
     match shape:
         case Grammar(text=text, field=field):
-            return lark_grammar(text, field)
+            return ending_lark(text, field)
         case Regex(pattern=pattern, field=field):
             return regex_rule(pattern, field)
 

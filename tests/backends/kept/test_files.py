@@ -22,6 +22,7 @@ from backends.kept.files import (
     name,
     peek,
     read,
+    salt_in,
     write,
 )
 
@@ -50,7 +51,7 @@ def seal(request: pytest.FixtureRequest) -> Seal | None:
     if request.param == "plain":
         return None
     pytest.importorskip("cryptography")
-    return Seal("a secret")
+    return Seal("a secret", b"salt")
 
 
 @pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
@@ -89,12 +90,12 @@ def test_no_changed_bit_and_no_missing_byte_goes_unnoticed(
 def test_sealed_files_hold_nothing_that_can_be_read(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     made, path = stored(), tmp_path / "one.kept"
-    write(path, made, Seal("a secret"))
+    write(path, made, Seal("a secret", b"salt"))
     data = path.read_bytes()
     assert made.tokens[:64] not in data
     assert bytes(made.whole[:64]) not in data
     with pytest.raises(Unusable, match="another key"):
-        read(path, Seal("another"))
+        read(path, Seal("another", b"salt"))
     with pytest.raises(Foreign):
         read(path)
 
@@ -145,3 +146,16 @@ def test_a_folder_that_takes_nothing_more_takes_no_pin(tmp_path: Path) -> None:
     assert folder.is_pinned(path)
     folder.remove(path)
     assert list(path.parent.iterdir()) == []
+
+
+def test_a_folder_has_one_salt_and_each_its_own(tmp_path: Path) -> None:
+    """The same secret makes other keys elsewhere."""
+    pytest.importorskip("cryptography")
+    one, other = salt_in(tmp_path / "one"), salt_in(tmp_path / "other")
+    assert salt_in(tmp_path / "one") == one != other
+    assert len(one) == 16
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["salt"]
+    assert (tmp_path / "one" / "salt").stat().st_mode & 0o077 == 0
+    write(path := tmp_path / "one" / "a.kept", stored(), Seal("a secret", one))
+    with pytest.raises(Unusable):
+        read(path, Seal("a secret", other))

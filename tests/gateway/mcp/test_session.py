@@ -109,6 +109,20 @@ async def test_what_hangs_is_begun_anew(kind: str) -> None:
             assert listening.methods.count("initialize") == 2
 
 
+async def test_the_stream_of_a_call_that_took_too_long_is_not_read_on() -> None:
+    """Nor taken up again: the server had given it a number."""
+    async with hostile_over_http("endless comments") as listening:
+        async with opened(at(listening.url, timeout=0.2)) as server:
+            assert "longer than 0.2 seconds" in (await server.call("call", {})).text
+            with anyio.fail_after(HANG):
+                while listening.read:
+                    await anyio.sleep(0.01)
+            await server.tools()
+            assert listening.methods.count("initialize") == 1, "the session goes on"
+            assert "notifications/cancelled" in listening.methods
+            assert listening.methods.count("GET") <= 1
+
+
 async def test_a_call_is_repeated_where_the_server_had_forgotten_the_session() -> None:
     """As after its restart: it was not carried out."""
     async with hostile_over_http("forgets once") as listening:
