@@ -358,8 +358,8 @@ def relaxed(
     if isinstance(schema.carried, dict):
         if not without_endless(schema.carried, allowance, field):
             raise InvalidRequest(f"{field}: no JSON that has an end satisfies it.", param=field)
-        notes += _narrowed(schema, schema.carried)
         bounded(schema.carried, field)
+        notes += _narrowed(schema, schema.carried)
         _require_writable_names(schema.carried, field)
         notes += _Search(schema, schema.carried, field, allowance).notes()
     reached = _reached(schema.carried)

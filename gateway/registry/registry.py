@@ -10,7 +10,7 @@ so no cancellation can lose it.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -398,10 +398,13 @@ class Registry:
         """Unload a model and wait until its memory is free.
 
         Those in line for it are refused. Running answers end first; `force` aborts them. A caller
-        that leaves meanwhile doesn't call it back. Raises ModelNotFound.
+        that leaves meanwhile doesn't call it back. A model that can't be used isn't loaded: nothing
+        is left to do. Raises ModelNotFound.
         """
-        entry = (await self.find(name)).base
-        going = [one.name for one in self._replicas.loaded(entry)]
+        entry: ModelEntry | None = None
+        with suppress(ModelUnavailable):
+            entry = (await self.find(name)).base
+        going = [one.name for one in self._replicas.loaded(entry)] if entry is not None else []
         started, was_loaded = self._now, not self._moves.residents.keys().isdisjoint(going)
         aborted = 0
         for one in going:
@@ -410,11 +413,11 @@ class Registry:
             aborted += self._places.abort(one) if force else 0
         for one in going:
             await self._orders.departed(one)
-        if (remote := entry.files.elsewhere) is not None:
+        if entry is not None and (remote := entry.files.elsewhere) is not None:
             with translated():
                 was_loaded |= await self.fleet.unload(remote, force=force)
         return UnloadReport(
-            name=entry.name,
+            name=name if entry is None else entry.name,
             was_loaded=was_loaded,
             aborted=aborted,
             seconds=self._now - started,

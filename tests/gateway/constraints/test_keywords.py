@@ -190,7 +190,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"items": {"$ref": "http://x/y"}}, r"\$\.items: \"\$ref\" 'http://x/y' leads out"),
     ({"$ref": "#/no"}, "leads out"),
     ({"$ref": "#/enum", "enum": [1]}, "leads to no schema"),
-    ({"$ref": "#"}, "no text satisfies it"),
+    ({"$ref": "#"}, "no JSON that has an end satisfies it"),
     ({"items": {"type": "text"}}, r'\$\.items: "type" must be one of array'),
     ({"items": {"required": "a"}}, r'\$\.items: "required" must be a list of texts'),
     ({"items": 3}, '"items": a schema is an object'),

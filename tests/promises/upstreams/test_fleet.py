@@ -86,6 +86,11 @@ async def card(running: Running, model: str) -> Any:
     return (await running.client.get(f"/v1/models/{model}")).json()
 
 
+async def cards(running: Running) -> dict[str, Any]:
+    listed = (await running.client.get("/v1/models")).json()["data"]
+    return {each["id"]: each for each in listed}
+
+
 async def heard(running: Running, model: str, wanted: str) -> Any:
     """The card of a model, once its state is what is wanted."""
     async with asyncio.timeout(HANG):
@@ -103,13 +108,13 @@ async def test_states_and_memory_elsewhere_are_reported_as_our_own(tmp_path: Pat
         for name in ("a", "b"):  # a list doesn't wait until it is known what they can do
             await card(one, name)
         async with front(tmp_path / "front", one) as running:
-            listed = {
-                each["id"]: each for each in (await running.client.get("/v1/models")).json()["data"]
-            }
+            behind = await cards(one)
+            async with asyncio.timeout(HANG):
+                while (listed := await cards(running))["b"]["capabilities"] != (
+                    behind["b"]["capabilities"]
+                ):
+                    await asyncio.sleep(0.01)  # until the front has asked again
             status = (await running.client.get("/status")).json()
-            behind = {
-                each["id"]: each for each in (await one.client.get("/v1/models")).json()["data"]
-            }
 
     fields = ("state", "status", "memory", "missing_bytes", "in_use", "waiting", "capabilities")
     for name in ("a", "b"):
@@ -295,6 +300,9 @@ async def test_a_load_that_fails_there_says_why_and_another_box_is_tried(tmp_pat
             await asyncio.to_thread((tmp_path / "one" / "a.script.json").write_text, "broken")
             assert (await running.registry.load("a")).state == "loaded"
             assert two.registry.status("a").state == "loaded"
+            await one.client.get("/v1/model/list")  # which scans the folders: it isn't usable there
+            with pytest.raises(ModelUnavailable):
+                await one.registry.load("a")
             await running.registry.unload("a")
             await asyncio.to_thread((tmp_path / "two" / "a.script.json").unlink)
             with pytest.raises(ModelUnavailable):
