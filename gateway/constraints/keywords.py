@@ -214,6 +214,14 @@ def _also(node: Node, *schemas: Node) -> Node:
     return {**node, "allOf": [*given, *schemas]} if isinstance(given, list) else node
 
 
+def _nullable(node: Node) -> Node:
+    """OpenAPI's word, which draft 2020-12 doesn't have."""
+    if node.get("nullable") is not True:
+        return node
+    rest = {key: value for key, value in node.items() if key != "nullable"}
+    return {"anyOf": [rest, {"type": "null"}]}
+
+
 STEPS: tuple[tuple[Callable[[Draft], bool], Callable[[Node], Node]], ...] = (
     (lambda draft: draft in (4, 6, 7), _without_siblings),
     (lambda draft: draft in (None, 2019, 2020), _references),
@@ -222,4 +230,5 @@ STEPS: tuple[tuple[Callable[[Draft], bool], Callable[[Node], Node]], ...] = (
     (lambda _: True, _dependencies),
     (lambda _: True, _lookaheads),
     (lambda draft: draft in (None, 2019, 2020), _sealed),
+    (lambda draft: draft is None, _nullable),
 )

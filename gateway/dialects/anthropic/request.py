@@ -17,7 +17,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from backends.protocol import JsonSchema
 from gateway.dialects.anthropic.editing import ContextManaged, ContextWire, edited
 from gateway.dialects.anthropic.history import History, read_history, stripped
 from gateway.dialects.anthropic.served import McpServerWire, read_servers
@@ -30,6 +29,7 @@ from gateway.dialects.anthropic.tools import (
 )
 from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.errors import ThreadNotHeld
 from gateway.request import (
     ChatRequest,
@@ -360,11 +360,15 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     managed: ContextManaged | None = None  # None: `context_management` was not asked for
 
 
-_FIELDS = frozenset(HARMLESS.keys()) | {
-    name
-    for shape in (AnsweringWire, ConversationWire, SamplingWire)
-    for name in shape.__struct_fields__
-}
+_FIELDS = (
+    SHAPE_FIELDS
+    | HARMLESS.keys()
+    | {
+        name
+        for shape in (AnsweringWire, ConversationWire, SamplingWire)
+        for name in shape.__struct_fields__
+    }
+)
 
 
 def read_messages(body: bytes) -> MessagesExchange:
@@ -480,25 +484,10 @@ def _answering(
         max_tokens=wire.max_tokens,
         stop=read_stop(fields, wire.stop_sequences, "stop_sequences"),
         keep_alive=read_keep_alive(fields, wire.keep_alive),
-        shape=_shape(fields, wire),
+        shape=read_shape(fields),
         spelled={"stop": "stop_sequences", **fields.otherwise()},
         unapplied=unapplied,
     )
-
-
-def _shape(fields: Fields, wire: AnsweringWire) -> JsonSchema | None:
-    if (asked := wire.output_config.format) is not None:
-        return _schema(fields, "output_config.format", asked)
-    if wire.output_format is not None:
-        return _schema(fields, "output_format", wire.output_format)
-    return None
-
-
-def _schema(fields: Fields, path: str, wire: FormatWire) -> JsonSchema:
-    if wire.type != "json_schema" or wire.schema is None:
-        raise fields.wrong(path, "Expected the type 'json_schema' and a schema.")
-    schema = msgspec.json.encode(wire.schema)
-    return JsonSchema(schema=schema, strict=True, field=f"{path}.schema")
 
 
 def _thinking(fields: Fields, wire: AnsweringWire) -> Thinking:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import JsonObject, JsonSchema, Shape
 from gateway.dialects.dialect import body
 from gateway.dialects.encoding import PURPOSES, further, positive, written
 from gateway.dialects.fields import Fields, fields_of, json_object, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.request import (
     ChatRequest,
     EmbeddingRequest,
@@ -279,7 +279,7 @@ StreamEvent: TypeAlias = (
 
 
 NAMES: Mapping[str, str] = {"p": "top_p", "k": "top_k", "stop_sequences": "stop"}  # to ours
-_FIELDS = frozenset((*ChatWire.__struct_fields__, *SamplingWire.__struct_fields__))
+_FIELDS = SHAPE_FIELDS.union(ChatWire.__struct_fields__, SamplingWire.__struct_fields__)
 
 
 class CohereExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,18 +326,11 @@ def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
         stop=read_stop(fields, wire.stop),
         logprobs=0 if wire.logprobs else None,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
-        shape=_shape(wire.response_format),
+        shape=read_shape(fields),
         streamed=wire.stream,
         spelled=fields.otherwise(),
         unapplied=(*fields.unapplied(_FIELDS), *unapplied_below(fields.values, ChatWire)),
     )
-
-
-def _shape(wire: FormatWire) -> Shape | None:
-    if wire.json_schema is not None:
-        schema = msgspec.json.encode(wire.json_schema)
-        return JsonSchema(schema=schema, field="response_format.json_schema")
-    return JsonObject(field="response_format") if wire.type == "json_object" else None
 
 
 def _tools(wire: ChatWire) -> Iterator[Tool]:

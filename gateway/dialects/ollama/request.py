@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backends.protocol import JsonObject, JsonSchema
 from config.values import hub_id
 from gateway.dialects.fields import (
     Fields,
@@ -21,6 +20,7 @@ from gateway.dialects.fields import (
     unapplied_below,
 )
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.errors import InvalidRequest, NotFound
 from gateway.request import (
     ChatRequest,
@@ -263,8 +263,8 @@ def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(name for shape in shapes for name in shape.__struct_fields__)
 
 
-_CHAT_FIELDS = _names(AnsweringWire, ChatWire)
-_GENERATE_FIELDS = _names(AnsweringWire, GenerateWire)
+_CHAT_FIELDS = _names(AnsweringWire, ChatWire) | SHAPE_FIELDS
+_GENERATE_FIELDS = _names(AnsweringWire, GenerateWire) | SHAPE_FIELDS
 _OPTIONS = _names(OptionsWire, SamplingWire)
 
 
@@ -370,21 +370,9 @@ def _answering(fields: Fields, shared: AnsweringWire) -> GenerationParams:
         stop=read_stop(options, wire.stop),
         logprobs=shared.top_logprobs if shared.logprobs else None,
         keep_alive=read_keep_alive(fields, shared.keep_alive),
-        shape=_shape(fields, shared),
+        shape=read_shape(fields),
         spelled=options.otherwise(),
     )
-
-
-def _shape(fields: Fields, shared: AnsweringWire) -> JsonObject | JsonSchema | None:
-    match shared.format:
-        case "":
-            return None
-        case "json":
-            return JsonObject(field="format")
-        case dict(schema):
-            return JsonSchema(schema=msgspec.json.encode(schema), field="format")
-        case other:
-            raise fields.wrong("format", f"Expected 'json' or a JSON schema, got {other!r:.64}.")
 
 
 def _thinking(fields: Fields, shared: AnsweringWire) -> Thinking:

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from backends.protocol import JsonObject, JsonSchema
 from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import (
     SamplingWire,
@@ -30,6 +29,7 @@ from gateway.dialects.responses.items import (
 from gateway.dialects.responses.mcp_items import approved_calls, settled
 from gateway.dialects.responses.tools import Toolbox, Tools
 from gateway.dialects.served import without_secrets
+from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.errors import NotFound
 from gateway.request import (
     ChatRequest,
@@ -53,7 +53,7 @@ INCLUDED = (
 # What an answer repeats of its request as it came.
 ECHOED = ("metadata", "reasoning", "text", "tool_choice", "tools")
 
-_FIELDS = frozenset((*CreateWire.__struct_fields__, *SamplingWire.__struct_fields__))
+_FIELDS = SHAPE_FIELDS.union(CreateWire.__struct_fields__, SamplingWire.__struct_fields__)
 
 
 class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,28 +251,9 @@ def _answering(fields: Fields, wire: CreateWire) -> GenerationParams:
         stop=read_stop(fields, wire.stop),
         logprobs=wire.top_logprobs if wants_logprobs else None,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
-        shape=_shape(fields, wire),
+        shape=read_shape(fields),
         spelled={**fields.otherwise(), "max_tokens": "max_output_tokens", "messages": "input"},
     )
-
-
-def _shape(fields: Fields, wire: CreateWire) -> JsonObject | JsonSchema | None:
-    asked = wire.text.format
-    match asked.type:
-        case "text":
-            return None
-        case "json_object":
-            return JsonObject(field="text.format")
-        case "json_schema" if asked.schema is not None:
-            return JsonSchema(
-                schema=msgspec.json.encode(asked.schema),
-                strict=bool(asked.strict),
-                field="text.format.schema",
-            )
-        case "json_schema":
-            raise fields.wrong("text.format.schema", "This field is required.")
-    message = f"Expected 'text', 'json_object' or 'json_schema', got {asked.type!r:.64}."
-    raise fields.wrong("text.format.type", message)
 
 
 def _thinking(wire: CreateWire) -> Thinking:

@@ -154,6 +154,8 @@ DRAFTS: list[tuple[Any, str, str]] = [
     ({"properties": {"a": {"$ref": "#"}}, "type": "object"}, '{"a": {"a": {}}}', '{"a": {"a": 1}}'),
     ({"type": "object", "unevaluatedProperties": False}, "{}", '{"a": 1}'),
     ({"type": "string", "pattern": "^(?=.*x)[a-z]+$"}, '"axb"', '"ab"'),
+    ({"type": "string", "nullable": True}, "null", "1"),
+    ({"$ref": "#/$defs/a", "nullable": True, "$defs": {"a": {"enum": ["b"]}}}, "null", '"c"'),
 ]  # fmt: skip
 
 

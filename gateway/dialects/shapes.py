@@ -1,0 +1,276 @@
+"""Structured output options, in every API's spelling, to one `Shape`.
+
+OpenAI's `response_format` and the forms that Hugging Face's client, TGI, llama.cpp, TabbyAPI and
+Fireworks give it, and `text.format` of its Responses; Anthropic's `output_config` and
+`output_format`; Ollama's `format`; TabbyAPI's, llama.cpp's and SGLang's flat fields; vLLM's
+`guided_…` and `structured_outputs`. Each API reads the words of all: none asks for anything else.
+Knows no grammar: whether a shape can be kept to is for others to say.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from backends.protocol import (
+    Choices,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Shape,
+    StructuralTags,
+)
+from gateway.dialects.fields import Fields
+
+Read: TypeAlias = Callable[[Fields, str, Any], Shape | None]
+
+
+def read_shape(fields: Fields) -> Shape | None:
+    """The one shape that the body asks for; None where the answer is free.
+
+    The same shape under two names is one. Raises InvalidRequest, also for two that differ.
+    """
+    found: Shape | None = None
+    if SHAPE_FIELDS.isdisjoint(fields.values):
+        return None  # nearly all bodies
+    for shape in _shapes(fields):
+        if found is not None and not _same(found, shape):
+            message = f"Together with {found.field} this asks for two shapes of one answer."
+            raise fields.wrong(shape.field, message)
+        found = found or shape
+    return found
+
+
+def _shapes(fields: Fields) -> Iterator[Shape]:
+    sources = (
+        *((name, fields.values.get(name), read) for name, read in _FLAT.items()),
+        *_nested(fields, "structured_outputs"),
+    )
+    for path, value, read in sources:
+        if value not in _NOT_GIVEN and (shape := read(fields, path, value)) is not None:
+            yield shape
+
+
+def _nested(fields: Fields, path: str) -> Iterator[tuple[str, Any, Read]]:
+    """The object of vLLM, whose members have the kinds of the flat fields."""
+    value = fields.values.get(path) or {}
+    for name, item in _object(fields, path, value).items():
+        if (read := _STRUCTURED_OUTPUTS.get(name)) is not None:
+            yield f"{path}.{name}", item, read
+
+
+def _same(one: Shape, other: Shape) -> bool:
+    return msgspec.structs.replace(one, field="") == msgspec.structs.replace(other, field="")
+
+
+# ------------------------------------------------------------------------------------ each of them
+
+
+def _schema(fields: Fields, path: str, value: Any) -> JsonSchema:
+    """A JSON schema, or the text of one. TabbyAPI's clients also send OpenAI's wrapping."""
+    if isinstance(value, str):
+        value = _decoded(fields, path, value)
+    if isinstance(value, dict) and "name" in value and isinstance(value.get("schema"), dict):
+        return _wrapped_schema(fields, path, value)
+    if not isinstance(value, dict | bool):
+        raise fields.wrong(path, f"Expected a JSON schema, got {_kind(value)}.")
+    return JsonSchema(schema=_text(value), field=path)
+
+
+def _wrapped_schema(fields: Fields, path: str, value: Any) -> JsonSchema:
+    """OpenAI's `{"name", "schema", "strict"}`."""
+    wrapping = _object(fields, path, value)
+    schema = wrapping.get("schema", {})
+    if not isinstance(schema, dict | bool):
+        raise fields.wrong(f"{path}.schema", f"Expected a JSON schema, got {_kind(schema)}.")
+    strict = _strict(fields, path, wrapping)
+    return JsonSchema(schema=_text(schema), strict=strict, field=f"{path}.schema")
+
+
+def _strict(fields: Fields, path: str, wrapping: Mapping[str, Any]) -> bool:
+    strict = wrapping.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise fields.wrong(f"{path}.strict", f"Expected true or false, got {_kind(strict)}.")
+    return bool(strict)
+
+
+def _any_object(fields: Fields, path: str, value: Any) -> Shape | None:
+    if not isinstance(value, bool):
+        raise fields.wrong(path, f"Expected true or false, got {_kind(value)}.")
+    return JsonObject(field=path) if value else None
+
+
+def _regex(fields: Fields, path: str, value: Any) -> Shape:
+    return Regex(pattern=_string(fields, path, value), field=path)
+
+
+def _grammar(fields: Fields, path: str, value: Any) -> Shape:
+    """A text; or TGI's `{"type": "json" | "regex", "value": …}`."""
+    if isinstance(value, dict) and value.get("type") in _TYPED:
+        return _TYPED[value["type"]](fields, path, value)
+    return Grammar(text=_string(fields, path, value), field=path)
+
+
+def _choices(fields: Fields, path: str, value: Any) -> Shape:
+    if not isinstance(value, list):
+        raise fields.wrong(path, f"Expected a list of texts, got {_kind(value)}.")
+    texts = (_string(fields, f"{path}[{k}]", text) for k, text in enumerate(value))
+    return Choices(texts=tuple(texts), field=path)
+
+
+def _tags(fields: Fields, path: str, value: Any) -> Shape:
+    if isinstance(value, str):
+        value = _decoded(fields, path, value)
+    return StructuralTags(request=_text(_object(fields, path, value)), field=path)
+
+
+def _response_format(fields: Fields, path: str, value: Any) -> Shape | None:
+    wire = _object(fields, path, value)
+    kind = wire.get("type", "text")
+    if kind == "text":
+        return None
+    if (read := _TYPED.get(kind) if isinstance(kind, str) else None) is None:
+        names = ", ".join(repr(name) for name in ("text", *_TYPED))
+        raise fields.wrong(f"{path}.type", f"Expected one of {names}, got {kind!r:.64}.")
+    return read(fields, path, wire)
+
+
+def _responses(fields: Fields, path: str, value: Any) -> Shape | None:
+    wire = _object(fields, path, value).get("format") or {}
+    return _response_format(fields, f"{path}.format", wire)
+
+
+def _anthropic(fields: Fields, path: str, value: Any) -> Shape | None:
+    """What it gives is always kept to."""
+    shape = _response_format(fields, path, value)
+    return msgspec.structs.replace(shape, strict=True) if isinstance(shape, JsonSchema) else shape
+
+
+def _output_config(fields: Fields, path: str, value: Any) -> Shape | None:
+    wire = _object(fields, path, value).get("format") or {}
+    return _anthropic(fields, f"{path}.format", wire)
+
+
+def _ollama(fields: Fields, path: str, value: Any) -> Shape:
+    if value == "json":
+        return JsonObject(field=path)
+    if isinstance(value, dict):
+        return _schema(fields, path, value)
+    raise fields.wrong(path, f"Expected 'json' or a JSON schema, got {value!r:.64}.")
+
+
+# -------------------------------------------------------------------- the types of response_format
+
+
+def _typed_object(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
+    """Any object; which one say llama.cpp's `schema`, Hugging Face's `value`, Cohere's
+    `json_schema`.
+    """
+    for name in ("schema", "value", "json_schema"):
+        if wire.get(name) not in _NOT_GIVEN:
+            return _schema(fields, f"{path}.{name}", wire[name])
+    return JsonObject(field=path)
+
+
+def _typed_schema(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
+    """OpenAI's `json_schema`; TabbyAPI and vLLM's clients put the schema itself there, llama.cpp
+    has `schema`, TGI `value`.
+    """
+    if (value := wire.get("json_schema")) is not None:
+        inner = _object(fields, f"{path}.json_schema", value)
+        if "schema" in inner or "name" in inner:
+            return _wrapped_schema(fields, f"{path}.json_schema", inner)
+        return _schema(fields, f"{path}.json_schema", inner)
+    for name in ("schema", "value"):
+        if (value := wire.get(name)) is not None:
+            shape = _schema(fields, f"{path}.{name}", value)
+            return msgspec.structs.replace(shape, strict=_strict(fields, path, wire))
+    name = "json_schema" if path == "response_format" else "schema"
+    raise fields.wrong(f"{path}.{name}", "This field is required.")
+
+
+def _typed_regex(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
+    name = "pattern" if "pattern" in wire else "value"
+    return _regex(fields, f"{path}.{name}", wire.get(name))
+
+
+def _typed_grammar(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
+    return _grammar(fields, f"{path}.grammar", wire.get("grammar"))
+
+
+# ------------------------------------------------------------------------------------- JSON values
+
+
+def _object(fields: Fields, path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise fields.wrong(path, f"Expected an object, got {_kind(value)}.")
+    return value
+
+
+def _string(fields: Fields, path: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise fields.wrong(path, f"Expected a text, got {_kind(value)}.")
+    return value
+
+
+def _decoded(fields: Fields, path: str, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise fields.wrong(path, f"Not valid JSON: {error}.") from None
+
+
+def _text(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _kind(value: Any) -> str:
+    """What `value` is, in JSON's words."""
+    return _KINDS.get(type(value), "a number")
+
+
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
+_NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])  # what frontends send for a field left blank
+
+_TYPED: Mapping[str, Callable[[Fields, str, Mapping[str, Any]], Shape]] = {
+    "json_object": _typed_object,
+    "json": _typed_object,
+    "json_schema": _typed_schema,
+    "regex": _typed_regex,
+    "grammar": _typed_grammar,
+    "structural_tag": _tags,
+}
+_FLAT: Mapping[str, Read] = {
+    "response_format": _response_format,
+    "text": _responses,
+    "output_config": _output_config,
+    "output_format": _anthropic,
+    "format": _ollama,
+    "json_schema": _schema,
+    "guided_json": _schema,
+    "regex_pattern": _regex,
+    "guided_regex": _regex,
+    "regex": _regex,
+    "grammar_string": _grammar,
+    "grammar": _grammar,
+    "guided_grammar": _grammar,
+    "ebnf": _grammar,
+    "guided_choice": _choices,
+    "structural_tag": _tags,
+}
+_STRUCTURED_OUTPUTS: Mapping[str, Read] = {
+    "json": _schema,
+    "json_object": _any_object,
+    "regex": _regex,
+    "grammar": _grammar,
+    "choice": _choices,
+    "structural_tag": _tags,
+}
+SHAPE_FIELDS = frozenset(_FLAT) | {"structured_outputs"}
