@@ -20,9 +20,10 @@ KINDS = {"exllamav2": "exl2", "exllamav3": "exl3"}
 
 
 @pytest.fixture(scope="module")
-def quantized(backend: str, library: Any) -> Path:
+def quantized(backend: str, request: pytest.FixtureRequest) -> Path:
     if DRY:
         pytest.skip("the quantizers need a card")
+    request.getfixturevalue("library")
     return quantizers.made(KINDS[backend])
 
 
