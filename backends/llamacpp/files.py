@@ -43,6 +43,7 @@ from backends.control_groups import main_memory
 from backends.errors import LoadFailed
 from backends.llamacpp import memory
 from backends.llamacpp.gguf import (
+    MAGIC,
     POSITIONS,
     BrokenFile,
     Header,
@@ -89,8 +90,8 @@ def generation_defaults(header: Header, path: Path) -> Sampling:
     return model_folder.generation_defaults(path.parent)
 
 
-PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as gguf-split names them
-SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
+PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)  # as gguf-split names them
+SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 COMPANIONS = (f"*{memory.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
 # tokens; models trained for a million would claim all memory for their cache
 LONGEST_BY_DEFAULT = 32_768
@@ -145,7 +146,7 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     """
     if path.is_dir():
         return _only_model(path, layouts)
-    if path.suffix != ".gguf" or not path.is_file() or not _is_first(path):
+    if not path.is_file() or not _is_ours(path) or not _is_first(path):
         return None
     try:
         return _describe(path, read_header(path), layouts or memory.of_this_machine())
@@ -160,8 +161,21 @@ def _only_model(folder: Path, layouts: CpuLayouts | None) -> ModelFiles | None:
 
 def _models(folder: Path) -> list[Path]:
     """The first files of the models in the folder, by their names."""
-    files = [file for file in sorted(folder.glob("*.gguf")) if _is_first(file)]
-    return [file for file in files if memory.MARK not in file.name]
+    files = [file for file in sorted(folder.iterdir()) if SUFFIX.search(file.name)]
+    files = [file for file in files if _is_ours(file) and _is_first(file)]
+    return [file for file in files if memory.MARK not in file.name.lower()]
+
+
+def _is_ours(path: Path) -> bool:
+    """By its name, or where that has no suffix, as a blob's in a cache, by its first bytes. What
+    macOS puts beside a file on a foreign disk has the file's name behind `._`.
+    """
+    if path.name.startswith("._") or SUFFIX.search(path.name):
+        return not path.name.startswith("._")
+    if path.suffix[1:].isalpha():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def _is_first(path: Path) -> bool:
@@ -176,7 +190,9 @@ def parts(path: Path) -> tuple[Path, ...]:
         return (path,)
     stem = path.name[: part.start()]
     count = int(part[2])
-    return tuple(path.with_name(f"{stem}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1))
+    return tuple(
+        path.with_name(f"{stem}-{n:05}-of-{count:05}{part[3]}") for n in range(1, count + 1)
+    )
 
 
 def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | None:

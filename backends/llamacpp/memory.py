@@ -406,7 +406,8 @@ def beside(model: Path, is_alone: Callable[[], bool]) -> Path | None:
 
     Where there are several models a projector belongs to those whose names begin with its own.
     """
-    found = [path for path in model.parent.glob(f"*{MARK}*.gguf") if _sees(path)]
+    named = (path for path in model.parent.iterdir() if MARK in path.name.lower())
+    found = [path for path in sorted(named) if path.suffix.lower() == ".gguf" and _sees(path)]
     if found and not is_alone():
         found = [path for path in found if _is_named_after(path, model)]
     return min(found, key=_preference, default=None)

@@ -6,6 +6,7 @@ and that are not there.
 
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -58,7 +59,10 @@ def model_of(text: str) -> ModelConfig:
     path = Path(text)
     if not path.exists():
         raise ConfigError(COMMAND_LINE, "MODEL", f"file or folder not found: {path}")
-    return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(path.resolve()))
+    whole = path.absolute()  # links as they are: their owners may lead them elsewhere
+    with suppress(LoadFailed):  # which is said elsewhere
+        path = BACKENDS.recognise(whole).path  # a folder's only file
+    return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(whole))
 
 
 def _is_folder_of_models(text: str) -> bool:
@@ -76,7 +80,7 @@ def _folder(text: str) -> str:
     path = Path(text).expanduser()
     if not path.is_dir():
         raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
-    return str(path.resolve())
+    return str(path.absolute())
 
 
 def refuse_unusable(models: Sequence[str]) -> None:

@@ -31,6 +31,18 @@ def test_other_files_are_nobody_s(tmp_path: Path) -> None:
     assert recognise(tmp_path) is None
 
 
+@pytest.mark.parametrize("name", ["Model-Q8_0.GGUF", "model", "Llama-3.2-1B", "sha256-0c5f"])
+def test_a_file_may_be_spelled_in_capitals_or_have_no_suffix(name: str, tmp_path: Path) -> None:
+    shutil.copy(bundled.GGUF, tmp_path / name)
+    assert recognise(tmp_path / name) is not None
+    (tmp_path / "._model.gguf").write_bytes(b"\0\5\x16\7Mac OS X")  # beside it on a foreign disk
+    assert recognise(tmp_path / "._model.gguf") is None
+    if name.endswith("GGUF"):
+        folder = recognise(tmp_path)
+        assert folder is not None
+        assert folder.path.name == name
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"GG", b"GGUF", b"GGML" + bytes(40), b"GGUF\x09\0\0\0" + bytes(40)]
 )

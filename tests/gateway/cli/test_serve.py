@@ -54,6 +54,23 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
     assert server.stop(kind) == 0
 
 
+def test_a_link_is_followed_as_it_is_to_a_blob_of_the_hub_s_cache(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """As `hf download` prints it. Its name is the link's."""
+    blob, link = tmp_path / "blobs/0c5f", tmp_path / "snapshots/main/Tiny-Q8_0.gguf"
+    blob.parent.mkdir()
+    link.parent.mkdir(parents=True)
+    blob.symlink_to(bundled.GGUF)
+    link.symlink_to("../../blobs/0c5f")
+    with command("check", str(link), folder=tmp_path) as checked:
+        pass
+    assert checked.status() == 0
+    assert "Tiny-Q8_0" in checked.out.text
+    server = serve({}, str(link.parent))  # a folder with one file is called as that
+    assert server.client.post(CHAT, json={**HELLO, "model": "Tiny-Q8_0"}).is_success
+
+
 @pytest.mark.parametrize("read", ["not any more", "not yet"])
 def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(
     read: str, serve: Serve, tmp_path: Path
