@@ -480,7 +480,7 @@ class PortContainer:
 
     def _end(self, reason: str) -> None:
         """There is nobody at the other end any more, and the device is free."""
-        self._lost = Failure("GenerationFailed", reason)
+        self._lost = Failure("EngineLost", reason)
         if self._desk is not None:
             self._desk.close()
             self._desk = None  # which has this container, too

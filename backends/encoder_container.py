@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from backends.bounds import check_inputs, check_tokens
-from backends.errors import CLOSED, GenerationFailed
+from backends.errors import CLOSED, EngineLost
 from backends.messages import (
     Broke,
     Close,
@@ -120,7 +120,7 @@ class PortEncoder:
 
     def _end(self, reason: str) -> None:
         """Nothing more comes."""
-        self._lost = Failure.of(GenerationFailed(reason))
+        self._lost = Failure.of(EngineLost(reason))
         for key in tuple(self._open):
             self._receive(Encoded(key, failure=self._lost))
         self._on_failure = lambda: None  # whoever is told of it has this container

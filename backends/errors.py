@@ -10,6 +10,7 @@ BackendError
 │   └── InputTooLong          … because a text to be embedded or ranked doesn't fit it
 ├── NotAble                   this engine can't do that at all
 ├── GenerationFailed          the engine failed while the job ran
+│   └── EngineLost            … because its process ended, or its machine can't be reached
 └── UpstreamError             another server refused, failed or can't be reached
 """
 
@@ -78,6 +79,10 @@ class NotAble(BackendError):
 
 class GenerationFailed(BackendError):
     """The engine failed while the job ran."""
+
+
+class EngineLost(GenerationFailed):
+    """What computed is gone: a worker crashed, or a node is off."""
 
 
 class UpstreamError(BackendError):

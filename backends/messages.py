@@ -34,6 +34,7 @@ import msgspec
 from backends.errors import (
     BackendError,
     BackendMissing,
+    EngineLost,
     GenerationFailed,
     InvalidJob,
     LoadFailed,
@@ -60,6 +61,7 @@ from backends.protocol import (
 Kind: TypeAlias = Literal[
     "BackendError",
     "BackendMissing",
+    "EngineLost",
     "GenerationFailed",
     "InvalidJob",
     "LoadFailed",
@@ -73,6 +75,7 @@ _KINDS: dict[str, type[BackendError]] = {
     for kind in (
         BackendError,
         BackendMissing,
+        EngineLost,
         GenerationFailed,
         InvalidJob,
         LoadFailed,

@@ -29,6 +29,7 @@ class Supervisor:
         self, watcher: str, work: Callable[..., Awaitable[object]], *arguments: Any
     ) -> bool:
         """`work` once; whether it went well."""
+        self.failures[watcher] += 0  # a series that begins with a failure has never increased
         try:
             await work(*arguments)
         except Exception:  # whatever it is, nobody else ends by it

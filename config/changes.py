@@ -36,6 +36,7 @@ EFFECTS: Mapping[str, Effect] = {
     "server.max_body": "restart",
     "server.max_held_bytes": "restart",
     "server.max_message": "restart",
+    "server.idle_timeout": "restart",
     "server.max_sockets": "live",
     "server.socket_idle": "live",
     "server.shutdown_grace": "restart",

@@ -10,7 +10,7 @@ models are there is not asked here.
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from config.document import parse
 from config.errors import Source, suggestion
 from config.models import Engines, check_names, check_options, engines_of, option_kinds
 from config.secrets import secret, variable_of
-from config.settings import Config, KeyConfig, ModelConfig
+from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from config.shape import (
     Kind,
     Option,
@@ -37,11 +37,13 @@ from config.shape import (
     with_option,
 )
 from config.upstreams import completed
-from config.values import requested
+from config.values import UNIX, requested
 
 DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)")
 # Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
 HOST = re.compile(r"(?P<name>[a-z0-9._-]+?|\[[0-9a-f:.]+\])\.?(?::[0-9]*)?", re.IGNORECASE)
+# A name of RFC 1123, whose last part is no number: else it would be an address.
+NAME = re.compile(r"(?:[a-z0-9_-]+\.)*(?![0-9]+\.?$)[a-z0-9_-]+\.?", re.IGNORECASE)
 # Origin of the Fetch standard: a scheme and a host. Extensions of browsers have schemes of theirs.
 ORIGIN = re.compile(rf"\*|null|[a-z][a-z0-9+.-]*://{HOST.pattern}", re.IGNORECASE)
 
@@ -61,15 +63,22 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
         elif known["node"] and config.cluster is None:
             yield f"$.swap.memory.{device}", "other machines' devices need a `cluster`"
     yield from _problems_of_urls(config)
-    for index, host in enumerate(config.server.hosts):
+    yield from _problems_of_addresses(config.server)
+
+
+def _problems_of_addresses(server: ServerConfig) -> Iterator[tuple[str, str]]:
+    if not _is_address(server.host):
+        problem = "not an address; expected one like 127.0.0.1, ::1, *, a name, or unix:/run/x.sock"
+        yield "$.server.host", f"{server.host!r} is {problem}"
+    for index, host in enumerate(server.hosts):
         if HOST.fullmatch(host) is None:
             problem = f"expected a name without scheme or path, got {host!r}"
             yield f"$.server.hosts[{index}]", problem
-    for index, proxy in enumerate(config.server.trusted_proxies):
+    for index, proxy in enumerate(server.trusted_proxies):
         if proxy != "*" and not _is_network(proxy):
             problem = f"expected an address, a network like 10.0.0.0/8, or '*', got {proxy!r}"
             yield f"$.server.trusted_proxies[{index}]", problem
-    for index, origin in enumerate(config.server.cors_origins):
+    for index, origin in enumerate(server.cors_origins):
         if ORIGIN.fullmatch(origin) is None:
             problem = f"expected an origin like https://chat.example, got {origin!r}"
             yield f"$.server.cors_origins[{index}]", problem
@@ -85,6 +94,16 @@ def _problems_of_urls(config: Config) -> Iterator[tuple[str, str]]:
                 yield f"$.{option}", str(error)
 
 
+def _is_address(host: str) -> bool:
+    """Whether it can be listened on: `server.port` has the port."""
+    if host == "*" or host.startswith(f"{UNIX}/"):
+        return True
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return NAME.fullmatch(host) is not None
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text)
@@ -94,6 +113,10 @@ def _is_network(text: str) -> bool:
 
 
 PREFIX = "ROUNDHOUSE_"
+# What Kubernetes (and Docker's links) set of a service that is called as this program.
+SERVICE = re.compile(
+    r"\w+_SERVICE_(?:HOST|PORT\w*)=.*|\w+_PORT_\d+_(?:TCP|UDP|SCTP)\w*=.*|\w+_PORT=\w+://.*"
+)
 CLIENTS = frozenset({"ROUNDHOUSE_URL", "ROUNDHOUSE_KEY"})  # of commands that talk to a server
 
 
@@ -120,6 +143,8 @@ def settings(
     known = variables(config)
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in others | CLIENTS:
+            continue
+        if SERVICE.fullmatch(f"{name}={environment[name]}"):
             continue
         if name not in known:
             raise Source(name).error("$", f"unknown variable; {suggestion(name, known)}")

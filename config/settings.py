@@ -86,6 +86,7 @@ class ServerConfig(Section, frozen=True):
     comment_after: Seconds = 10.0  # silence in a stream before a comment is sent
     loading_text: bool = False  # chat streams report their model's load as reasoning
     send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off
+    idle_timeout: PositiveSeconds = 75.0  # of a connection between two requests
     max_sockets: AtLeastOne = 32  # WebSockets of one key at a time
     max_message: Bytes = 16 * 1024 * 1024  # of a WebSocket
     socket_idle: PositiveSeconds = 900.0  # without a request, a WebSocket is closed after so long

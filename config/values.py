@@ -86,6 +86,7 @@ def user_folder() -> Path:
     return Path(cache) / "roundhouse"
 
 
+UNIX = "unix:"  # and a path: an address of this machine alone (unix(7))
 LONGEST_URL = 2048  # characters
 
 

@@ -35,6 +35,7 @@ from typing import Self
 
 from backends.errors import (
     BackendError,
+    EngineLost,
     InputTooLong,
     InvalidJob,
     LoadFailed,
@@ -250,6 +251,13 @@ class UpstreamFailed(GatewayError):
         self.code = error.code
 
 
+class EngineGone(GatewayError):
+    """What computed the answer is gone; the model can be asked for again."""
+
+    status_hint = 502
+    code = "engine_lost"
+
+
 class InternalError(GatewayError):
     """A mistake of ours or a failure of the engine."""
 
@@ -305,5 +313,7 @@ def translate(error: BackendError) -> GatewayError:
             return ModelUnavailable(f"memory ran out: {error}")
         case LoadFailed():
             return ModelUnavailable(str(error))
+        case EngineLost():
+            return EngineGone(str(error))
         case _:
             return InternalError(str(error))

@@ -11,6 +11,8 @@ with it can't fit, 70 where what all answers need has failed.
 """
 
 import asyncio
+import errno
+import math
 import os
 import resource
 import signal
@@ -20,6 +22,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -38,6 +41,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
+from config.values import UNIX
 from gateway.http.sse import DIRECT, SEND_TIMED_OUT
 from gateway.joining import Joiner
 from gateway.registry import Registry
@@ -413,6 +417,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 forwarded_allow_ips=list(config.trusted_proxies),
+                timeout_keep_alive=math.ceil(config.idle_timeout),
                 timeout_graceful_shutdown=int(config.shutdown_grace + LAST_WORDS),
             )
         )
@@ -427,21 +432,23 @@ class Server(uvicorn.Server):
         self._drain = drain
         self.joiner: Joiner | None = None  # announces this server as long as it listens
 
-    def obstacle(self) -> str | None:
-        """Why the address can't be listened on, in one line. Tried before anything is started."""
+    def listen(self) -> list[socket.socket]:
+        """The sockets of its address, before anything is started. Raises OSError."""
         host, port = self._address
-        try:
-            for family, kind, protocol, _, address in socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            ):
-                with socket.socket(family, kind, protocol) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(address)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            instead = "use --host and --port to choose another address"
-            return f"can't listen on {host}:{port}: {reason}; {instead}"
-        return None
+        if host.startswith(UNIX):
+            return [_unix(Path(host.removeprefix(UNIX)))]
+        if host in ("*", "::") and socket.has_dualstack_ipv6():
+            return [_bound(socket.AF_INET6, ("::", port), takes_all=True)]
+        host = "0.0.0.0" if host == "*" else host  # noqa: S104 - as it is configured
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return [_bound(family, address) for family, _, _, _, address in found]
+
+    def obstacle(self, error: OSError) -> str:
+        """Why it can't listen, in one line."""
+        host, port = self._address
+        place = host if host.startswith(UNIX) else f"{host}:{port}"
+        reason = (error.strerror or str(error)).lower()
+        return f"can't listen on {place}: {reason}; use --host and --port to choose another address"
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -516,7 +523,11 @@ class Server(uvicorn.Server):
             print(f"roundhouse: preload: {obstacle}", file=sys.stderr)  # noqa: T201 - the command's output
             self.status, self.should_exit = 2, True
         else:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            address = self.servers[0].sockets[0].getsockname()
+            if isinstance(address, str):
+                self._greet(f"{UNIX}{address}")
+                return
+            host, port = address[:2]
             self._greet(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             if self.joiner is not None:
                 self.joiner.begin(port)
@@ -537,14 +548,37 @@ class Server(uvicorn.Server):
         self._registry.cut_off()
 
 
+def _unix(path: Path) -> socket.socket:
+    """Listening there; what a server that has ended left is removed. Raises OSError."""
+    listens = socket.socket(socket.AF_UNIX)
+    with suppress(OSError):
+        if path.is_socket() and listens.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink()
+    listens.bind(str(path))
+    path.chmod(0o666)  # as a port of loopback, which whoever is on this machine reaches
+    return listens
+
+
+def _bound(family: int, address: Any, *, takes_all: bool = False) -> socket.socket:
+    """Bound there, of IPv6 for IPv4 too where it `takes_all`. Raises OSError."""
+    bound = socket.socket(family)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not takes_all)
+    bound.bind(address)
+    return bound
+
+
 def run(server: Server) -> int:
     """Serve until a stop signal. Returns the exit status, see above."""
-    if (problem := server.obstacle()) is not None:
-        print(f"roundhouse: {problem}", file=sys.stderr)  # noqa: T201 - the command's output
+    try:
+        sockets = server.listen()
+    except OSError as error:
+        print(f"roundhouse: {server.obstacle(error)}", file=sys.stderr)  # noqa: T201 - the command's output
         return 1
     raise_files()
-    with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
-        server.run()
+    with suppress(SystemExit):  # uvicorn's own status when it can't start; it has said why
+        server.run(sockets)
     if server.started:  # a thread may hang: in the file system of a share, say
         server.end_after(TIDYING)
     return server.status if server.started else 2

@@ -223,10 +223,8 @@ class Served(Command):
             self.url = self.out.line_with(LISTENS).rpartition(" ")[2]
         except AssertionError:
             raise AssertionError(f"it never listened:\n{self.log.text}") from None
-        # Without certificates: reading them takes longer than a test. No connection is used again
-        # that has been idle for nearly the five seconds after which uvicorn closes it.
-        limits = httpx.Limits(keepalive_expiry=1.0)
-        self.client = httpx.Client(base_url=self.url, timeout=HANG, verify=False, limits=limits)
+        # Without certificates: reading them takes longer than a test.
+        self.client = httpx.Client(base_url=self.url, timeout=HANG, verify=False)
 
     @property
     def port(self) -> int:

@@ -36,7 +36,7 @@ from config.document import parse
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config, KeyConfig
-from config.values import is_on_hub, user_folder
+from config.values import UNIX, is_on_hub, user_folder
 from gateway.app import build
 from gateway.cli.configured import (
     COMMAND_LINE,
@@ -85,6 +85,7 @@ class Greeting(Struct, frozen=True, kw_only=True):
     has_page: bool
     needs_key: bool
     new_key: str = ""  # that this start made
+    socket: str = ""  # of this machine alone, where no port is listened on
 
     def print(self, address: str) -> None:
         """To stdout."""
@@ -106,7 +107,16 @@ class Greeting(Struct, frozen=True, kw_only=True):
     def _attempt(self, address: str) -> str:
         route, more = ATTEMPTS[self.task]
         body = json.dumps({"model": self.model, **more}, ensure_ascii=False)
-        words = ["curl", f"{address}{route}", "-H", "content-type: application/json", "-d", body]
+        by = ["--unix-socket", self.socket] if self.socket else []
+        words = [
+            "curl",
+            *by,
+            f"{address}{route}",
+            "-H",
+            "content-type: application/json",
+            "-d",
+            body,
+        ]
         return shlex.join(words) + self._key_header()
 
     def _key_header(self) -> str:
@@ -117,6 +127,8 @@ class Greeting(Struct, frozen=True, kw_only=True):
 
 def _callable(address: str) -> str:
     """`address` as clients on this machine call it."""
+    if address.startswith(UNIX):
+        return "http://localhost"
     parts = urlsplit(address)
     host = EVERYWHERE.get(parts.hostname or "")
     return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
@@ -346,6 +358,7 @@ def greeting(config: Config, registry: Registry, new_key: str) -> Greeting:
         has_page=config.console.enabled,
         needs_key=bool(config.keys),
         new_key=new_key,
+        socket=config.server.host.removeprefix(UNIX) if config.server.host.startswith(UNIX) else "",
     )
 
 

@@ -65,7 +65,6 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     error_body: Callable[[GatewayError], bytes] | None = None
     error: type[msgspec.Struct] | None = None
     id_headers: tuple[str, ...] = ()  # of an answer, with the request's id, besides the server's
-    read_headers: tuple[str, ...] = ()  # of a request, which pages of allowed origins may send
     rate_headers: RateHeaders = RATE_HEADERS
 
 

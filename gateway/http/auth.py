@@ -21,6 +21,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from backends.remote import HOPS, Caller
 from config.loader import HOST
 from config.settings import KeyConfig, ServerConfig
+from config.values import UNIX
 from gateway.access import ADMIN, Access
 from gateway.errors import InvalidKey, NotForPages, UnsupportedMediaType
 from gateway.http.tracing import trace_headers
@@ -252,7 +253,9 @@ def server_names(server: ServerConfig) -> frozenset[str]:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`."""
     try:
-        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+        return (
+            host == "localhost" or host.startswith(UNIX) or ip_address(host.strip("[]")).is_loopback
+        )
     except ValueError:
         return False
 

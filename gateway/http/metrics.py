@@ -339,6 +339,11 @@ class Metrics:
         """A request was refused."""
         self._refused.labels(reason).inc()
 
+    def begin(self, routes: Iterable[tuple[str, str]]) -> None:
+        """Methods and routes. A series that begins with its first failure has never increased."""
+        for method, route in routes:
+            self._http.labels(method, route, 500)
+
     def requested(self, method: str, route: str, status: int) -> None:
         """A request to one of our routes is over."""
         self._http.labels(method, route, status).inc()

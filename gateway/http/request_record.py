@@ -163,7 +163,10 @@ class RequestLog:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        headers = scope["headers"]
+        asked, headers = scope["method"], scope["headers"]
+        if asked == "HEAD":  # as GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body
+            scope = {**scope, "method": "GET"}  # type: ignore[misc]
+            receive, send = _head_alone(send)
         given = _given_id(headers) or uuid.uuid4().hex
         line = RequestLine(given, lambda: self._label(scope))
         scope["state"][LINE] = line
@@ -182,11 +185,11 @@ class RequestLog:
             await self._app(scope, receive, noted)
         finally:
             line.is_open = False
-            self._write(scope, line)
+            self._write(asked, scope, line)
             scope["state"].clear()  # or what is there, which has the scope, would stay with it
 
-    def _write(self, scope: Scope, line: RequestLine) -> None:
-        method, route = str(scope.get("method", "")), str(scope.get("path_template", ""))
+    def _write(self, method: str, scope: Scope, line: RequestLine) -> None:
+        route = str(scope.get("path_template", ""))
         if route:
             self._count(method, route, line.status)
         reads = method in READING and line.status < 400
@@ -211,6 +214,23 @@ class RequestLog:
             return self._keys.admit(sent).label
         except InvalidKey:
             return None
+
+
+def _head_alone(send: Send) -> tuple[Receive, Send]:
+    """For a request that wants no body: whoever would stream one is told that the client left."""
+    begun = anyio.Event()
+
+    async def left() -> Any:
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            begun.set()
+
+    return left, sent
 
 
 def _given_id(headers: Any) -> str:

@@ -102,3 +102,19 @@ def test_variables_of_others_are_left_alone(file: Path) -> None:
 
 def test_every_option_has_a_variable_of_its_own() -> None:
     assert len(variables(Config)) == len(list(leaves(Config)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ROUNDHOUSE_PORT", "tcp://10.96.0.1:8000"),
+        ("ROUNDHOUSE_SERVER_PORT", "tcp://10.96.0.1:8000"),  # of a service roundhouse-server
+        ("ROUNDHOUSE_SERVICE_HOST", "10.96.0.1"),
+        ("ROUNDHOUSE_SERVICE_PORT_HTTP", "8000"),
+        ("ROUNDHOUSE_PORT_8000_TCP_ADDR", "10.96.0.1"),
+    ],
+)
+def test_what_kubernetes_sets_of_a_service_is_passed_over(
+    file: Path, name: str, value: str
+) -> None:
+    assert load_config(file, {name: value}) == load_config(file, {})

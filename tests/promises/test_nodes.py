@@ -100,6 +100,7 @@ def test_a_node_that_is_lost_ends_its_answers_alone_and_comes_back(
             ended, went_on = far.read().decode(), near.read().decode()
         if "[DONE]" not in ended:
             assert "is lost: node box" in ended
+            assert '"engine_lost"' in ended
         assert [one for one in events(went_on) if one != "[DONE]"]
         assert went_on.rstrip().endswith("[DONE]")
         server.log.wait_for("the model broke")

@@ -36,11 +36,6 @@ DIALECT = Dialect(
     error_body=error_body,
     error=ErrorEnvelope,
     id_headers=(ID_HEADER,),
-    read_headers=(
-        "anthropic-beta",
-        "anthropic-dangerous-direct-browser-access",
-        VERSION,
-    ),
     rate_headers=RateHeaders("anthropic-ratelimit-{unit}-{what}", _moment),
 )
 

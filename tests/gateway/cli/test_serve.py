@@ -266,6 +266,9 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
         ("{}", ("--api-key", "env:NOT_SET"), "the environment variable NOT_SET is not set"),
         ("{keys: [{key: a}]}", ("--api-key", "a"), "the same key is listed twice"),
         ("{}", ("--host", "0.0.0.0"), "start with --new-key"),
+        ("server: {host: '[::1]'}", (), "'[::1]' is not an address"),
+        ("{}", ("--host", "127.0.0.1:8000"), "is not an address"),
+        ("{}", ("--host", "127.0.0.1.1"), "is not an address"),
         (
             "models: [{name: demo, path: x}]",
             ("demo.script.json",),

@@ -288,7 +288,7 @@ async def test_open_webuis_direct_connections_are_served_where_its_origin_is_nam
     settings = config(tmp_path, server=ServerConfig(cors_origins=(FRONTEND,)))
     asks = {
         "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type",
+        "access-control-request-headers": "authorization,content-type,x-stainless-os,openai-beta",
     }
     async with serving(settings, tmp_path) as running:
         for origin, allowed in ((FRONTEND, True), (EVIL, False)):
