@@ -135,6 +135,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
     modalities: tuple[Modality, ...] = ("text",)
     chat_template: str | None = None
+    tool_template: str | None = None  # in its place where there are tools; None: there is one
     parts: tuple[Path, ...] = ()  # every file that belongs to it
     beside: tuple[Path, ...] = ()  # files that need not be there, and say how it is used
     projector: Path | None = None  # the file of its image encoder

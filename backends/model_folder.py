@@ -260,6 +260,7 @@ def described(
         recurrent_layers=_kept(text)[1],
         scan_bytes=scan_bytes(text),
         chat_template=chat_template(path),
+        tool_template=chat_template(path, TOOL_USE),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
         vocab_size=first_number(text, ("vocab_size",), 0),
         heads=first_number(text, HEADS, 0),
@@ -417,24 +418,28 @@ def _kept(text: Fields) -> tuple[int, int]:
     return counts(text, _layers(text), heads=heads)
 
 
-def chat_template(folder: Path) -> str | None:
+DEFAULT, TOOL_USE = "default", "tool_use"
+
+
+def chat_template(folder: Path, name: str = DEFAULT) -> str | None:
     """From the first place that has one, in the order of Hugging Face's tokenizers."""
-    if (path := folder / "chat_template.jinja").is_file():
+    file = "chat_template" if name == DEFAULT else f"additional_chat_templates/{name}"
+    if (path := folder / f"{file}.jinja").is_file():
         return path.read_text(encoding="utf-8")
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        found = _default_template(read_json_if_there(folder / name).get("chat_template"))
+    for place in ("chat_template.json", "tokenizer_config.json"):
+        found = _named(read_json_if_there(folder / place).get("chat_template"), name)
         if found:
             return found
     return None
 
 
-def _default_template(template: object) -> str | None:
-    """A template, or the one called "default" of several: `[{"name": …, "template": …}]`."""
+def _named(template: object, name: str) -> str | None:
+    """A template, or that one of several: `[{"name": …, "template": …}]`."""
     if isinstance(template, str):
-        return template
+        return template if name == DEFAULT else None
     if not isinstance(template, list):
         return None
-    return {entry.get("name"): entry.get("template") for entry in template}.get("default")
+    return {entry.get("name"): entry.get("template") for entry in template}.get(name)
 
 
 RANKS = "ForSequenceClassification"

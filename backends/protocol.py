@@ -331,6 +331,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     # of n bytes has at least n / longest_token_bytes tokens. 0: unknown, or without limit.
     longest_token_bytes: int = 0
     chat_template: str | None = None
+    tool_template: str | None = None  # in its place where there are tools; None: there is one
     response_template: str | None = None  # Hugging Face's declarative output format, JSON text
     special: SpecialTokens = SpecialTokens()
     adds_bos: bool = False  # the tokenizer puts bos in front of every text

@@ -158,6 +158,7 @@ class ExLlamaModel(ABC):
             longest_token_bytes=self.vocabulary.longest_token_bytes,
             size_bytes=files.size_bytes,
             chat_template=files.chat_template,
+            tool_template=files.tool_template,
             special=self.vocabulary.special,
             adds_bos=self.vocabulary.adds_bos,
             modalities=("text", "image") if self.pictures else ("text",),

@@ -223,6 +223,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         state_bytes=graph.state,
         recurrent_layers=graph.recurrent_layers,
         chat_template=header.text("tokenizer.chat_template") or None,
+        tool_template=header.text("tokenizer.chat_template.tool_use") or None,
         modalities=("text", "image") if projector else ("text",),
         parts=files,
         projector=projector,

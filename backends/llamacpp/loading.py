@@ -591,6 +591,7 @@ def _info(
         longest_token_bytes=vocabulary.longest_token_bytes,
         size_bytes=files.size_bytes,
         chat_template=template.decode() if template else None,
+        tool_template=files.tool_template,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
         modalities=files.modalities,

@@ -490,6 +490,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         longest_token_bytes=vocabulary.longest_token_bytes,
         size_bytes=files.size_bytes,
         chat_template=files.chat_template,
+        tool_template=files.tool_template,
         response_template=msgspec.json.encode(response).decode() if response else None,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,

@@ -394,9 +394,12 @@ class Interpreters:
         self._templates = templates
         self._known: dict[TemplateKey, Interpreter] = {}
 
-    async def of(self, container: Container, entry: ModelEntry) -> Interpreter:
-        """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
-        info, source = container.info, self._templates.source(entry)
+    async def of(self, container: Container, entry: ModelEntry, *, tools: bool) -> Interpreter:
+        """Waits for a thread where the template must be read first. `tools`: some stand in the
+        prompt. Raises InvalidTemplate.
+        """
+        info = container.info
+        source = self._templates.source(entry) or (info.tool_template if tools else None)
         template = source or info.chat_template
         key = (
             entry.name,

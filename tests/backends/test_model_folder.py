@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -60,3 +61,18 @@ def test_temperature_and_truncation_are_one_choice(said: dict[str, float], used:
 def test_nonsense_from_a_client_is_an_error() -> None:
     with pytest.raises((ValueError, TypeError)):
         model_folder.sampling_named({"top_p": "most"})
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "additional_chat_templates"])
+def test_a_folder_may_have_a_template_for_tools(place: str, tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "one"}, {"name": "tool_use", "template": "two"}]
+    if place == "additional_chat_templates":
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "tool_use.jinja").write_text("two")
+        named = named[:1]
+    config = tmp_path / "tokenizer_config.json"
+    config.write_bytes(msgspec.json.encode({"chat_template": named}))
+    assert model_folder.chat_template(tmp_path) == "one"
+    assert model_folder.chat_template(tmp_path, model_folder.TOOL_USE) == "two"
+    config.write_bytes(msgspec.json.encode({"chat_template": "three"}))
+    assert model_folder.chat_template(tmp_path) == "three"

@@ -3,12 +3,16 @@ that models bring they are answered, and what stands in the prompt is the family
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bundled
+from tests.backends import gguf_raw
+from tests.backends.gguf_raw import STRING
 from tests.gateway.prompt.corpus import templates
-from tests.served import Served, scripted, served
+from tests.served import Serve, Served, scripted, served
 
 pytestmark = pytest.mark.slow  # the templates may have to be downloaded
 
@@ -110,3 +114,19 @@ def test_an_empty_past_answer_is_taken(server: Served) -> None:
     question = {"role": "user", "content": "Hi"}
     messages = [question, {"role": "assistant", "content": ""}, question]
     assert answered(server, EMPTY, messages).json()["choices"][0]["message"]["content"] == "Fine."
+
+
+def test_the_template_for_tools_is_taken_where_there_are_tools(
+    serve: Serve, tmp_path: Path
+) -> None:
+    own = b"{% for m in messages %}{{ m.content }}{% endfor %}"
+    file = gguf_raw.read(bundled.GGUF).with_value("tokenizer.chat_template", STRING, own)
+    file = file.with_value(
+        "tokenizer.chat_template.tool_use", STRING, b"{{ tools | tojson }}" + own
+    )
+    gguf_raw.write(file, path := tmp_path / "two.gguf")
+    server = serve({"models": [{"name": "two", "path": str(path)}]})
+    question = {"role": "user", "content": "Hi"}
+    assert '"weather"' in prompt(server, "two", [question])
+    asked = {"model": "two", "messages": [question]}
+    assert server.client.post("/apply-template", json=asked).json()["prompt"] == "Hi"

@@ -148,7 +148,11 @@ async def test_interpreters_are_bounded(tmp_path: Path) -> None:
 
     last = None
     for number in range(MOST_INTERPRETERS + 5):
-        last = await known.of(Loaded(f"{number}{{{{ messages[0].content }}}}"), entry())  # type: ignore[arg-type] # only `info` is read
+        last = await known.of(
+            Loaded(f"{number}{{{{ messages[0].content }}}}"), entry(), tools=False
+        )  # type: ignore[arg-type] # only `info` is read
     assert len(known._known) == MOST_INTERPRETERS  # noqa: SLF001 - the promise is about memory
-    again = await known.of(Loaded(f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"), entry())  # type: ignore[arg-type] # as above
+    again = await known.of(
+        Loaded(f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"), entry(), tools=False
+    )  # type: ignore[arg-type] # as above
     assert again is last
