@@ -2,6 +2,7 @@
 is ended in a clear way, and nobody else waits.
 """
 
+import random
 import resource
 import socket
 import time
@@ -152,3 +153,24 @@ def test_one_address_leaves_others_a_connection_and_is_told(
         elsewhere.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert elsewhere.recv(65536).startswith(b"HTTP/1.1 200 ")
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+
+
+def test_whatever_is_sent_ends_nothing(server: Served) -> None:
+    """Heads of pieces that heads are made of, and any bytes between."""
+    chance = random.Random(7)
+    pieces = [
+        *(b"GET ", b"POST ", b"/health", b"/v1/models?", b" HTTP/1.1\r\n", b" HTTP/9.9\r\n"),
+        *(b"\r\n", b"Host: localhost\r\n", b"Content-Length: 5\r\n", b"Content-Length: -1\r\n"),
+        *(b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: x\r\n", b"5\r\nhello\r\n0\r\n"),
+        *(b"Upgrade: websocket\r\nConnection: Upgrade\r\n", b"Expect: 100-continue\r\n", b"\0\xff"),
+        *(b"Trailer: X\r\n", b": \r\n", b"X" * 3_000, b"Content-Length: 99999999999999999999\r\n"),
+        b"ffffffffff",
+    ]
+    for _ in range(200):
+        sent = b"".join(
+            chance.choice(pieces) if chance.random() < 0.9 else chance.randbytes(9)
+            for _ in range(chance.randint(1, 12))
+        )
+        with opened(server) as stream:
+            poured(stream, iter([sent]), len(sent))
+    assert server.client.get("/health").status_code == 200
