@@ -23,14 +23,14 @@ from backends.messages import (
     Lost,
     Port,
 )
-from backends.protocol import EncoderInput, ModelInfo, Tokenizer
+from backends.protocol import EncoderInput, EncoderTokenizer, ModelInfo, Tokenizer
 from backends.reading import EncoderReader
 
 
 class PortEncoder:
     """An `EncoderContainer` whose engine is behind a port. Create it on the event loop."""
 
-    def __init__(self, port: Port, tokenizer: Tokenizer) -> None:
+    def __init__(self, port: Port, tokenizer: EncoderTokenizer | Tokenizer) -> None:
         """`tokenizer`: the model's, in this process."""
         assert port.info.reading is not None, "it reads texts"
         self.port = port

@@ -1,5 +1,5 @@
-"""The thread that steps an encoder, and the container it makes of one: `backends.driver` for models
-that read texts and write none.
+"""The thread that steps an encoder, and the engine's end of its container: `backends.driver` for
+models that read texts and write none.
 
 A pass takes texts of all requests that wait, each in its turn, so that a long list delays no other
 request. Texts of one request are encoded the longest first, since what is padded is wasted; its
@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeAlias
 
-import anyio
 import msgspec
 
-from backends.bounds import check_inputs, check_tokens
 from backends.driver import EngineThread, Submit, closed
+from backends.encoder_container import PortEncoder
 from backends.errors import BackendError, GenerationFailed
 from backends.messages import (
     Broke,
@@ -54,10 +53,6 @@ class EncoderEngine(EncoderTokenizer, Protocol):
     @property
     def most(self) -> Pass: ...
 
-    def read(self, text: str, most: int | None = None) -> EncoderInput: ...
-
-    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput: ...
-
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
         """One pass over all of them, within `most`; their vectors in their order.
 
@@ -75,12 +70,15 @@ class EncoderEngine(EncoderTokenizer, Protocol):
 
 
 class EncoderJob:
-    """One request's inputs on their way. Only the engine's thread changes it, but `future`."""
+    """One request's inputs on their way. Only the engine's thread changes it. `ended` is called on
+    the event loop's.
+    """
 
-    def __init__(self, inputs: Sequence[EncoderInput], future: "asyncio.Future[None]") -> None:
+    def __init__(
+        self, inputs: Sequence[EncoderInput], ended: Callable[["EncoderJob"], None]
+    ) -> None:
         self.inputs = inputs
-        self.future = future
-        self.over = False
+        self.ended = ended
         self.error: BackendError | None = None
         self.vectors: list[bytes] = [b""] * len(inputs)
         longest_first = sorted(range(len(inputs)), key=lambda at: -len(inputs[at].tokens))
@@ -138,11 +136,9 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
         self.on_failure: Callable[[], None] = lambda: None
         self._start()
 
-    async def stop(self, job: EncoderJob) -> None:
-        """When this returns, the device no longer works for the request."""
-        stopped = anyio.Event()
-        self._put(Stop(job, lambda: self._call(stopped.set)))
-        await stopped.wait()
+    def stop(self, job: EncoderJob, stopped: Callable[[], None]) -> None:
+        """`stopped` is called once the device no longer works for the request."""
+        self._put(Stop(job, lambda: self._call(stopped)))
 
     def _work(self) -> None:
         while self._open:
@@ -214,7 +210,6 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
     def _end(self, jobs: Sequence[EncoderJob]) -> None:
         """They are notified together, in one call."""
         for job in jobs:
-            job.over = True
             if job in self._jobs:
                 self._jobs.remove(job)
         if jobs:
@@ -223,76 +218,24 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
 
 def _resolve(jobs: Sequence[EncoderJob]) -> None:
     for job in jobs:
-        if not job.future.done():
-            job.future.set_result(None)
+        job.ended(job)
 
 
-class DrivenEncoder:
-    """An `EncoderContainer` made of an engine. Create it on the event loop."""
+class EncoderPort:
+    """The engine's end; see `backends.encoder_container`. Create it on the event loop."""
 
     def __init__(self, engine: EncoderEngine) -> None:
         self._engine = engine
+        self._loop = asyncio.get_running_loop()
         self._driver = EncoderDriver(engine, engine.info.architecture)
-        self._closed = False
-        self.tokenize = engine.tokenize
-        self.read = engine.read
-        self.read_pair = engine.read_pair
+        self._driver.on_failure = self._broke
+        self._jobs: dict[int, EncoderJob] = {}
+        self._closing: asyncio.Task[None] | None = None
+        self._receive: Callable[[Event], None] = lambda _: None
 
     @property
     def info(self) -> ModelInfo:
         return self._engine.info
-
-    @property
-    def failure(self) -> str | None:
-        return self._driver.failure
-
-    def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `ModelContainer.on_failure`."""
-        self._driver.on_failure = tell
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        check_tokens(tokens, self.info, "prompt")
-        return self._engine.detokenize(tokens)
-
-    async def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
-        """See `EncoderContainer.encode`."""
-        check_inputs(inputs, self.info)
-        if not inputs:
-            return ()
-        job = EncoderJob(inputs, asyncio.get_running_loop().create_future())
-        self._driver.submit(job)
-        try:
-            await job.future
-        finally:
-            if not job.over:
-                with anyio.CancelScope(shield=True):
-                    await self._driver.stop(job)
-        if job.error is not None:
-            raise job.error
-        return job.vectors
-
-    async def aclose(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._driver.close()
-
-
-class EncoderPort:
-    """The engine's end of a container elsewhere; see `backends.encoder_container`. Create it on the
-    event loop.
-    """
-
-    def __init__(self, container: DrivenEncoder) -> None:
-        self._container = container
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[int, asyncio.Task[Sequence[bytes]]] = {}
-        self._closing: asyncio.Task[None] | None = None
-        self._receive: Callable[[Event], None] = lambda _: None
-        container.on_failure(self._broke)
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._container.info
 
     def connect(self, receive: Callable[[Event], None]) -> None:
         """See `messages.Port.connect`."""
@@ -302,35 +245,35 @@ class EncoderPort:
         """See `messages.Port.send`."""
         match command:
             case Encode(key, inputs):
-                task = self._tasks[key] = self._loop.create_task(self._container.encode(inputs))
-                task.add_done_callback(partial(self._answer, key))
+                job = self._jobs[key] = EncoderJob(inputs, partial(self._ended, key))
+                self._driver.submit(job)
+            case Leave(key) if (running := self._jobs.pop(key, None)) is not None:
+                self._driver.stop(running, lambda: self._receive(Left(key)))
             case Leave(key):
-                if key in self._tasks:
-                    self._tasks[key].cancel()
-                else:
-                    self._receive(Left(key))
+                self._receive(Left(key))
             case Close():
                 self._closing = self._loop.create_task(self._close())
             case _:
                 raise AssertionError("this model generates nothing")
 
-    def _answer(self, key: int, task: "asyncio.Task[Sequence[bytes]]") -> None:
-        """However it ended: one that was cancelled before it began has run none of its own code."""
-        del self._tasks[key]
-        if task.cancelled():
-            self._receive(Left(key))
-        elif (error := task.exception()) is None:
-            self._receive(Encoded(key, tuple(task.result())))
-        elif isinstance(error, BackendError):
-            self._receive(Encoded(key, failure=Failure.of(error)))
-        else:
-            self._receive(Encoded(key, failure=Failure.of(GenerationFailed(repr(error)))))
+    def _ended(self, key: int, job: EncoderJob) -> None:
+        if self._jobs.pop(key, None) is not None:  # it has not left meanwhile
+            failure = None if job.error is None else Failure.of(job.error)
+            vectors = () if failure is not None else tuple(job.vectors)
+            self._receive(Encoded(key, vectors, failure))
 
     async def _close(self) -> None:
         try:
-            await self._container.aclose()
+            await self._driver.close()
         finally:
             self._receive(Closed())
 
     def _broke(self) -> None:
-        self._receive(Broke(self._container.failure or ""))
+        self._receive(Broke(self._driver.failure or ""))
+
+
+class DrivenEncoder(PortEncoder):
+    """An `EncoderContainer` made of an engine in this process. Create it on the event loop."""
+
+    def __init__(self, engine: EncoderEngine) -> None:
+        super().__init__(EncoderPort(engine), engine)

@@ -21,7 +21,6 @@ from backends.llamacpp.library import api
 from backends.llamacpp.memory import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.protocol import EncoderInput, ModelInfo, Reading, Vectors
-from backends.reading import EncoderReader
 from backends.threads import StepThreads, most
 from config.engines import LlamaCppOptions
 
@@ -162,10 +161,6 @@ class LlamaCppEncoder:
         self.most: Pass = loaded.most
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
-        assert loaded.info.reading is not None, "it was made with it"
-        reader = EncoderReader(lambda text: self.tokenize(text, special=False), loaded.info.reading)
-        self.read = reader.read
-        self.read_pair = reader.read_pair
 
     def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
         self._batch.clear()

@@ -17,7 +17,6 @@ from backends.encoder_driver import Pass
 from backends.errors import LoadFailed
 from backends.model_folder import Dense, EncoderSteps
 from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Reading, Vectors
-from backends.reading import EncoderReader
 from backends.threads import StepThreads
 from backends.transformers import loading
 from backends.transformers.files import MOST_ROWS, EncoderShape, encoder_buffers, encoder_shape
@@ -171,10 +170,6 @@ class TransformersEncoder:
         self.info: ModelInfo = loaded.info
         self.most: Pass = loaded.most
         self.tokenize = loaded.vocabulary.tokenize
-        assert loaded.info.reading is not None, "it was made with it"
-        reader = EncoderReader(lambda text: self.tokenize(text, special=False), loaded.info.reading)
-        self.read = reader.read
-        self.read_pair = reader.read_pair
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         text: str = self._loaded.tokenizer.decode(list(tokens), skip_special_tokens=False)

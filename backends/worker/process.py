@@ -35,9 +35,9 @@ import structlog
 from backends.catalog import CPU, Backend
 from backends.devices import memory
 from backends.driver import DrivenContainer, EnginePort
-from backends.encoder_driver import DrivenEncoder, EncoderPort
+from backends.encoder_driver import DrivenEncoder
 from backends.errors import BackendError, BackendMissing
-from backends.messages import Closed, Event, Failure
+from backends.messages import Closed, Event, Failure, Port
 from backends.process_settings import prepare_process
 from backends.processes import end_with
 from backends.protocol import Progress
@@ -79,7 +79,7 @@ class Worker:
         self._frames = Frames(decode_command, lambda: self.send(Received()), peer=gateway)
         self._sending = threading.Lock()
         self._container: DrivenContainer | DrivenEncoder | None = None
-        self._port: EnginePort | EncoderPort | None = None
+        self._port: Port | None = None
         self._load: asyncio.Task[None] | None = None
         self._ended = asyncio.get_running_loop().create_future()
 
@@ -143,13 +143,11 @@ class Worker:
             self.send(Refused(Failure("LoadFailed", f"{type(error).__name__}: {error}")))
             return
         self._container = container
-        if isinstance(container, DrivenEncoder):
-            self._port = encoder = EncoderPort(container)
-            encoder.connect(self._tell)
+        self._port = port = container.port
+        if isinstance(port, EnginePort):
+            port.connect(self._tell, directly=True)
         else:
-            assert isinstance(container.port, EnginePort)
-            self._port = container.port
-            container.port.connect(self._tell, directly=True)
+            port.connect(self._tell)
         self.send(Loaded(container.info, held()))
 
     async def _loaded(self, command: LoadModel) -> DrivenContainer | DrivenEncoder:

@@ -12,9 +12,9 @@ import pytest
 
 from backends import catalog
 from backends.encoder_container import PortEncoder
-from backends.encoder_driver import DrivenEncoder, EncoderPort
+from backends.encoder_driver import DrivenEncoder
 from backends.errors import GenerationFailed
-from backends.messages import Encode, Event, Leave, Left
+from backends.messages import Close, Closed, Encode, Event, Leave, Left
 from backends.protocol import EncoderContainer
 from backends.worker import node
 from backends.worker.listening import Listening, listening
@@ -105,14 +105,15 @@ async def test_who_leaves_before_it_began_is_answered(embed_gguf: Path) -> None:
     container = await backend.container.load_encoder(files, backend.options(), lambda _: None)
     assert isinstance(container, DrivenEncoder)
     send, receive = anyio.create_memory_object_stream[Event](2)
-    port = EncoderPort(container)
+    port = container.port
     port.connect(send.send_nowait)
     port.send(Encode(1, (container.read("a"),)))
     port.send(Leave(1))
     assert await receive.receive() == Left(1)
     port.send(Leave(1))
     assert await receive.receive() == Left(1), "it is not known any more"
-    await container.aclose()
+    port.send(Close())
+    assert await receive.receive() == Closed()
     send.close()
     receive.close()
 
