@@ -39,6 +39,40 @@ SUFFIX = re.compile(r"\.script\.json$")
 COMPANIONS: tuple[str, ...] = ()
 
 
+# Of a script that names no template: ChatML, with tools in Hermes' form.
+CHATML = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- '# Tools\\n\\nYou can call these functions:\\n<tools>' }}
+    {%- for tool in tools %}
+        {{- '\\n' + tool | tojson }}
+    {%- endfor %}
+    {{- '\\n</tools>\\n\\nWrite each call as a JSON object inside tags:\\n<tool_call>\\n' }}
+    {{- '{"name": <function name>, "arguments": <its arguments>}\\n</tool_call><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if loop.first and tools and message.role == 'system' %}{% continue %}{% endif %}
+    {%- if message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content }}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\\n' if message.content or not loop.first }}
+            {{- '<tool_call>\\n{"name": ' + call.function.name | tojson + ', "arguments": ' }}
+            {{- call.function.arguments + '}\\n</tool_call>' }}
+        {%- endfor %}
+    {%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is said when the prompt contains `when`. After `fail_after` tokens it breaks. `{images}`
     describes the pictures.
@@ -54,7 +88,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     lines: tuple[Line, ...]
     context_length: int = 4096
-    chat_template: str | None = None
+    chat_template: str | None = CHATML
     size_bytes: int = 0  # the size it claims
     modalities: tuple[Modality, ...] = ("text",)
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 import msgspec
+import structlog
 from anyio import to_thread
 from msgspec.structs import replace
 
@@ -40,6 +41,7 @@ from gateway.paths import listed
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
     FULL,
+    TURNS,
     Allowance,
     ChatTemplate,
     RenderedPrompt,
@@ -47,7 +49,14 @@ from gateway.prompt import (
     with_reasoning,
 )
 from gateway.registry import ModelEntry, ModelStatus
-from gateway.request import ChatRequest, GenerationParams, Message, RequestedSampling, TextPart
+from gateway.request import (
+    ChatRequest,
+    GenerationParams,
+    Message,
+    RequestedSampling,
+    TextPart,
+    Unapplied,
+)
 from gateway.splitter import (
     FORMATS,
     Format,
@@ -59,6 +68,8 @@ from gateway.splitter import (
 )
 from gateway.splitter.grammar import Thinking
 from gateway.tasks import Wanted
+
+log = structlog.get_logger(__name__)
 
 _LENGTHS = frozenset({"max_tokens", "min_tokens", "stop"})
 _KNOWN = frozenset(SamplingWire.__struct_fields__) | _LENGTHS
@@ -274,6 +285,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     recognised: Recognised
     spellings: Spellings
     keep_reasoning: Literal["auto"] | bool = "auto"  # of earlier turns
+    stops: tuple[str, ...] = ()  # texts that end an answer, and are no tokens
 
     @property
     def format(self) -> Format:
@@ -296,12 +308,18 @@ class Interpreter(msgspec.Struct, frozen=True):
         """
         if self.keep_reasoning != "auto":
             request = with_reasoning(request, self.template.traits, keep=self.keep_reasoning)
-        return self.template.render(
-            request,
+        tools = () if self.recognised.why == UNTAUGHT else request.tools
+        found = self.template.render(
+            replace(request, tools=tools),
             image_marker=container.info.image_marker,
             allowance=allowance,
             wanted=wanted,
         )
+        if self.recognised.why != UNTAUGHT:
+            return found
+        lost = (Unapplied("tools", UNTAUGHT),) if request.tools else ()
+        chat = Unapplied("messages", UNTAUGHT, partly=True)
+        return replace(found, unapplied=(*found.unapplied, chat, *lost))
 
     def splitter(self, request: ChatRequest, prompt: str) -> Splitter:
         """A fresh one for an answer to `prompt`, the rendered text as the template framed it:
@@ -356,6 +374,7 @@ def _parses_tools(request: ChatRequest) -> bool:
 
 
 DESCRIBED_TOOLS = "hermes_json"
+UNTAUGHT = "no chat template: use completions"
 MOST_INTERPRETERS = 64  # interpreters; templates can be switched without end
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
@@ -429,7 +448,11 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     template = ChatTemplate(source, info.special, entry.name, own.format)
     recognised = recognised_format(entry, info, source, template.traits)
     spellings = Spellings(info.special, _markers(source, recognised.format))
-    return Interpreter(template, recognised, spellings, entry.keep_reasoning)
+    stops: tuple[str, ...] = ()
+    if recognised.why == UNTAUGHT:
+        log.warning(UNTAUGHT, model=entry.name)
+        stops = tuple(text for text in TURNS if text not in info.special.control)
+    return Interpreter(template, recognised, spellings, entry.keep_reasoning, stops)
 
 
 def _markers(source: str, form: Format) -> str:
@@ -448,6 +471,8 @@ def recognised_format(
     """
     if entry.format:
         return Recognised(FORMATS[entry.format], "named in the configuration")
+    if source == DEFAULT_TEMPLATE:
+        return Recognised(FORMATS["plain"], UNTAUGHT)
     found = recognise(
         template=source,
         control_tokens=info.special.control if info else (),

@@ -304,7 +304,8 @@ class Pipeline:
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         unapplied = (*params.unapplied, *prompt.rendered.unapplied)
-        params = msgspec.structs.replace(params, unapplied=unapplied)
+        stop = params.stop + interpreter.stops
+        params = msgspec.structs.replace(params, unapplied=unapplied, stop=stop)
         bound = FREE
         if request.asks_for_form:
             bound = await self._constraints.chat(request, interpreter, framed, lease.local)

@@ -29,6 +29,13 @@ class OriginWire(msgspec.Struct, frozen=True):
     hops: int
 
 
+class OutputFormat(msgspec.Struct, frozen=True):
+    """The format of reasoning and tool calls, and the reason why it was chosen."""
+
+    id: str
+    why: str
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="model"):
     """One model. The first three fields are OpenAI's; null: not known before a load."""
 
@@ -47,6 +54,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     modalities: tuple[Modality, ...] = ("text",)
     # "tools", "reasoning", "vision"; or alone "embedding", "rerank"
     capabilities: tuple[str, ...] | None = None
+    output_format: OutputFormat | None = None
     sampling: str | None = None  # who chose it: "configuration", "model", "default" (nobody)
     adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
     memory: str | None = None  # the arithmetic: what it needs, and what is free

@@ -398,18 +398,10 @@ class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):
     draft: str | None = None
 
 
-class OutputFormat(msgspec.Struct, frozen=True):
-    """The format of reasoning and tool calls, and the reason why it was chosen."""
-
-    id: str
-    why: str
-
-
 class CurrentModel(ModelCard, frozen=True, kw_only=True, tag_field="object", tag="model"):
     """The model for requests without a name; `parameters` are null while it isn't loaded."""
 
     parameters: LoadedParameters | None
-    output_format: OutputFormat | None = None
 
 
 class Permission(msgspec.Struct, frozen=True):

@@ -23,9 +23,10 @@ from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, 
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokenizers import Tokenizers
 from gateway.dialects.llamaserver.request import NO_MODEL
+from gateway.dialects.models import OutputFormat
 from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
-from gateway.dialects.tabby import CurrentModel, LoadedParameters, OutputFormat
+from gateway.dialects.tabby import CurrentModel, LoadedParameters
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
 from gateway.http.detached import (
@@ -330,17 +331,15 @@ def current_card(
     for it.
     """
     facts = facts or NO_FACTS
-    recognised = known.recognised if known else None
     return CurrentModel(
         **_fields(status, known, facts),
         parameters=_parameters(status, known, facts, template) if status.info is not None else None,
-        output_format=OutputFormat(recognised.format.id, recognised.why) if recognised else None,
     )
 
 
 def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[str, Any]:
     """The fields that both cards have."""
-    files = status.files
+    files, found = status.files, known.recognised if known else None
     return {
         "id": status.id,
         "created": status.entry.created if status.entry else 0,
@@ -355,6 +354,7 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "size_bytes": files.size_bytes if files else None,
         "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
+        "output_format": OutputFormat(found.format.id, found.why) if found else None,
         "sampling": status.entry.sampling_from if status.entry else None,
         "memory": status.arithmetic or None,
         "devices": status.devices or None,

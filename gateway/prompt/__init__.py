@@ -2,13 +2,20 @@
 
 from gateway.prompt.conversation import TemplateTraits
 from gateway.prompt.metering import AT_ONCE, FULL, Allowance, LimitExceeded
-from gateway.prompt.template import DEFAULT_TEMPLATE, ChatTemplate, RenderedPrompt, with_reasoning
+from gateway.prompt.template import (
+    DEFAULT_TEMPLATE,
+    TURNS,
+    ChatTemplate,
+    RenderedPrompt,
+    with_reasoning,
+)
 from gateway.prompt.traced import Spans
 
 __all__ = [
     "AT_ONCE",
     "DEFAULT_TEMPLATE",
     "FULL",
+    "TURNS",
     "Allowance",
     "ChatTemplate",
     "LimitExceeded",

@@ -17,9 +17,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 import bundled
 from backends.protocol import ModelInfo, SpecialTokens
+from backends.scripted import CHATML
 from backends.vocabulary import HfVocabulary
 from gateway.answers.control_tokens import PromptTokenizer, Spellings
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
+from gateway.prompt import ChatTemplate
 from gateway.request import ChatRequest, Message, TextPart, Tool, ToolCall
 from tests.every import for_every
 
@@ -151,7 +152,7 @@ def tokenizing(container: Tokenizing, markers: str) -> PromptTokenizer:
 
 def test_texts_without_a_spelling_are_tokenized_as_ever(container: Tokenizing) -> None:
     random_ = random.Random(7)
-    tokenizer = tokenizing(container, DEFAULT_TEMPLATE)
+    tokenizer = tokenizing(container, CHATML)
     for _ in range(200):
         said = ["".join(random_.choices(PLAIN, k=random_.randint(0, 8))) for _ in range(3)]
         text, spans = turns(*said)
@@ -262,7 +263,7 @@ def test_spellings_are_found_longest_first_and_not_beyond_the_end() -> None:
 # ---------------------------------------------------------------------- with a template before it
 
 
-def prompt_tokens(request: ChatRequest, template: str = DEFAULT_TEMPLATE) -> list[int]:
+def prompt_tokens(request: ChatRequest, template: str = CHATML) -> list[int]:
     container = tiny()
     rendered = ChatTemplate(template, container.info.special).render(request)
     tokens = tokenizing(container, template).tokens(rendered.text, rendered.clients, nothing)
@@ -315,7 +316,7 @@ def with_texts(messages: Sequence[Message], place: str, text: str) -> dict[str, 
 @for_every("family", [None, "qwen3", "llama3", "gemma", "mistral", "harmony"])
 @for_every("place", PLACES)
 def test_no_place_of_a_request_makes_a_control_token(place: str, family: str | None) -> None:
-    template = DEFAULT_TEMPLATE
+    template = CHATML
     if family:
         template = (TEMPLATES / f"{family}.jinja").read_text()
     messages = PREFILLED if place in {"THOUGHT", "BEGUN"} else CALLED

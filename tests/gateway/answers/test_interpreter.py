@@ -75,5 +75,8 @@ def test_what_a_client_writes_opens_no_reasoning() -> None:
     assert starts_in_reasoning(spoken.format, allowed.framed)
 
 
-def test_a_model_without_a_template_speaks_the_default_s() -> None:
-    assert interpret(info(None), entry(), None).template.traits.tools == "native"
+def test_a_model_without_a_template_is_offered_no_tools_and_ends_at_the_default_s_markers() -> None:
+    untaught = interpret(info(None), entry(), None)
+
+    assert (untaught.format.syntaxes, untaught.format.reasoning) == ((), None)
+    assert untaught.stops == ("<|im_end|>", "<|im_start|>")

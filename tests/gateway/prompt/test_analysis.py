@@ -1,6 +1,7 @@
 import pytest
 
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, TemplateTraits
+from backends.scripted import CHATML
+from gateway.prompt import ChatTemplate, TemplateTraits
 from gateway.prompt.conversation import ThinkingSwitch
 from tests.gateway.prompt.families import SPECIAL, source, template
 
@@ -91,7 +92,7 @@ def test_a_template_shows_what_it_can_do(family: str, traits: TemplateTraits) ->
 
 
 def test_the_default_template_can_do_everything_but_reason() -> None:
-    traits = ChatTemplate(DEFAULT_TEMPLATE, SPECIAL).traits
+    traits = ChatTemplate(CHATML, SPECIAL).traits
     assert traits == TemplateTraits()
     assert not traits.reasoning
 

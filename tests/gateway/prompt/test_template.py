@@ -5,8 +5,9 @@ import msgspec
 import pytest
 
 from backends.protocol import SpecialTokens
+from backends.scripted import CHATML
 from gateway.errors import InvalidRequest, InvalidTemplate, ModelUnavailable
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
+from gateway.prompt import ChatTemplate
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Thinking, Tool, ToolCall
 from gateway.splitter import FORMATS, starts_in_reasoning
 from tests.gateway.prompt.families import (
@@ -379,9 +380,7 @@ def test_several_texts_of_a_message_are_lines_of_one() -> None:
 
 
 def test_the_default_is_chatml() -> None:
-    text = ChatTemplate(DEFAULT_TEMPLATE, SpecialTokens()).render(
-        request(system("Be brief."), user("Hi"))
-    )
+    text = ChatTemplate(CHATML, SpecialTokens()).render(request(system("Be brief."), user("Hi")))
     assert text.text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\n"
@@ -391,7 +390,7 @@ def test_the_default_is_chatml() -> None:
 def test_the_default_shows_tools_calls_and_results() -> None:
     call = weather_in("Ulm", "call_1")
     text = (
-        ChatTemplate(DEFAULT_TEMPLATE, SpecialTokens())
+        ChatTemplate(CHATML, SpecialTokens())
         .render(
             request(system("S"), user("?"), calling(call), result("Sun", call.id), tools=(WEATHER,))
         )
@@ -483,5 +482,5 @@ def test_prompts_part_before_what_the_user_said_last_and_where_the_answer_begins
 
 def test_a_message_is_found_where_control_tokens_are_allowed() -> None:
     asked = msgspec.structs.replace(request(user("Well, well")), allow_control_tokens=True)
-    rendered = ChatTemplate(DEFAULT_TEMPLATE, SPECIAL).render(asked)
+    rendered = ChatTemplate(CHATML, SPECIAL).render(asked)
     assert rendered.text[rendered.marks[0] :].startswith("Well, well")

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.scripted import CHATML
 from gateway.errors import InvalidRequest
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
+from gateway.prompt import ChatTemplate
 from gateway.request import Message, Thinking
 from tests.gateway.prompt.families import (
     FAMILIES,
@@ -156,7 +157,5 @@ def test_nothing_to_continue_is_the_clients_error(messages: tuple[Message, ...])
 
 
 def test_the_default_template_leaves_the_turn_open() -> None:
-    rendered = ChatTemplate(DEFAULT_TEMPLATE, SPECIAL).render(
-        request(user("Hi"), assistant("Once"))
-    )
+    rendered = ChatTemplate(CHATML, SPECIAL).render(request(user("Hi"), assistant("Once")))
     assert rendered.text.endswith("<|im_start|>assistant\nOnce")
