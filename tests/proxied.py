@@ -43,8 +43,10 @@ def documented() -> str:
 
 
 @contextmanager
-def behind_nginx(folder: Path, port: int) -> Iterator[str]:
-    """The address of nginx, which hands on to `port`. Skips the test where there is no nginx."""
+def behind_nginx(folder: Path, port: int, below: str = "/") -> Iterator[str]:
+    """The address of nginx, which hands on to `port` what is `below` a path. Skips the test where
+    there is no nginx.
+    """
     if (nginx := shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin")) is None:
         pytest.skip("no nginx on this machine")
     _certificate(folder)
@@ -54,7 +56,8 @@ def behind_nginx(folder: Path, port: int) -> Iterator[str]:
     block = documented()
     for written, here in (
         ("listen 443 ssl;", f"listen 127.0.0.1:{own} ssl;"),
-        ("127.0.0.1:8000", f"127.0.0.1:{port}"),
+        ("127.0.0.1:8000;", f"127.0.0.1:{port}{'/' if below != '/' else ''};"),
+        ("location / {", f"location {below} {{"),
         ("/etc/ssl/ai.example", f"{folder}/ai.example"),
     ):
         assert written in block
@@ -64,7 +67,7 @@ def behind_nginx(folder: Path, port: int) -> Iterator[str]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             _wait(process, own)
-            yield f"https://127.0.0.1:{own}"
+            yield f"https://127.0.0.1:{own}{below.rstrip('/')}"
         finally:
             process.kill()
 

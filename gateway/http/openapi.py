@@ -517,7 +517,8 @@ def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> S
         _complete(operation, described, error, models)
     schemes = {"securitySchemes": KEYS, "schemas": models.schemas}
     keys: list[Schema] = [{}, *({name: []} for name in KEYS)]
-    return {**document, "components": schemes, "security": keys}
+    servers = [{"url": "."}]  # from where the document is, a proxy's path perhaps
+    return {**document, "servers": servers, "components": schemes, "security": keys}
 
 
 def _nothing() -> None:

@@ -223,6 +223,8 @@ class Downloads:
 
 CHUNK = 1 << 20  # bytes between two reports
 UNANNOUNCED = 1 << 30  # bytes of a file that is sent without a length
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before another try
+LONGEST_PAUSE = 300.0  # of those that a hub asks for
 
 
 async def fetch(
@@ -231,8 +233,10 @@ async def fetch(
     path: Path,
     headers: Mapping[str, str],
     report: Callable[[int], None],
+    pauses: Sequence[float] = PAUSES,
 ) -> None:
-    """Bring `file` to `path`, over `path.part`; `report` is called with its bytes on disk.
+    """Bring `file` to `path`, over `path.part`; `report` is called with its bytes on disk. What
+    may be better the next time (a connection that is cut or silent, 429, 5xx) is tried again.
 
     Raises ModelUnavailable where the hub fails, or sends something else than it promised. What has
     come so far stays, unless it is wrong.
@@ -242,16 +246,31 @@ async def fetch(
         return
     part = path.with_name(f"{path.name}.part")
     await anyio.Path(part.parent).mkdir(parents=True, exist_ok=True)
-    try:
-        await _stream(client, file, part, headers, report)
-    except httpx.HTTPStatusError as error:
-        text = f"{error.request.url.host} answered {error.response.status_code} for {file.name}"
-        raise ModelUnavailable(text) from error
-    except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__  # timeouts have no text
-        raise ModelUnavailable(f"{file.name} could not be downloaded: {reason}") from error
+    for pause in (*pauses, None):
+        try:
+            await _stream(client, file, part, headers, report)
+            break
+        except httpx.HTTPError as error:
+            reason, asked = _failure(error, file)
+            if pause is None or asked is None:
+                raise ModelUnavailable(reason) from error
+        log.info("a download is tried again", reason=reason, seconds=max(pause, asked))
+        await anyio.sleep(max(pause, asked))
     await to_thread.run_sync(_check, file, part)
     await anyio.Path(part).rename(path)
+
+
+def _failure(error: httpx.HTTPError, file: RemoteFile) -> tuple[str, float | None]:
+    """In words, and the seconds after which the hub wants to be asked again; None: never."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        reason = str(error) or type(error).__name__  # timeouts have no text
+        return f"{file.name} could not be downloaded: {reason}", 0.0
+    status = error.response.status_code
+    reason = f"{error.request.url.host} answered {status} for {file.name}"
+    if status != httpx.codes.TOO_MANY_REQUESTS and status < httpx.codes.INTERNAL_SERVER_ERROR:
+        return reason, None
+    wanted = error.response.headers.get("retry-after", "")
+    return reason, min(float(wanted), LONGEST_PAUSE) if wanted.isdecimal() else 0.0
 
 
 async def _stream(
@@ -282,6 +301,8 @@ async def _stream(
                 report(min(done, most))
                 if done > most:
                     return
+    if done < file.size:
+        raise httpx.RemoteProtocolError(f"{done} bytes came instead of {file.size}")
 
 
 def _announced(response: httpx.Response) -> int:
@@ -299,14 +320,11 @@ def _check(file: RemoteFile, part: Path) -> None:
     wrong = ""
     if file.size and part.stat().st_size > file.size:
         wrong = f"has more than the {file.size} bytes that the hub lists"
-    elif file.size and part.stat().st_size != file.size:
-        wrong = f"has {part.stat().st_size} bytes instead of {file.size}"
     elif file.sha256 is not None:
         with part.open("rb") as disk:
             if hashlib.file_digest(disk, "sha256").hexdigest() != file.sha256:
                 wrong = "has a different checksum than the hub reports"
     if not wrong:
         return
-    if not file.size or part.stat().st_size >= file.size:
-        part.unlink()  # more of the same would not make it right
+    part.unlink()  # more of the same would not make it right
     raise ModelUnavailable(f"{file.name} {wrong}; try again")

@@ -279,8 +279,9 @@ class ModelLibrary:
                     models |= self._own(model)
             models |= {name: self._remote(name, files) for name, files in self._offered.named()}
             taken = {name: place for place, name in written_names(self._config)}
-            for source in (self._scanned(), self._offered.discovered(), self._cached()):
-                models |= (added := self._discovered([*source], taken, _places(models)))
+            for source in (self._scanned(), self._offered.discovered()):
+                models |= self._discovered([*source], taken, _places(models))
+            models |= (cached := self._discovered([*self._cached()], taken, _places(models)))
             models |= self._unusable_files(taken)
             models |= self._presets(models, _aliases(models))
             names = _aliases(models) | {name: name for name in models}
@@ -289,7 +290,7 @@ class ModelLibrary:
                 for name, one in models.items()
             }
             tags = {name.lower(): model for name, model in names.items() if ":" in name}
-            self._scan = LibraryScan(models, names, tags, cached=frozenset(added))  # the last
+            self._scan = LibraryScan(models, names, tags, frozenset(cached))
             self._scanned_at = time.monotonic()
             self.due = self._scanned_at + REST * (self._scanned_at - began)
 

@@ -291,12 +291,12 @@ def test_agents_are_set_up_as_launch_sets_them_up(real: str, open_page: OpenPage
         expect(shown).to_have_text(told.stdout.strip())
 
 
-@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize(("keys", "below"), [(False, "/"), (True, "/"), (True, "/llm/")])
 def test_behind_nginx_with_tls_it_chats_and_shows_the_proxy_s_address(
-    keys: bool, real: str, real_with_keys: str, tmp_path: Path, open_page: OpenPage
+    keys: bool, below: str, real: str, real_with_keys: str, tmp_path: Path, open_page: OpenPage
 ) -> None:
     served = real_with_keys if keys else real
-    with behind_nginx(tmp_path, urlsplit(served).port or 0) as address:
+    with behind_nginx(tmp_path, urlsplit(served).port or 0, below) as address:
         page = open_page(f"{address}/ui/")
         if keys:
             page.get_by_label("API key of this server").fill(ADMIN)

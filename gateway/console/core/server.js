@@ -12,8 +12,8 @@ export const key = stored("key", remembered.value, sessionStorage);
 /** Keep the key in this browser, for other tabs and for later; or forget it there. */
 export function remember(isWished) { remembered.value = isWished ? key.value : null; }
 
-/** The server's address as clients write it. */
-export const address = location.origin;
+/** The server's address as clients write it: the page lies below it, behind a proxy's path perhaps. */
+export const address = new URL("..", document.baseURI).href.replace(/\/$/, "");
 
 /** What the server said against a request, or that it wasn't reached (`status` 0). */
 export class ApiError extends Error {
@@ -38,7 +38,7 @@ export async function send(method, path, { body, signal, accept = "application/j
   if (isJson) sent["content-type"] = "application/json";
   let response;
   try {
-    response = await fetch(path, { method, signal, headers: headers(sent), body: isJson ? JSON.stringify(body) : body, cache: "no-store" });
+    response = await fetch(address + path, { method, signal, headers: headers(sent), body: isJson ? JSON.stringify(body) : body, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server can’t be reached.");

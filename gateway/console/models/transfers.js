@@ -1,6 +1,6 @@
 // Downloads from the hub and files from this computer, on their way here.
 import { html, signal } from "../vendor/preact.js";
-import { call, downloads, headers, refusalOf } from "../core/server.js";
+import { address, call, downloads, headers, refusalOf } from "../core/server.js";
 import { Icon, Notice, Progress, bytes, say, seconds, trying } from "../ui/parts.js";
 
 /** Files on their way from this page. */
@@ -19,7 +19,7 @@ export function upload(file) {
   const id = ++last;
   const request = new XMLHttpRequest();
   uploads.value = [...uploads.value, { id, name: file.name, done: 0, total: file.size, began: performance.now(), fault: null, stop: () => { request.abort(); drop(id); } }];
-  request.open("PUT", `/v1/admin/uploads/${encodeURIComponent(file.name)}`);
+  request.open("PUT", `${address}/v1/admin/uploads/${encodeURIComponent(file.name)}`);
   for (const [name, value] of Object.entries(headers({ "content-type": "application/octet-stream" }))) request.setRequestHeader(name, value);
   request.upload.onprogress = ({ loaded }) => patch(id, { done: loaded });
   request.onerror = () => patch(id, { fault: "The connection broke." });

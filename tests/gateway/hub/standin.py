@@ -24,6 +24,7 @@ class StandIn:
         self.cut: dict[str, int] = {}
         self.sizes: dict[str, object] = {}  # that the listing gives, where they aren't the files'
         self.sent_cut = anyio.Event()
+        self.troubles: dict[str, list[int]] = {}  # statuses that come first; 0: cut in the middle
         self.refusals: dict[str, tuple[int, str]] = {}  # by repository, status and the hub's code
         self.endless: set[str] = set()  # files that never end, whatever the listing says
         self.gone: set[str] = set()  # files that are listed and not there
@@ -103,6 +104,12 @@ class StandIn:
             with suppress(anyio.BrokenResourceError):
                 while True:
                     await stream.send(data)
+            return
+        if self.troubles.get(name):
+            if trouble := self.troubles[name].pop(0):
+                await self._send(stream, f"{trouble} Not now", b"", "retry-after: 0\r\n")
+            else:
+                await stream.send(self._head(status, len(data), more) + data[: len(data) // 2])
             return
         if name not in self.cut:
             await self._send(stream, status, data, more)

@@ -4,11 +4,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 
 from config.settings import Config, HubConfig
 from gateway.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub import CachedFiles, DownloadProgress, Hub, Order
+from gateway.hub.downloads import fetch
+from gateway.hub.repository import RemoteFile
 from tests.gateway.hub.standin import StandIn, standin
 from tests.hang import HANG
 
@@ -283,3 +286,19 @@ async def test_the_cache_is_listed_with_sizes(tmp_path: Path) -> None:
         (repository / "snapshots" / "abc").mkdir(parents=True)
         (repository / "snapshots" / "abc" / "file").symlink_to(f"../../blobs/{linked}")
     assert await hub(None, tmp_path).cached() == (CachedFiles("org/data", "dataset", 5),)
+
+
+async def test_what_may_be_better_the_next_time_is_tried_again(
+    stand: StandIn, tmp_path: Path
+) -> None:
+    name = "sub/model.bin"
+    url = f"{stand.url}/org/small/resolve/main/{name}"
+    file = RemoteFile(name=name, size=len(BIG), sha256=stand.checksums[name], url=url)
+    stand.troubles[name] = [429, 0, 503]
+    async with httpx.AsyncClient(timeout=HANG) as client:
+        await fetch(client, file, tmp_path / "model.bin", {}, lambda _: None, pauses=[0.0] * 3)
+        assert (tmp_path / "model.bin").read_bytes() == BIG
+        assert "bytes=" in stand.asked[-1], "it went on"
+        stand.troubles[name] = [503] * 4
+        with pytest.raises(ModelUnavailable, match="answered 503"):
+            await fetch(client, file, tmp_path / "other.bin", {}, lambda _: None, pauses=[0.0] * 3)

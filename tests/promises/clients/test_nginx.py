@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from tests.hang import HANG
 from tests.proxied import NAME, behind_nginx, trust
@@ -81,3 +82,15 @@ def test_a_body_as_large_as_the_server_takes_comes_through(
     answer = client.post("/v1/chat/completions", json=large, headers=KEY)
     assert answer.status_code == 400  # it is read, and longer than the context
     assert "context" in answer.text
+
+
+def test_a_socket_comes_through(serve: Serve, tmp_path: Path) -> None:
+    server = serve({"keys": KEYS, "models": [scripted(tmp_path, "demo")]})
+    with behind_nginx(tmp_path, server.port, "/llm/") as url:
+        place = f"{url.replace('https', 'wss')}/v1/responses"
+        encrypted = trust(tmp_path)
+        with connect(place, ssl=encrypted, additional_headers=KEY) as connection:
+            connection.send(json.dumps({"type": "response.create", "model": "demo", "input": "Hi"}))
+            assert json.loads(connection.recv(HANG))["type"] == "response.created"
+        document = httpx.get(f"{url}/openapi.json", verify=encrypted, timeout=HANG)
+        assert document.json()["servers"] == [{"url": "."}]
