@@ -82,6 +82,7 @@ class Bans:
     def __init__(self, job: Generation, ends: Sequence[int], size: int) -> None:
         sampling = job.sampling
         self.bytes = -(-size // 8)  # of a mask
+        self.all = _bits(range(size), size).to_bytes(self.bytes, "little")
         self.least = job.min_tokens
         self.no_end = sampling.ban_eos
         self.ends = _bits(ends, size)
@@ -134,6 +135,7 @@ class Matcher:
         self._ahead: deque[int] = deque()  # consumed, and not yet taken
         self._said = 0  # tokens consumed
         self.complete = False  # nothing can follow them
+        self.let_go = ""  # why the grammar binds no more, from some token on
         self._pending: Future[None] | None = None
         self._allowed: bytes | None = None  # of the present place
 
@@ -164,7 +166,7 @@ class Matcher:
             self._ahead.append(token)
 
     def _no_choice(self) -> Sequence[int]:
-        if not self._forces or self._bans.banned or self.complete:
+        if not self._forces or self._bans.banned or self.complete or self.let_go:
             return ()
         self._settle()
         tokens = self._place.compute_ff_tokens()
@@ -187,8 +189,8 @@ class Matcher:
         self._settle()
         self._said -= count
         self._allowed, self.complete = None, False
-        if not self._place.rollback(count):
-            raise self._failure()
+        if not self.let_go and not self._place.rollback(count):
+            self._fail()
 
     # -- the engine's side -----------------------------------------------------------------------
 
@@ -203,6 +205,8 @@ class Matcher:
     def fitting(self, tokens: Sequence[int]) -> int:
         """See `Mask.fitting`."""
         self._settle()
+        if self.let_go:
+            return len(tokens)
         return 0 if self.complete else int(self._place.validate_tokens(list(tokens)))
 
     def drawn(self, token: int) -> None:
@@ -229,9 +233,10 @@ class Matcher:
 
     def compute(self) -> None:
         """The mask, without the GIL where it takes time. Raises InvalidJob or GenerationFailed."""
-        allowed = self._place.compute_bitmask()
-        if self._place.is_error():
-            raise self._failure()
+        allowed = self._bans.all if self.let_go else self._place.compute_bitmask()
+        if self._place.is_error() and not self.let_go:
+            self._fail()
+            allowed = self._bans.all
         self._allowed = self._bans.applied(allowed[: self._bans.bytes], self._said)
 
     def _settle(self) -> None:
@@ -244,16 +249,23 @@ class Matcher:
         self._settle()
         self._said += 1
         self._allowed = None
-        if not self._place.consume_token(token):
-            raise self._failure()
-        self.complete = self._place.is_stopped()
+        if self.let_go:
+            return
+        if self._place.consume_token(token):
+            self.complete = self._place.is_stopped()
+        else:
+            self._fail()
 
-    def _failure(self) -> BackendError:
-        """Limits that a grammar meets only here are its own, not the server's."""
+    def _fail(self) -> None:
+        """Lets go where the grammar took more than it may: what is written stands, and goes on
+        freely. Raises InvalidJob where nothing is, GenerationFailed where it has no such token.
+        """
         reason = self._place.get_error()
-        if any(words in reason for words in TOO_MUCH):
-            return InvalidJob(f"can't be enforced: {reason}", "response_format")
-        return GenerationFailed(f"the grammar could not be followed: {reason}")
+        if not any(words in reason for words in TOO_MUCH):
+            raise GenerationFailed(f"the grammar could not be followed: {reason}")
+        if not self._said:
+            raise InvalidJob(f"can't be enforced: {reason}", "response_format")
+        self.let_go = f"the grammar was let go midway: {reason.partition('<state>')[0].strip()}"
 
 
 class MaskThreads:

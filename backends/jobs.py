@@ -203,6 +203,7 @@ class DriverJob:
             completion_tokens=self.completion_tokens,
             drafted_tokens=self.drafted,
             accepted_tokens=self.accepted,
+            fault=self.matcher.let_go if self.matcher is not None else "",
             queued=self.admitted - self.submitted,
             prefill=self.first_token - self.admitted,
             decode=self.last_token - self.first_token,

@@ -202,6 +202,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True
     kept_in: str = ""
     drafted_tokens: int = 0  # that were guessed to come next, see `backends.speculation`
     accepted_tokens: int = 0  # of completion_tokens, those that were guessed
+    fault: str = ""  # why the answer is not held to its grammar to the end
     queued: float = 0.0  # waiting for a slot
     prefill: float = 0.0  # from the slot to the first token
     decode: float = 0.0  # from the first token to the last

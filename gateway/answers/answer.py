@@ -319,10 +319,9 @@ class Choice:
         thought = self._phase is Reasoning and not self._splitting.in_reasoning
         in_answer = self._phase is Content or thought
         events = self._splitting.finish(_reason(ended))
-        if ended.stop_string is not None:
-            finished = events[-1]
-            assert isinstance(finished, Finished), "it is always the last"
-            events[-1] = replace(finished, stop=ended.stop_string)
+        finished = events[-1]
+        assert isinstance(finished, Finished), "it is always the last"
+        events[-1] = replace(finished, stop=ended.stop_string, fault=ended.fault or None)
         if self.recorded is not None:
             self.recorded.end(ended, events)
         if ended.token is not None and self._tokens is not None:

@@ -44,7 +44,7 @@ class Checked:
         self._content += [event.text for event in delta.events if isinstance(event, Content)]
         match delta.events:
             case (*before, Finished(reason="stop") as finished):
-                fault = await self._check("".join(self._content))
+                fault = await self._check("".join(self._content)) or finished.fault
                 return replace(delta, events=(*before, replace(finished, fault=fault)))
         return delta
 

@@ -342,7 +342,21 @@ TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
 def schema_entry(schema: Carried, name: str = "") -> Entry:
     """Llguidance's entry for `schema`."""
     node = schema if isinstance(schema, dict) else {}
-    return {"name": name, "json_schema": {**finite(node), "x-guidance": LAYOUT}}
+    return {"name": name, "json_schema": laid_out(node, LAYOUT)}
+
+
+def laid_out(schema: Node, layout: Node) -> dict[str, Any]:
+    """`schema` for llguidance, bounded, with its layout and its escapes.
+
+    Where a pattern says what a string holds, llguidance has control characters alone by number: a
+    model that had begun another would be made to write one of them, so there are none.
+    """
+    whole = finite(schema)
+    nodes = (node for root in (whole, *whole.get("$defs", {}).values()) for node in every(root))
+    spelled = any("pattern" in node or "format" in node for node in nodes)
+    escapes = {"json_allowed_escapes": 'nrbtf\\"'} if spelled else {}
+    guidance = {**layout, "json_allow_general_unicode_escapes": not spelled, **escapes}
+    return {**whole, "x-guidance": guidance}
 
 
 def relaxed(
@@ -556,7 +570,9 @@ def schema_grammar(
 
 
 def _enforced(relaxations: tuple[Relaxation, ...], field: str) -> None:
-    """Raises InvalidRequest where there are any."""
+    """Raises InvalidRequest where there are any but lengths, which the check sees to."""
     for each in relaxations:
+        if each.keyword in ("minLength", "maxLength"):
+            continue
         message = f'{field}: {each.place}: "{each.keyword}" can\'t be enforced'
         raise InvalidRequest(f"{message}; strict: true asks for it.", param=field)

@@ -12,6 +12,7 @@ pointer (RFC 6901) or an anchor.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
@@ -162,6 +163,8 @@ def _step(key: str | int) -> str:
     return f".{key}" if plain else f"[{msgspec.json.encode(key).decode()}]"
 
 
+LENGTHS = 2_000  # characters that strings are counted to: some states of a lexer for each
+_REPEATS = re.compile(r"\{\d*,?(\d*)\}")
 MULTIPLES = 10_000  # milliseconds; ten times as many take a second
 COUNTED_PROPERTIES = 64
 
@@ -221,6 +224,7 @@ class DocumentReader:
         self.origins: dict[int, NodeOrigin] = {}
         self.owner = ""
         self.multiples: set[int] = set()
+        self.lengths = 0
         self.data = 0  # values inside lists and objects of `enum` and `const`
         self.hidden = 0  # inside so many keywords that the grammar leaves to the check
         self.node: Any = document  # the innermost that the client wrote
@@ -282,6 +286,12 @@ class DocumentReader:
             case "multipleOf":  # takes as many states as its digits say, all of them together
                 self.multiples.add(_significant(value))
                 return math.prod(self.multiples) <= MULTIPLES
+            case "minLength" | "maxLength":
+                self.lengths += value
+                return self.lengths <= LENGTHS
+            case "pattern":
+                self.lengths += sum(int(most or 0) for most in _REPEATS.findall(value))
+                return self.lengths <= LENGTHS
             case "minProperties" | "maxProperties":  # takes a copy of the object for each
                 properties = self.node.get("properties")
                 return not isinstance(properties, dict) or len(properties) <= COUNTED_PROPERTIES

@@ -212,6 +212,25 @@ async def test_text_is_forced_where_it_may_be(letters: tuple[Letters, Grammars])
         assert matcher.stopped
 
 
+async def test_an_answer_goes_on_where_its_grammar_takes_too_much(
+    letters: tuple[Letters, Grammars],
+) -> None:
+    """A lexer keeps states for each character that it counts."""
+    vocabulary, made = letters
+    vocabulary.open.set()
+    matcher = await made.matcher(JOB, regex("[a-z é]{1,30000}!"))
+    for _ in range(25_000):
+        matcher.take(ord("a"))
+        matcher.allowed()
+        if matcher.let_go:
+            break
+    assert "too many states" in matcher.let_go
+    assert matcher.fitting(b"?!") == 2
+    assert matcher.allowed()[-1] == 1
+    matcher.take(ord("?"))
+    assert not matcher.stopped
+
+
 async def test_what_was_drawn_ahead_is_forgotten_where_something_else_is_forced(
     letters: tuple[Letters, Grammars],
 ) -> None:

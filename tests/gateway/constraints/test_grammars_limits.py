@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from backends.protocol import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
 from gateway.constraints import grammars
+from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import CompileBudget, Limit
 from gateway.constraints.json_schema import schema_grammar
@@ -138,11 +140,15 @@ RELAXED: dict[str, Any] = {
     "multiples": {"allOf": MULTIPLES},
     "a long multiple": {"type": "number", "multipleOf": 0.1234567},
     "many oneOfs": {"properties": {f"p{at}": ONE_OF for at in range(100)}},
+    "many repeats": {"pattern": "^((a{1,1000}b){1,1000}c){1,1000}$"},
+    "a long text": {"maxLength": 4_000},
+    "long texts together": {"properties": {f"p{at}": {"maxLength": 300} for at in range(7)}},
     "a regex that says nothing": {"pattern": "(?<!a)b"},
 }
 CARRIED: dict[str, Any] = {
     "a circle of references": {"$ref": "#/$defs/a", "$defs": CIRCLE},
-    "nested repeats": {"pattern": "^((a{1,1000}b){1,1000}c){1,1000}$"},
+    "nested repeats": {"pattern": "^((a{1,100}b){1,100}c){1,100}$"},
+    "a short text": {"maxLength": 2_000},
     "an exponential regex": {"pattern": "^(a+)+$"},
 }
 
@@ -166,6 +172,15 @@ def test_a_name_that_can_not_be_written_is_refused(at: str) -> None:
 @pytest.mark.parametrize("name", RELAXED)
 def test_a_keyword_that_would_cost_too_much_is_relaxed(name: str) -> None:
     assert grammar_of(of(RELAXED[name])).relaxed
+
+
+def test_a_long_text_is_checked_even_where_all_is_to_be_enforced() -> None:
+    shape = of({"type": "string", "maxLength": 4_000})
+    assert isinstance(shape, JsonSchema)
+    grammar = grammar_of(msgspec.structs.replace(shape, strict=True))
+    assert grammar.check is not None
+    assert fault_of(grammar.check, json.dumps("x" * 4_000)) is None
+    assert fault_of(grammar.check, json.dumps("x" * 4_001)) == '$: "maxLength" is not satisfied'
 
 
 @pytest.mark.parametrize("name", CARRIED)
