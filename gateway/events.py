@@ -47,9 +47,20 @@ class ArgumentsGrown(msgspec.Struct, frozen=True):
 
 
 class ToolClosed(msgspec.Struct, frozen=True):
-    """The call is complete: its fragments are one JSON object."""
+    """The call is complete: its fragments are one JSON object. Without it the call broke off."""
 
     index: int
+
+
+def given_object(arguments: str) -> msgspec.Raw:
+    """A call's arguments for an API that has them as an object: those of a call that broke off are
+    a text in one.
+    """
+    try:
+        msgspec.json.decode(arguments or "{}", type=dict)
+    except msgspec.DecodeError:
+        return msgspec.Raw(msgspec.json.encode({"_raw": arguments}))
+    return msgspec.Raw(arguments.encode() or b"{}")
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -65,6 +76,20 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = Reasoning | Content | ToolOpened | ArgumentsGrown | ToolClosed | Finished
+
+
+def called(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """The calls in them: their names and arguments."""
+    names = [event.name for event in events if isinstance(event, ToolOpened)]
+    return [
+        (
+            name,
+            "".join(
+                e.fragment for e in events if isinstance(e, ArgumentsGrown) and e.index == index
+            ),
+        )
+        for index, name in enumerate(names)
+    ]
 
 
 def joined(events: Sequence[Event]) -> list[Event]:

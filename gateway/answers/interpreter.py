@@ -286,6 +286,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     spellings: Spellings
     keep_reasoning: Literal["auto"] | bool = "auto"  # of earlier turns
     stops: tuple[str, ...] = ()  # texts that end an answer, and are no tokens
+    marks_reasoning: bool = True  # its template or its vocabulary has a marker of reasoning
 
     @property
     def format(self) -> Format:
@@ -339,7 +340,9 @@ class Interpreter(msgspec.Struct, frozen=True):
         """Whether an answer to `prompt` begins inside reasoning, may begin with it, or may not."""
         if starts_in_reasoning(self.format, prompt):
             return "opened"
-        return "off" if request.thinking.enabled is False else "possible"
+        thinking = request.thinking
+        off = thinking.enabled is False or thinking.budget == 0 or not self.marks_reasoning
+        return "off" if off else "possible"
 
     def ending(self, prompt: str) -> str:
         """As much of the end of `prompt` as says how an answer begins, the same for every prompt
@@ -452,13 +455,20 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     if recognised.why == UNTAUGHT:
         log.warning(UNTAUGHT, model=entry.name)
         stops = tuple(text for text in TURNS if text not in info.special.control)
-    return Interpreter(template, recognised, spellings, entry.keep_reasoning, stops)
+    known = "\n".join((source, *info.special.control))
+    marks = recognised.format.headers is not None or any(
+        marker in known for marker in _reasoning(recognised.format)
+    )
+    return Interpreter(template, recognised, spellings, entry.keep_reasoning, stops, marks)
 
 
 def _markers(source: str, form: Format) -> str:
     """A text in which all markers stand that frame a model's turns, reasoning and calls."""
-    reasoning = form.reasoning
-    return "\n".join((source, *((*reasoning.opens, *reasoning.closes) if reasoning else ())))
+    return "\n".join((source, *_reasoning(form)))
+
+
+def _reasoning(form: Format) -> Sequence[str]:
+    return (*form.reasoning.opens, *form.reasoning.closes) if form.reasoning else ()
 
 
 def recognised_format(

@@ -48,7 +48,6 @@ _HERMES = Format(
     ),
     reasoning=THINK,
     syntaxes=(_HERMES_TAG,),
-    calls_end_reasoning=True,
 )
 _LONGCAT = Format(
     id="longcat_json",
@@ -56,7 +55,6 @@ _LONGCAT = Format(
     reasoning=ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),
     syntaxes=(JsonCalls(openers=("<longcat_tool_call>",), closers=("</longcat_tool_call>",)),),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _ERNIE = Format(
     id="ernie45",
@@ -65,7 +63,6 @@ _ERNIE = Format(
     syntaxes=(_HERMES_TAG,),
     shell_opens=("<response>",),
     shell_closes=("</response>",),
-    calls_end_reasoning=True,
 )
 _INTERNLM = Format(
     id="internlm2",
@@ -135,7 +132,6 @@ _APRIEL = Format(
     reasoning=ReasoningMarkers(("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",)),
     syntaxes=(_TOOL_CALLS_ARRAY,),
     shell_closes=("[END FINAL RESPONSE]",),
-    calls_end_reasoning=True,
 )
 _HUNYUAN_A13B = Format(
     id="hunyuan_a13b",
@@ -206,7 +202,6 @@ _COHERE_3 = Format(
     shell_opens=("<|START_RESPONSE|>",),
     shell_closes=("<|END_RESPONSE|>",),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _COHERE_4 = Format(
     id="cohere_cmd4",
@@ -216,7 +211,6 @@ _COHERE_4 = Format(
     shell_opens=("<|START_TEXT|>", "<|START_RESPONSE|>"),
     shell_closes=("<|END_TEXT|>", "<|END_RESPONSE|>"),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _COMMAND_R = Format(
     id="cohere_action_json",
@@ -280,7 +274,6 @@ _DEEPSEEK_3 = Format(
     reasoning=THINK,
     syntaxes=(_DEEPSEEK_CALLS,),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _DEEPSEEK_31 = Format(
     id="deepseek_v31",
@@ -288,7 +281,6 @@ _DEEPSEEK_31 = Format(
     reasoning=THINK,
     syntaxes=(_DEEPSEEK_CALLS,),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _KIMI_2 = Format(
     id="kimi_k2",
@@ -305,7 +297,6 @@ _KIMI_2 = Format(
         ),
     ),
     special_tokens=True,
-    calls_end_reasoning=True,
     ids="kimi",
     past=PastCalls(
         begin="<|tool_calls_section_begin|>",
@@ -334,7 +325,6 @@ _SOLAR = Format(
     shell_opens=("<|begin|>assistant", "<|content|>"),
     shell_closes=("<|end|>", "<|flush|>"),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _FUNCTIONARY_31 = Format(
     id="functionary_v3_1",
@@ -408,7 +398,6 @@ _QWEN_CODER = Format(
             trims_newline=True,
         ),
     ),
-    calls_end_reasoning=True,
 )
 _SEED = Format(
     id="seed_oss_xml",
@@ -424,7 +413,6 @@ _SEED = Format(
             parameter_closes=("</parameter>",),
         ),
     ),
-    calls_end_reasoning=True,
 )
 _MINIMAX_M2 = Format(
     id="minimax_m2",
@@ -441,7 +429,6 @@ _MINIMAX_M2 = Format(
         ),
     ),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _STEP_3 = Format(
     id="step3_steptml",
@@ -460,7 +447,6 @@ _STEP_3 = Format(
         ),
     ),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _MINICPM_5 = Format(
     id="minicpm5_xml",
@@ -476,7 +462,6 @@ _MINICPM_5 = Format(
             cdata=True,
         ),
     ),
-    calls_end_reasoning=True,
 )
 _MINIMAX_M3 = Format(
     id="minimax_m3",
@@ -491,7 +476,6 @@ _MINIMAX_M3 = Format(
         ),
     ),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 
 # ---- keys and values, typed by the schema
@@ -512,7 +496,6 @@ _GLM = Format(
             value_closes=("</arg_value>",),
         ),
     ),
-    calls_end_reasoning=True,
 )
 
 
@@ -540,7 +523,6 @@ def hunyuan_3(*suffixes: str) -> Format:
             ),
         ),
         special_tokens=True,
-        calls_end_reasoning=True,
     )
 
 
@@ -564,7 +546,6 @@ def _dsml(id: str, family: str, section: str) -> Format:
                 typing="string",
             ),
         ),
-        calls_end_reasoning=True,
     )
 
 
@@ -592,7 +573,6 @@ _KIMI_3 = Format(
     shell_opens=("<|open|>response<|sep|>",),
     shell_closes=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _GEMMA_4 = Format(
     id="gemma4",
@@ -602,7 +582,6 @@ _GEMMA_4 = Format(
     ),
     syntaxes=(BareDictCalls(openers=("<|tool_call>",), closers=("<tool_call|>",), quote='<|"|>'),),
     special_tokens=True,
-    calls_end_reasoning=True,
 )
 _FUNCTION_GEMMA = Format(
     id="functiongemma",
@@ -627,7 +606,6 @@ _OLMO_3 = Format(
     families=("Olmo 3",),
     reasoning=THINK,
     syntaxes=(PythonicCalls(openers=("<function_calls>",), closers=("</function_calls>",)),),
-    calls_end_reasoning=True,
 )
 _LFM_2 = Format(
     id="lfm2_pythonic",
@@ -709,6 +687,7 @@ _MUSE = Format(
         turn="<|start|>assistant ",
         thoughts=("to=self<|message|>",),
         answers=("to=user<|message|>",),
+        calls=("to={name}<|message|>",),
     ),
     syntaxes=(
         ElementCalls(

@@ -171,9 +171,8 @@ class Output:
         """Reasoning: any text up to what ends it. Gives the name of a rule: up to there."""
         headers, special = self._format.headers, self._format.special_tokens
         ends = [*self._reasoning.closes, *(self._shells if special else ())]
-        openers = [*self._opened] if self._format.calls_end_reasoning else []
         turns = [*headers.body_ends] if headers is not None else []
-        found = free_text.markers(self._lark, (*ends, *openers, *turns))
+        found = free_text.markers(self._lark, (*ends, *self._opened, *turns))
         closes = {self._lark.control.get(close) for close in self._reasoning.closes}
         tags = [tag for tag in self._tags if tag not in closes]  # also what the prompt had opened
         text = free_text.text(self._lark, found, (*self._others, *tags))
@@ -182,8 +181,8 @@ class Output:
             self._answer.reached(thoughts, found.of(ends), "" if self._wanted.free else self._gap)
         if turns:
             self._turn.reached(thoughts, found.of(turns))
-        for opener in openers:
-            self._opened[opener].reached(thoughts, found.of([opener]))
+        for opener, place in self._opened.items():
+            place.reached(thoughts, found.of([opener]))
         return thoughts
 
     # ---- an answer that may be anything
@@ -247,7 +246,7 @@ class Output:
     def _obey(self) -> None:
         """Calls or the shape, after no more than markers."""
         lark, begun = self._lark, self._answer.name
-        around = (*self._reasoning.closes, *self._shells)
+        around = self._shells
         shells = f"({lark.any_of(around)} {self._gap}){{1,{_SHELLS}}}" if around else ""
         marked = [f"{begun} {self._gap} {shells}"] if around else []
         before = lark.rule(one_of([f"{begun} {self._gap}", *marked]))
@@ -301,15 +300,18 @@ class Output:
         if self._wanted.free or self._wanted.shape or self._format.syntaxes:
             self._answer.reached(source, lark.any_of(headers.answers))
         if headers.calls and self._wanted.tools:
-            calls = (_message(lark, headers, tool) for tool in self._wanted.tools)
-            self._called.reached(source, lark.rule(one_of(calls)))
+            heads = {tool: _addressed(lark, headers, tool) for tool in self._wanted.tools}
+            if self._format.syntaxes:
+                self._answer.reached(source, one_of(heads.values()))
+            else:
+                calls = (f"{head} {tool.json(lark)}" for tool, head in heads.items())
+                self._called.reached(source, lark.rule(one_of(calls)))
 
 
-def _message(lark: Lark, headers: Headers, tool: WritableTool) -> str:
-    """A call as a message."""
+def _addressed(lark: Lark, headers: Headers, tool: WritableTool) -> str:
+    """The header of a message to a tool."""
     plain_names([tool])
-    heads = (lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
-    return f"{one_of(heads)} {tool.json(lark)}"
+    return one_of(lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
 
 
 def _others(lark: Lark, format: Format) -> Sequence[int]:

@@ -20,7 +20,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.events import Content, Event, Finished, FinishReason, Reasoning
+from gateway.constraints.checking import fault_of
+from gateway.constraints.grammars import Check
+from gateway.constraints.reading import read as read_schema
+from gateway.errors import InvalidRequest
+from gateway.events import Content, Event, Finished, FinishReason, Reasoning, called
 from gateway.request import Tool
 from gateway.splitter import payloads
 from gateway.splitter.payloads import named_json
@@ -33,7 +37,7 @@ from gateway.splitter.payloads.reading import (
     Reader,
     markers_of,
 )
-from gateway.splitter.payloads.syntax import Format, Headers, Syntax
+from gateway.splitter.payloads.syntax import Format, Headers, JsonCalls, Syntax
 
 
 class Phase(Enum):
@@ -76,11 +80,10 @@ def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTa
     syntaxes = format.syntaxes if parse_tools else ()
     calls: dict[str, Action] = {opener: syntax for syntax in syntaxes for opener in syntax.openers}
     inside = shells if format.special_tokens else {}
-    if format.calls_end_reasoning:
-        inside = inside | calls
     return {
         Phase.CONTENT: _table({**closes, **opens, **shells, **calls}),
-        Phase.REASONING: _table({**inside, **opens, **closes}),
+        # A call in reasoning that was never closed is a call.
+        Phase.REASONING: _table({**inside, **calls, **opens, **closes}),
     }
 
 
@@ -108,6 +111,8 @@ def _steps(texts: tuple[str, ...], step: PhaseChange) -> dict[str, Action]:
 
 
 _WORDS = re.compile(r"[^<\n]*")
+_BARE = JsonCalls(fences=("```json", "```"), at_start=True)
+_SOON = 0.02  # seconds of the processor that a check may take here
 
 
 class Called(msgspec.Struct, frozen=True):
@@ -124,14 +129,14 @@ Destination: TypeAlias = Phase | Called | Dropped
 
 
 def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
-    """The whole header; "" if the output ended in it. Raises Malformed if it is none.
+    """The whole header; "" if output or message ended in it. Raises Malformed if it is none.
 
     A header of more than `LONGEST` parts is none.
     """
     parts = [opener]
     for _ in range(LONGEST):
         parts.append((yield from reader.run(_WORDS)))
-        if not (yield from reader.peek()):
+        if not (yield from reader.peek()) or (yield from reader.accept(headers.body_ends)):
             return ""
         parts.append((yield from reader.expect(headers.end, *headers.inner)))
         if parts[-1] == headers.end:
@@ -250,6 +255,8 @@ class Splitter:
         first_call_number: int = 0,
     ) -> None:
         self._format = format
+        self._tools = tools
+        self._first_call_number = first_call_number
         self._parse_tools = parse_tools and bool(tools)
         self._tables = phase_tables(format, parse_tools=self._parse_tools)
         self._phase = Phase.REASONING if in_reasoning else Phase.CONTENT
@@ -406,9 +413,40 @@ class Splitter:
         """Families without a marker: the answer itself may be a call."""
         if self._phase is Phase.REASONING or self._stretch.begun or not self._parse_tools:
             return
+        if (yield from self._begins(("```",))):
+            yield from self._bare_calls()
         for syntax in self._format.syntaxes:
             if syntax.at_start and not self._stretch.begun:
                 yield from self._call(syntax, "", spelled="")
+        if not self._stretch.begun and (yield from self._begins(("{", "[{", "[ ", "[\n"))):
+            yield from self._bare_calls()
+
+    def _begins(self, texts: tuple[str, ...]) -> Parsing[bool]:
+        """Behind white space, which a marker would take along, comes one of `texts`."""
+        self._stretch.write((yield from self._reader.space()))
+        return not self._calls.count and bool((yield from self._reader.looking_at(texts)))
+
+    def _bare_calls(self) -> Parsing[None]:
+        """An answer that is nothing but calls as JSON, as small models write them whatever their
+        template says. It waits for its end: with anything else in it, it is text.
+        """
+        held: list[Event] = []
+        calls = Calls(Reader(), held, self._tools, self._format.ids, self._first_call_number)
+        self._reader.keep()
+        try:
+            while (yield from self._reader.peek()):
+                yield from payloads.parse(self._reader, calls, _BARE, "")
+                yield from self._reader.space()
+            fit = all(_fits(self._tools, *call) for call in called(held))
+        except Malformed:
+            fit = False
+        if fit:
+            self._turn(Phase.CONTENT)
+            self._events += held
+            self._calls.count = calls.count
+        else:
+            self._stretch.write(self._reader.kept())
+        self._reader.forget()
 
     def _message(self, headers: Headers, opener: str) -> Parsing[None]:
         """Reads a header, and does with the body what it says."""
@@ -422,7 +460,7 @@ class Splitter:
         finally:
             self._reader.forget()
         if not head:
-            self._warning = f"the output ended in a header: {cut[:200]!r}"
+            self._warning = f"a header that begins no message: {cut[:200]!r}"
             return
         match destination(headers, head, self._calls):
             case Phase() as phase:
@@ -465,16 +503,26 @@ class Splitter:
         self._reader.forget()
 
     def _break_off(self, fault: Malformed) -> None:
-        """Part of a call is delivered: what came of its arguments is made whole."""
+        """Part of a call is delivered."""
         self._warning = f"a tool call broke off: {fault}"
         self.damaged = True
-        self._calls.close()
+        self._calls.leave()
 
     def _give_up(self, fault: Malformed, opener: str, left: str) -> None:
         """What was read is no call, or `left` of one that broke off: it is text."""
         if opener:
             self._warning = f"no tool call after {opener!r}: {fault}"
         self._stretch.write(left)
+
+
+def _fits(tools: Sequence[Tool], name: str, arguments: str) -> bool:
+    """The arguments are such as the tool's schema allows; one that is no schema allows any."""
+    schema = next((tool.parameters for tool in tools if tool.name == name), None)
+    try:
+        check = Check(read_schema(msgspec.json.encode(schema or {}), name).check)
+    except InvalidRequest:
+        return True
+    return fault_of(check, arguments, seconds=_SOON) is None
 
 
 # ----------------------------------------------------------------------------------------- opening

@@ -35,6 +35,7 @@ from gateway.events import (
     ToolClosed,
     ToolOpened,
     Usage,
+    given_object,
 )
 
 # By status, as Anthropic's API has them; its 529 is our 503.
@@ -377,8 +378,7 @@ class _Fold:
 
     def _block(self, kind: type[Block], opened: ToolOpened | None, text: str) -> Block:
         if opened is not None:
-            given = msgspec.Raw(text.encode()) if text else NO_INPUT
-            return use_block(opened, self._served.get(opened.name), given)
+            return use_block(opened, self._served.get(opened.name), given_object(text))
         return TextBlock(text) if kind is TextBlock else ThinkingBlock(text, self._signature)
 
 

@@ -36,6 +36,7 @@ from gateway.events import (
     ToolClosed,
     ToolOpened,
     Usage,
+    given_object,
 )
 from gateway.request import EmbeddingRequest, Unapplied, all_unapplied
 
@@ -141,7 +142,7 @@ class _Call:
         self._fragments.append(fragment)
 
     def whole(self) -> CallWire:
-        arguments = msgspec.Raw("".join(self._fragments).encode() or b"{}")
+        arguments = given_object("".join(self._fragments))
         called = CalledWire(self._opened.index, self._opened.name, arguments)
         return CallWire(self._opened.id, called)
 
@@ -187,28 +188,25 @@ class OllamaReply:
         match event:
             case Content(text) | Reasoning(text) if text and not self._hides(event):
                 return self._templates[type(event)].render(text)
-            case Finished():
-                self._end(event)
-                return b""
         called = self._called(event)
-        return line(self._chunk(calls=(called,))) if called is not None else b""
+        return line(self._chunk(calls=called)) if called else b""
 
     def _hides(self, event: Event) -> bool:
         return self._hides_thinking and isinstance(event, Reasoning)
 
-    def _called(self, event: Event) -> CallWire | None:
-        """The call that `event` completes."""
+    def _called(self, event: Event) -> tuple[CallWire, ...]:
+        """The call that `event` completes; at the end, the one that broke off."""
         match event:
             case ToolOpened(index):
                 self._growing[index] = _Call(event)
             case ArgumentsGrown(index, fragment):
                 self._growing[index].grow(fragment)
             case ToolClosed(index):
-                return self._growing.pop(index).whole()
-        return None
-
-    def _end(self, event: Finished) -> None:
-        self._reason = "length" if event.reason == "length" else "stop"
+                return (self._growing.pop(index).whole(),)
+            case Finished(reason):
+                self._reason = "length" if reason == "length" else "stop"
+                return tuple(call.whole() for call in self._growing.values())
+        return ()
 
     def closing(self, usage: Usage) -> bytes:
         """The last line: why it ended, what it cost."""
@@ -227,10 +225,8 @@ class OllamaReply:
                     self._content.append(text)
                 case Reasoning(text):
                     self._thinking += () if self._hides_thinking else (text,)
-                case Finished():
-                    self._end(event)
-                case _ if (called := self._called(event)) is not None:
-                    self._calls.append(called)
+                case _:
+                    self._calls += self._called(event)
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""

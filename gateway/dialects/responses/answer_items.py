@@ -296,6 +296,7 @@ class GrowingItem:
         `packs`: see `encrypted_content`.
         """
         self.kind = kind
+        self.is_call = call is not None
         self._packs = packs
         self._form = FORMS[kind]
         self._id = self._form.prefix + id
@@ -366,13 +367,12 @@ class GrowingItem:
         yield self._item_event("done", self.item(status))
 
     def _whole(self, text: str) -> WholeEvent:
-        is_call = self._call is not None
         return WholeEvent(
             type=f"response.{self._form.stem}.done",
             item_id=self._id,
             output_index=self._place,
             logprobs=self._logprobs if self.kind == "message" else UNSET,
-            text=UNSET if is_call else text,
+            text=UNSET if self.is_call else text,
             name=self._offered.name if self.kind == "call" else UNSET,
             arguments=text or "{}" if self.kind == "call" else UNSET,
             input=text if self.kind == "custom" else UNSET,

@@ -260,7 +260,7 @@ class ResponsesReply:
 
     def _call(self, opened: ToolOpened) -> bytes:
         """A call of a tool that runs here."""
-        ended = self._end("completed")
+        ended = self._leave()
         approved = opened.id if opened.id in self._approved else None
         tool, place = self._served[opened.name], len(self._done)
         self._writing = McpCall(self._new_id(), place, self._numbers, tool, approved)
@@ -296,13 +296,18 @@ class ResponsesReply:
         return begun + self._current.grow(text, logprobs)
 
     def _begin(self, kind: Kind, call: ToolOpened | None = None) -> bytes:
-        ended = self._end("completed")
+        ended = self._leave()
         offered = self._offered.get(call.name) if call else None
         number, place = self._new_id(), len(self._done)
         self._current = GrowingItem(
             kind, number, place, self._numbers, call, offered, packs=self._packs
         )
         return ended + b"".join(self._current.opening())
+
+    def _leave(self) -> bytes:
+        """Something else follows: a call that is still open broke off."""
+        broken = self._current is not None and self._current.is_call
+        return self._end("incomplete" if broken else "completed")
 
     def _end(self, status: Progress) -> bytes:
         if self._current is None:
@@ -318,7 +323,7 @@ class ResponsesReply:
         if self._generates and last.reason in ("length", "content_filter"):
             is_length = last.reason == "length"
             self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")
-        ended = self._end("incomplete" if self._reason else "completed")
+        ended = self._end("incomplete") if self._reason else self._leave()
         return ended + self._cut_calls()
 
     def closing(self, usage: Usage) -> bytes:

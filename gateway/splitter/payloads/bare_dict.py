@@ -10,6 +10,7 @@ import msgspec
 from gateway.splitter.payloads import json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested_members
 from gateway.splitter.payloads.calls import Calls
+from gateway.splitter.payloads.elements import Border, copy_text
 from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.reading import Parsing, Reader, markers_of
@@ -26,6 +27,7 @@ from gateway.splitter.payloads.writing import (
 
 _KEY = re.compile(r"[^:{}\[\],<]*")
 _BARE = re.compile(r"[^{}\[\],<]*")
+_FOLLOWERS = (",", "}", "]", ":")  # of a string
 
 
 def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
@@ -71,12 +73,11 @@ class _BareDict(msgspec.Struct, frozen=True):
                 writer.end_string()
 
     def _quoted(self, reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
-        """Hands over text up to the quote mark, as the inside of a JSON string."""
-        closed = yield from reader.until(
-            markers_of(self.quote), lambda text: sink(json_text.escaped(text))
+        """Hands over text up to the quote mark that ends it, as the inside of a JSON string."""
+        border = Border((self.quote,), _FOLLOWERS)
+        return copy_text(
+            reader, markers_of(self.quote), border, lambda text: sink(json_text.escaped(text))
         )
-        if not closed:
-            raise reader.fault("a string is not closed")
 
     def _bare(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
         """A number or word; any other bare text is a string."""
@@ -90,29 +91,23 @@ class _BareDict(msgspec.Struct, frozen=True):
 
 
 def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[WritableTool]) -> CallSection:
-    """What follows the opener: one call, its keys in the order of their declaration or of the
-    alphabet, as templates sort them.
-    """
+    """What follows the opener: one call."""
     plain_names(tools)
     calls = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
     return CallSection(f"{gap(lark)} {calls}", f"{gap(lark)} {lark.any_of(syntax.closers)}")
 
 
 def _written_call(lark: Lark, syntax: BareDictCalls, tool: WritableTool) -> str:
-    reading = tool.reading
-    found = arguments(reading, tool.parameters)
-    ordered = tuple(sorted(found.fields, key=lambda field: field.key))
-    sorted_ = msgspec.structs.replace(found, fields=ordered)
-    values_ = Values(lark, _WrittenDict(lark, syntax.quote), reading)
-    begin = literal(f"call:{tool.name}{{")
-    orders = one_of((values_.members(sorted_), values_.members(found)))
-    return f'{begin} {orders} "}}"'
+    values = Values(lark, _WrittenDict(lark, syntax.quote), tool.reading)
+    members = values.members(arguments(tool.reading, tool.parameters))
+    return f'{literal(f"call:{tool.name}{{")} {members} "}}"'
 
 
 class _WrittenDict:
     """Bare keys and strings between quote marks as a notation of `grammar.values`."""
 
     separator = '","'
+    is_json = False
     words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
 
     def __init__(self, lark: Lark, quote: str) -> None:
@@ -120,7 +115,7 @@ class _WrittenDict:
         self._quote = quote
 
     def text(self, found: StringValue) -> str:
-        rest = raw.text(self._lark, found, raw.Frame((self._quote,)))
+        rest = raw.text(self._lark, found, raw.Frame((self._quote,), _FOLLOWERS))
         return f"{self._lark.text(self._quote)} {rest}"
 
     def constant(self, text: str) -> str:

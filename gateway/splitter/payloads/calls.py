@@ -94,6 +94,16 @@ class Calls:
         self.count += 1
         self.settle()
 
+    def leave(self) -> None:
+        """The open call broke off. It stays open: half of its arguments are no whole ones."""
+        assert self._writer is not None
+        if not self._writer.begun:
+            self._write("{")
+        self.flush()
+        self._writer = None
+        self.count += 1
+        self.settle()
+
     def settle(self) -> None:
         """What was read up to here belongs to calls that are delivered."""
         self._reader.keep()

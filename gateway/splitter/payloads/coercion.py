@@ -1,8 +1,8 @@
 """Text to JSON by a tool's schema, for syntaxes that write every value as bare text.
 
 The rules: among the declared types the first that fits of null, integer, number, boolean, object,
-array, string. A declared string is the text untouched; what fits no declared type, or has none, is
-a string. Nothing is dropped.
+array, string. A declared string is the text untouched; what fits no declared type is a string, and
+what has none is one unless it is an object or an array. Nothing is dropped.
 """
 
 import re
@@ -59,6 +59,11 @@ class Declared:
         if self._types is None:
             self._types = types_of(self._schema)
         return self._types
+
+    @property
+    def is_untyped(self) -> bool:
+        """Nothing says what it is: then its types are this very set."""
+        return self.types is STRING
 
     @property
     def is_string(self) -> bool:
@@ -196,6 +201,11 @@ def guess(text: str) -> str:
     except ValueError:
         return f'"{json_text.escaped(text)}"'
     return text.strip()
+
+
+def untyped(text: str) -> str:
+    """`text` as the JSON object or array it is; as a JSON string if it is none."""
+    return guess(text) if text.lstrip()[:1] in ("{", "[") else f'"{json_text.escaped(text)}"'
 
 
 def _as(kind: str, text: str) -> str | None:

@@ -16,6 +16,7 @@ import msgspec
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.lark import Lark, literal, one_of
 from gateway.splitter.payloads.raw import Frame
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
@@ -35,7 +36,7 @@ from gateway.splitter.payloads.writing import (
     WritableTool,
     arguments,
     gap,
-    in_order,
+    in_any_order,
     json_type,
     opened_calls,
     plain_names,
@@ -60,22 +61,26 @@ def copy_element(
 
     Raises Malformed if the output ends inside the value.
     """
-    if convert is None:
+    markers = yield from _markers(reader, border)
+    if convert is None or (
+        convert is coercion.untyped and (yield from reader.peek()) not in ("{", "[")
+    ):
         writer.begin_string()
-        markers = yield from _markers(reader, border)
-        yield from _text(
+        yield from copy_text(
             reader, markers, border, lambda text: writer.string(json_text.escaped(text))
         )
         writer.end_string()
     else:
-        markers = yield from _markers(reader, border)
         text = StringIO()
-        yield from _text(reader, markers, border, text.write)
+        yield from copy_text(reader, markers, border, text.write)
         writer.scalar(convert(text.getvalue()))
 
 
-def converter(types: frozenset[str]) -> Callable[[str], str] | None:
-    """The conversion to one of the types; None for what is a string whatever it holds."""
+def converter(declared: Declared) -> Callable[[str], str] | None:
+    """The conversion to what is declared; None for what is a string whatever it holds."""
+    types = declared.types
+    if declared.is_untyped:
+        return coercion.untyped
     return None if types == coercion.STRING else lambda text: coercion.coerce(text, types)
 
 
@@ -90,15 +95,16 @@ def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
     return markers_of(*closes, *("\n" + close for close in closes))
 
 
-def _text(
+def copy_text(
     reader: Reader, markers: Markers, border: Border, sink: Callable[[str], object]
 ) -> Parsing[None]:
-    """Hands the value's text to `sink`."""
+    """Hands a value's text to `sink`, up to the first of `markers` that ends it."""
     while close := (yield from reader.until(markers, sink)):
         space = yield from reader.space()
         if (yield from reader.looking_at(border.followers)) or reader.ends_inside(border.followers):
             return
-        sink(close + space)
+        markup = border.trims_newline and (yield from reader.looking_at(border.closes))
+        sink(close + (space.removesuffix("\n") if markup else space))
     raise reader.fault("a value is not closed")
 
 
@@ -109,11 +115,12 @@ def written_value(
     lark: Lark, reading: SchemaReader, schema: Any, types: frozenset[str], border: Border
 ) -> str:
     """A value as an expression, with what closes it."""
-    plain = Frame(border.closes, newlines=border.trims_newline)
-    if border.cdata:
-        framed = Frame(border.closes, _CDATA_OPEN, _CDATA_CLOSE)
-        return lark.rule(raw.by_schema(lark, reading, schema, types, framed))
-    return lark.rule(raw.by_schema(lark, reading, schema, types, plain))
+    return lark.rule(raw.by_schema(lark, reading, schema, types, _frame(border)))
+
+
+def _frame(border: Border) -> Frame:
+    around = (_CDATA_OPEN, _CDATA_CLOSE) if border.cdata else ("", "")
+    return Frame(border.closes, border.followers, *around, newlines=border.trims_newline)
 
 
 _HEAD = re.compile(r"[^<>\n]*")
@@ -205,11 +212,11 @@ class _Call:
         match self._syntax.typing:
             case "schema":
                 declared = self._calls.declared(self._name).property(key)
-                return converter(declared.types)
+                return converter(declared)
             case "string":
                 return None if head.get("string") == "true" else coercion.guess
             case _:
-                return converter(frozenset({head.get("type", "string")}))
+                return converter(Declared({"type": head.get("type", "string")}))
 
     def _head(self) -> Parsing[str]:
         """The rest of an opening tag, with its end."""
@@ -253,13 +260,10 @@ def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
     space = gap(lark)
     reading = tool.reading
     fields = arguments(reading, tool.parameters).fields
-    parameters = in_order(
+    parameters = in_any_order(
         lark,
         [
-            (
-                lark.rule(f"{space} {_written_parameter(lark, syntax, tool, reading, each)}"),
-                each.required,
-            )
+            (f"{space} {_written_parameter(lark, syntax, tool, reading, each)}", each.required)
             for each in fields
         ],
     )
@@ -309,7 +313,7 @@ def _typed(
                 types = coercion.STRING
                 value = written_value(lark, reading, schema, types, border)
             else:
-                value = raw.json_value(lark, reading, schema, raw.Frame(border.closes))
+                value = raw.json_value(lark, reading, schema, _frame(border))
             says = kind if syntax.typing == "type" else str(kind == "string").lower()
             found.append((f' {syntax.typing}="{says}"', value))
     return found

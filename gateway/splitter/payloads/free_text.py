@@ -12,7 +12,15 @@ from itertools import pairwise
 
 import msgspec
 
-from gateway.splitter.payloads.lark import ASCII_SPACE, Lark, literal, one_of, pattern_of, token_set
+from gateway.splitter.payloads.lark import (
+    ASCII_SPACE,
+    GAP,
+    Lark,
+    literal,
+    one_of,
+    pattern_of,
+    token_set,
+)
 
 
 class EndMarkers(msgspec.Struct, frozen=True):
@@ -171,17 +179,24 @@ def _broken(lark: Lark, found: EndMarkers) -> list[str]:
     return [lark.terminal(" | ".join(parts))] if parts else []
 
 
-def until(lark: Lark, closers: Sequence[str]) -> str:
-    """An expression: text, possibly empty, and the first of `closers` that comes.
+def until(lark: Lark, closers: Sequence[str], followers: Sequence[str] = ()) -> str:
+    """An expression: text, possibly empty, and the first of `closers` that comes, or with
+    `followers` the first that one of them follows: others are text.
 
-    Where a closer can begin inside its own beginning it is one lexeme, whose masks cost more.
+    Where a closer can begin inside its own beginning it is one lexeme, whose masks cost more, and
+    always the first.
     """
-    return lark.once(("until", *closers), lambda: _until(lark, closers))
+    return lark.once(("until", *closers, *followers), lambda: _until(lark, closers, followers))
 
 
-def _until(lark: Lark, closers: Sequence[str]) -> str:
+def _until(lark: Lark, closers: Sequence[str], followers: Sequence[str]) -> str:
     found = markers(lark, closers)
+    close = found.of(closers)
     if found.cut and all(len(lark.pieces(closer)) == 1 for closer in closers):
         ends = "|".join(map(pattern_of, closers))
         return lark.terminal(f"/(?s:.*)({ends})/ & ~/(?s:.*)({ends})(?s:.+)/")
-    return f"{text(lark, found)} {found.of(closers)}"
+    if not followers:
+        return f"{text(lark, found)} {close}"
+    goes_on = first_text(lark, markers(lark, (*closers, *followers)), found)
+    none = lark.rule(f"{close} {lark.regex(GAP)}*")
+    return f"{text(lark, found)} {lark.rule(f'({none}+ {goes_on})*')} {none}* {close}"

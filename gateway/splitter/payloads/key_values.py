@@ -17,7 +17,7 @@ from gateway.splitter.payloads.writing import (
     WritableTool,
     arguments,
     gap,
-    in_order,
+    in_any_order,
     opened_calls,
     plain_names,
 )
@@ -55,8 +55,7 @@ def _ends(reader: Reader, syntax: KeyValueCalls) -> Parsing[bool]:
 
 def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Parsing[None]:
     """The arguments, read after the first key's opening tag, up to what is no pair."""
-    followers = (*syntax.key_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
-    border = Border(syntax.value_closes, followers)
+    border = _border(syntax)
     writer = calls.open(name)
     writer.open("{")
     while True:
@@ -64,12 +63,18 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
         yield from reader.expect(*syntax.key_closes)
         yield from reader.space()
         yield from reader.expect(*syntax.value_opens)
-        convert = converter(calls.declared(name).property(key).types)
+        convert = converter(calls.declared(name).property(key))
         writer.key(json_text.escaped(key))
         yield from copy_element(reader, writer, border, convert)
         yield from reader.space()
         if not (yield from reader.accept(syntax.key_opens)):
             return
+
+
+def _border(syntax: KeyValueCalls) -> Border:
+    """A value ends before a key, or before anything that ends the call."""
+    followers = (*syntax.key_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
+    return Border(syntax.value_closes, followers)
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -89,13 +94,10 @@ def written(
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
     space = gap(lark)
     reading = tool.reading
-    pairs = in_order(
+    pairs = in_any_order(
         lark,
         [
-            (
-                lark.rule(f"{space} {_written_pair(lark, syntax, tool, reading, each)}"),
-                each.required,
-            )
+            (f"{space} {_written_pair(lark, syntax, tool, reading, each)}", each.required)
             for each in arguments(reading, tool.parameters).fields
         ],
     )
@@ -109,7 +111,6 @@ def _written_pair(
     if "<" in field.key or field.key != field.key.strip():
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written as a key")
     types = tool.declared.property(field.key).types
-    border = Border(syntax.value_closes, ())
-    value = written_value(lark, reading, field.schema, types, border)
+    value = written_value(lark, reading, field.schema, types, _border(syntax))
     key = f"{lark.any_of(syntax.key_opens)} {literal(field.key)} {lark.any_of(syntax.key_closes)}"
     return f"{key} {gap(lark)} {lark.any_of(syntax.value_opens)} {value}"

@@ -12,15 +12,13 @@ from typing import Any
 
 import msgspec
 
-from gateway.constraints.json_schema import finite
+from gateway.constraints.json_schema import laid_out
 
 ASCII_SPACE = r"\t-\r\x1c-\x20"  # the inside of a character class
+GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
 SPACE = r"[\s\x1c-\x1f]"  # what Python's str.isspace and \s hold, in Rust's words
 # White space as models put it, and not for ever.
-GUIDANCE = {
-    "json_allow_general_unicode_escapes": True,
-    "whitespace_pattern": r"[ \t\r\n]{1,40}",
-}
+LAYOUT = {"whitespace_pattern": r"[ \t\r\n]{1,40}"}
 _REGEX_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].&~#/\"<>-]")
 
 
@@ -84,8 +82,8 @@ class Lark:
 
     def json(self, schema: Mapping[str, Any]) -> str:
         """The name of a rule that matches JSON of a schema, with escapes as any writer has them."""
-        whole = {"x-guidance": GUIDANCE, **finite(schema)}
-        return self.rule(f"%json {msgspec.json.encode(whole).decode()}")
+        whole = msgspec.json.encode(laid_out(schema, LAYOUT)).decode()
+        return self.rule(f"%json {whole}")
 
     @property
     def nothing(self) -> str:
@@ -105,6 +103,11 @@ class Lark:
     def define(self, name: str, body: str) -> None:
         """Gives a reserved rule its body."""
         self._bodies[name] = body
+
+    def define_for_any(self, name: str, body: str) -> None:
+        """As `define`, for a rule with a parameter (llguidance's docs/parametric.md)."""
+        del self._bodies[name]
+        self._bodies[f"{name}::_"] = body
 
     def _named(self, body: str, kind: str) -> str:
         key = f"{kind}: {body}"
@@ -142,7 +145,7 @@ def pattern_of(text: str) -> str:
 def _pattern_sign(character: str) -> str:
     if character.isprintable() and not _REGEX_SIGNS.match(character) and character != " ":
         return character
-    return f"\\x{{{ord(character):x}}}"
+    return f"\\U{ord(character):08x}"  # which Python reads, too
 
 
 def one_of(expressions: Iterable[str]) -> str:

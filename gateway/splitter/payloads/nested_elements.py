@@ -10,7 +10,7 @@ import msgspec
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
 from gateway.splitter.payloads.coercion import Declared
-from gateway.splitter.payloads.elements import attributes
+from gateway.splitter.payloads.elements import Border, attributes, copy_text
 from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
@@ -23,7 +23,7 @@ from gateway.splitter.payloads.writing import (
     WritableTool,
     arguments,
     gap,
-    in_order,
+    in_any_order,
     plain_names,
     repeated,
 )
@@ -144,7 +144,7 @@ class _Elements:
         before = text.getvalue()
         inner = yield from self._tag()
         if inner == f"/{tag}":
-            self._writer.scalar(_whole(before, declared.types))
+            self._writer.scalar(_whole(before, declared))
         elif before.strip():
             yield from self._string(tag, f"{before}{self._prefix}<{inner}>")
         else:
@@ -165,12 +165,9 @@ class _Elements:
         """Copies text up to the element's close tag; some of it is read."""
         self._writer.begin_string()
         self._copy(begun)
-        while (yield from self._reader.until(self._prefixes, self._copy)):
-            if (yield from self._reader.accept((f"</{tag}>",))):
-                self._writer.end_string()
-                return
-            self._copy(self._prefix)
-        raise self._reader.fault("a value is not closed")
+        border = Border((f"{self._prefix}</{tag}>",), (self._prefix,))
+        yield from copy_text(self._reader, markers_of(*border.closes), border, self._copy)
+        self._writer.end_string()
 
     def _copy(self, text: str) -> None:
         self._writer.string(json_text.escaped(text))
@@ -183,8 +180,11 @@ class _Elements:
         return tag
 
 
-def _whole(text: str, types: frozenset[str]) -> str:
+def _whole(text: str, declared: Declared) -> str:
     """A value without elements inside: an empty object or array is one, else a scalar."""
+    types = declared.types
+    if declared.is_untyped:
+        return coercion.untyped(text)
     if not text.strip():
         if "object" in types:
             return "{}"
@@ -234,7 +234,7 @@ class _WrittenCall:
             (self._element(field.key, field.schema, declared.property(field.key)), field.required)
             for field in found.fields
         ]
-        return in_order(self._lark, each)
+        return in_any_order(self._lark, each)
 
     def _element(self, tag: str, schema: object, declared: Declared) -> str:
         """The name of a rule: white space and an element."""
@@ -268,7 +268,8 @@ class _WrittenCall:
         found = self._reading.alternatives(schema)
         free = any(isinstance(each, StringValue) and each.free for each in found)
         if declared.is_string or not free:
-            frame = raw.Frame((f"{self._syntax.prefix}</{tag}>",))
+            prefix = self._syntax.prefix
+            frame = raw.Frame((f"{prefix}</{tag}>",), (prefix,))
             return raw.by_schema(lark, self._reading, schema, types - {"object", "array"}, frame)
         text = f"{until(lark, [self._syntax.prefix])} {literal(f'</{tag}>')}"
         # Nothing at all would be an empty object or array.

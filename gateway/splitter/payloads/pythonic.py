@@ -13,7 +13,6 @@ from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.schemas import StringValue
 from gateway.splitter.payloads.syntax import PythonicCalls
 from gateway.splitter.payloads.writing import (
-    COMPACT,
     CallSection,
     Unmarked,
     Unwritable,
@@ -21,13 +20,13 @@ from gateway.splitter.payloads.writing import (
     WritableTool,
     arguments,
     gap,
-    members,
+    in_any_order,
     quoted,
     repeated,
 )
 
 _NAME = re.compile(r"[\w.-]*")
-_KEYWORD = re.compile(r"\w*")
+_KEYWORD = re.compile(r"[\w.-]*")  # schemas have others than Python
 
 
 def parse(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
@@ -41,7 +40,7 @@ def parse(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
         raise reader.fault("no list of calls")
     yield from reader.space()
     while True:
-        yield from _call(reader, calls, syntax)
+        yield from _call(reader, calls, syntax, in_list=in_list)
         yield from reader.space()
         separator = yield from reader.accept((",", ";"))
         yield from reader.space()
@@ -60,13 +59,16 @@ def _at_end(reader: Reader, syntax: PythonicCalls, separator: str) -> Parsing[bo
     return not separator and not (syntax.closers and _NAME.fullmatch(following))
 
 
-def _call(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
-    name = (yield from reader.run(_NAME)).removesuffix(syntax.method)
+def _call(reader: Reader, calls: Calls, syntax: PythonicCalls, *, in_list: bool) -> Parsing[None]:
+    written = yield from reader.run(_NAME)
+    name = written.removesuffix(syntax.method)
     yield from reader.expect("(")
     if syntax.at_start and not calls.knows(name):
         raise Malformed(f"{name[:60]!r} is no tool, and without a marker that is no call")
     yield from reader.space()
     keyword = yield from _keyword(reader)
+    if syntax.method and not in_list and not keyword and name == written:
+        raise Malformed(f"{name[:60]}() may be a word of the answer")
     writer = calls.open(name)
     writer.open("{")
     reader.keep(f"{keyword}=" if keyword else "")
@@ -122,27 +124,29 @@ def written(
 def unmarked(
     lark: Lark, syntax: PythonicCalls, tools: Sequence[WritableTool], *, parallel: bool
 ) -> Unmarked:
-    """An answer that is calls itself: it begins as one of a known tool. Builtin tools' calls, with
-    their method, are in no list.
+    """An answer that is calls itself: a list that begins with a known tool's name and a bracket.
+    Not in a list those may be words of the answer, so there the method of builtin tools follows
+    the name, or a keyword the bracket.
     """
-    space, comma = gap(lark), lark.regex(_BREAK)
-    names = [pattern_of(tool.name) for tool in tools]
-    method = f"({pattern_of(syntax.method)})?" if syntax.method else ""
+    space, comma, bracket = gap(lark), lark.regex(_BREAK), _BRACKET if syntax.needs_list else ""
+    named = [(pattern_of(tool.name), tool) for tool in tools]
+    method = pattern_of(syntax.method)
     one = lark.rule(
         one_of(
-            _written_call(lark, lark.regex(rf"{name}{method}\("), tool)
-            for name, tool in zip(names, tools, strict=True)
+            _written_call(lark, lark.regex(rf"{name}({method})?\("), tool) for name, tool in named
         )
     )
+    first = [
+        _written_call(lark, lark.regex(rf"{bracket}{name}{method}\("), tool) for name, tool in named
+    ]
+    begins, end = f"{bracket}({'|'.join(name for name, _ in named)})", f'{space} "]"'
+    unlike = rf"{begins}{method}\("
+    if not syntax.needs_list:
+        head = rf"\({SPACE}*"
+        first += [_written_arguments(lark, tool, name + head) for name, tool in named]
+        unlike, end = rf"{begins}({method}\(|{head}[\w.-]+{SPACE}*=)", ""
     more = f"({comma} {one})*" if parallel else ""
-    calls, begins = [], "|".join(names)
-    for name, tool in zip(names, tools, strict=True):
-        alone = _written_call(lark, lark.regex(rf"{name}{method}\("), tool)
-        first = _written_call(lark, lark.regex(rf"{_BRACKET}{name}{method}\("), tool)
-        calls += [] if syntax.method else [f'{first} {more} {space} "]"']
-        calls += [] if syntax.needs_list else [f"{alone} {more}"]
-    bracket = "" if syntax.method else _BRACKET if syntax.needs_list else f"({_BRACKET})?"
-    return Unmarked(lark.rule(one_of(calls)), rf"{bracket}({begins}){method}\(")
+    return Unmarked(lark.rule(f"{one_of(filter(None, first))} {more} {end}"), unlike)
 
 
 def _written_call(lark: Lark, head: str, tool: WritableTool) -> str:
@@ -153,15 +157,26 @@ def _written_call(lark: Lark, head: str, tool: WritableTool) -> str:
     return f"{head} {lark.once(key, lambda: lark.rule(_written_arguments(lark, tool)))}"
 
 
-def _written_arguments(lark: Lark, tool: WritableTool) -> str:
+def _written_arguments(lark: Lark, tool: WritableTool, head: str = "") -> str:
+    """`head`: a regular expression that goes into one lexeme with the first keyword, which there
+    has to be; "" where there can't be one.
+    """
     found = arguments(tool.reading, tool.parameters).fields
     values = Values(lark, _WrittenPython(lark), tool.reading)
+    written = [values.of(field.schema) for field in found]
     given = [
-        (f"{_written_keyword(field.key)} {values.of(field.schema)}", field.required)
-        for field in found
+        (f"{_written_keyword(field.key)} {value}", field.required)
+        for field, value in zip(found, written, strict=True)
     ]
-    inside = members(lark, given, lark.regex(_BREAK)) if given else ""
-    return f'{gap(lark)} {inside} {gap(lark) if given else ""} ")"'
+    comma, end = lark.regex(_BREAK), f'{gap(lark)} ")"'
+    if not head:
+        return f"{gap(lark)} {in_any_order(lark, given, comma)} {end}"
+    heads = [
+        f"{lark.regex(f'{head}{pattern_of(field.key)}=')} {value}"
+        for field, value in zip(found, written, strict=True)
+    ]
+    calls = in_any_order(lark, given, comma, first=heads).removesuffix("?")
+    return f"{calls} {end}" if calls else ""
 
 
 def _written_keyword(key: str) -> str:
@@ -177,6 +192,8 @@ class _WrittenPython:
         True: ("True", "true"), False: ("False", "false"), None: ("None", "null")
     }  # fmt: skip
 
+    is_json = False
+
     def __init__(self, lark: Lark) -> None:
         self._lark = lark
         self.separator = lark.regex(_BREAK)
@@ -184,7 +201,7 @@ class _WrittenPython:
     def text(self, found: StringValue) -> str:
         if found.grammar is not None:
             return one_of(quoted(self._lark, found.grammar, mark) for mark in ('"', "'"))
-        double = self._lark.json({"x-guidance": COMPACT, **found.schema})
+        double = self._lark.json(found.schema)
         return one_of((double, self._lark.regex(_SINGLE))) if found.free else double
 
     def constant(self, text: str) -> str:

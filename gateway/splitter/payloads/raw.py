@@ -1,7 +1,7 @@
 """Values as bare text: strings as they are up to a closer, everything else as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,25 +16,23 @@ from gateway.splitter.payloads.schemas import (
     EnumValue,
     ObjectValue,
     ScalarValue,
-    Schema,
     SchemaReader,
     StringValue,
 )
 from gateway.splitter.payloads.spelled import Bare, spelled
-from gateway.splitter.payloads.writing import COMPACT, Unwritable, Values, gap
+from gateway.splitter.payloads.writing import Json, Unwritable, Values, gap
 
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
-_COLON, _COMMA = r"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}", r"[ \t\r\n]{0,16},[ \t\r\n]{0,16}"
-_STRING = r"\x22([^\x22\\\x00-\x1f]|\\[\x22\\\/bfnrt]|\\u[0-9a-fA-F]{4})*\x22"
-_DEFINITIONS = ("$defs", "definitions")
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """What stands around a value: one of `closers` after it. It may be framed by `before` and
-    `after`, or (`newlines`) by one newline at each side, which are no part of it.
+    """What stands around a value: one of `closers` after it, which is one where `followers` come
+    next. It may be framed by `before` and `after`, or (`newlines`) by one newline at each side,
+    which are no part of it.
     """
 
     closers: tuple[str, ...]
+    followers: tuple[str, ...] = ()
     before: str = ""
     after: str = ""
     newlines: bool = False
@@ -51,9 +49,11 @@ def text(lark: Lark, found: StringValue, frame: Frame) -> str:
         return _ruled(lark, found.grammar, frame)
     if found.free:
         if not frame.before:
-            return until(lark, frame.closers)
-        framed = until(lark, [frame.after + closer for closer in frame.closers])
-        other = f"{lark.regex(f'[^{pattern_of(frame.before[0])}]')} {until(lark, frame.closers)}"
+            return until(lark, frame.closers, frame.followers)
+        ends = [frame.after + closer for closer in frame.closers]
+        framed = until(lark, ends, frame.followers)
+        first = lark.regex(f"[^{pattern_of(frame.before[0])}]")
+        other = f"{first} {until(lark, frame.closers, frame.followers)}"
         return one_of((f"{literal(frame.before)} {framed}", other, lark.any_of(frame.closers)))
     return one_of(
         _bounded(lark, found, before, after, closer)
@@ -155,7 +155,8 @@ def _mixed(
     unlike = pattern_of("".join(sorted(signs)))
     first = lark.regex(rf"[\s\x1c-\x1f]*[^\s\x1c-\x1f{unlike}]")
     json_values = (json_value(lark, reading, each.schema, frame) for each in others)
-    return [f"{first} {until(lark, closers)}", lark.any_of(closers), *json_values]
+    rest = until(lark, closers, frame.followers)
+    return [f"{first} {rest}", lark.any_of(closers), *json_values]
 
 
 def _bounds(each: Alternative) -> bool:
@@ -176,7 +177,7 @@ def _signs(each: ArrayValue | ObjectValue | ScalarValue) -> str:
 
 def json_value(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> str:
     """An expression: JSON of a schema, in its frame."""
-    return _framed(lark, _json(lark, reading, schema, frame.closers), frame)
+    return _framed(lark, _json(lark, reading, schema, frame), frame)
 
 
 def _framed(lark: Lark, value: str, frame: Frame) -> str:
@@ -187,47 +188,9 @@ def _framed(lark: Lark, value: str, frame: Frame) -> str:
     return f"{one_of((plain, framed))} {lark.any_of(frame.closers)}"
 
 
-def _json(lark: Lark, reading: SchemaReader, schema: Any, closers: Sequence[str]) -> str:
-    """JSON in which no string holds a closer."""
-    spelled = [closer for closer in closers if lark.pieces(closer) == [closer]]
-    found = reading.alternatives(schema)
-    if not spelled or all(isinstance(each, ScalarValue) for each in found):
-        return lark.json(with_definitions(reading.resolved(schema), reading.root))
-    return Values(lark, _JsonWithout(lark, spelled), reading).of(schema)
-
-
-class _JsonWithout:
-    """JSON as a notation of values, whose strings don't hold some texts."""
-
-    words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
-
-    def __init__(self, lark: Lark, texts: Sequence[str]) -> None:
-        self._lark = lark
-        self._texts = texts
-        self.separator = lark.regex(_COMMA)
-        unlike = "|".join(map(pattern_of, texts))
-        self._any = lark.terminal(f"/{_STRING}/ & ~/(?s:.*)({unlike})(?s:.*)/")
-
-    def text(self, found: StringValue) -> str:
-        return self._any if found.free else self._lark.json({"x-guidance": COMPACT, **found.schema})
-
-    def constant(self, text: str) -> str:
-        written = json.dumps(text, ensure_ascii=False)
-        return "" if any(each in written for each in self._texts) else literal(written)
-
-    def key(self, key: str) -> str:
-        return f"{literal(json.dumps(key, ensure_ascii=False))} {self._lark.regex(_COLON)}"
-
-    def any_key(self, declared: Sequence[str]) -> str:
-        others = "|".join(pattern_of(json.dumps(key, ensure_ascii=False)) for key in declared)
-        unlike = "|".join(map(pattern_of, self._texts))
-        known = f" & ~/({others})/" if declared else ""
-        name = self._lark.terminal(
-            rf"/\x22[^\x22\\\x00-\x1f]*\x22/ & ~/(?s:.*)({unlike})(?s:.*)/{known}"
-        )
-        return f"{name} {self._lark.regex(_COLON)}"
-
-
-def with_definitions(schema: Schema, root: Schema) -> Schema:
-    """A part of a schema that can stand alone: with what references lead to."""
-    return {key: root[key] for key in _DEFINITIONS if key in root} | dict(schema)
+def _json(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> str:
+    """JSON in which no string holds a closer that would be one."""
+    spelled = [closer for closer in frame.closers if lark.pieces(closer) == [closer]]
+    ends, then = ("|".join(map(pattern_of, texts)) for texts in (spelled, frame.followers))
+    unlike = f"({ends}) *({then})" if ends else ""
+    return Values(lark, Json(lark, unlike), reading).of(schema)

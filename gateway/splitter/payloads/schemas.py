@@ -21,11 +21,13 @@ MOST_LOOKED_AT = 20_000  # schemas of one tool
 LONGEST_PATTERN = 1000  # characters
 _MOST_STEPS = 20  # references that lead to references
 _KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
-_LEFT_OUT = frozenset((
+LEFT_OUT = frozenset((
     "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains",
     "propertyNames", "minProperties", "maxProperties", "patternProperties", "prefixItems", "format",
     "unevaluatedProperties", "unevaluatedItems",
 ))  # fmt: skip
+_TEXT = ("pattern", "format", "minLength", "maxLength")
+_DEFINITIONS = ("$defs", "definitions")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
@@ -137,6 +139,12 @@ class SchemaReader:
                 return schema
         return {}
 
+    def alone(self, schema: Any) -> Schema:
+        """A part of the schema that can stand alone: with what references lead to."""
+        return {key: self.root[key] for key in _DEFINITIONS if key in self.root} | dict(
+            self.resolved(schema)
+        )
+
     def _target(self, reference: str) -> Any:
         target: Any = self.root
         for step in reference.removeprefix("#").split("/")[1:]:
@@ -154,7 +162,7 @@ class SchemaReader:
         return [self._of(kind, schema) for kind in kinds(schema)]
 
     def _note(self, schema: Schema) -> None:
-        self.relaxed += [f'{self._place}: "{key}"' for key in schema if key in _LEFT_OUT]
+        self.relaxed += [f'{self._place}: "{key}"' for key in schema if key in LEFT_OUT]
 
     def _of(self, kind: str, schema: Schema) -> Alternative:
         match kind:
@@ -179,10 +187,8 @@ class SchemaReader:
         if isinstance(given, str) and not pattern:
             self.relaxed.append(f'{self._place}: "pattern"')
         shortest, longest = _counts(schema, "minLength", "maxLength")
-        kept = {"type": "string"} | ({"pattern": given} if pattern else {})
-        kept |= {"minLength": shortest} if shortest else {}
-        kept |= {} if longest is None else {"maxLength": longest}
-        return StringValue(pattern, shortest, longest, kept)
+        kept = {key: schema[key] for key in _TEXT if key in schema}
+        return StringValue(pattern, shortest, longest, {"type": "string", **kept})
 
 
 def kinds(schema: Schema) -> tuple[str, ...]:

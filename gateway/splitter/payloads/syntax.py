@@ -173,7 +173,8 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     the kind of text (`channel`): what is none of `reasoning` is content.
 
     How a model is made to write it: `turn` before any header but the first, then one of `thoughts`,
-    of `answers`, or of `calls`, whose `{name}` is the function and whose body its arguments.
+    of `answers`, or of `calls`, whose `{name}` is the function and whose body its arguments, or
+    calls in the format's syntax.
     """
 
     openers: tuple[str, ...]
@@ -222,7 +223,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     `shell_opens` and `shell_closes` surround the answer and are no part of it. `special_tokens`:
     the markers are special tokens, so the engine has to be asked for them
     (`skip_special_tokens=False`), and they mean what they mean wherever they stand.
-    `calls_end_reasoning`: a call inside reasoning that was never closed is a call.
     """
 
     id: str
@@ -233,7 +233,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     shell_opens: tuple[str, ...] = ()
     shell_closes: tuple[str, ...] = ()
     special_tokens: bool = False
-    calls_end_reasoning: bool = False
     ids: IdStyle = "openai"
     past: PastCalls = PAST_HERMES
     implied_opener: str = ""  # what the prompt ends with and belongs to the output

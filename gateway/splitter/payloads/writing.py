@@ -4,7 +4,9 @@ Numbers are written alike in all of them, so they are JSON of their schema.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import msgspec
@@ -23,15 +25,17 @@ from gateway.request import Tool
 from gateway.splitter.payloads.calls import NAME
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.lark import (
-    GUIDANCE,
+    GAP,
     GrammarTooLarge,
     Lark,
     literal,
     one_of,
+    pattern_of,
     sequence,
 )
 from gateway.splitter.payloads.schemas import (
     GRAMMAR,
+    LEFT_OUT,
     Alternative,
     ArrayValue,
     EnumValue,
@@ -44,7 +48,7 @@ from gateway.splitter.payloads.schemas import (
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
-GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
+_SPACES = r"[ \t\r\n]{0,16}"
 
 
 class Unwritable(Exception):
@@ -84,22 +88,18 @@ class WritableTool:
     def __init__(self, tool: Tool, budget: CompileBudget) -> None:
         self.name = tool.name
         if tool.input is None:
-            self.grammar = None
             schema, self.relaxed = _carried(tool, budget)
         else:
-            self.grammar, self.relaxed = _ruled(tool.input, budget)
-            schema = _of_input(self.grammar)
+            grammar, self.relaxed = _ruled(tool.input, budget)
+            schema = _of_input(grammar)
         self.parameters: Schema = {"type": "object", **(schema or {})}
         self.declared = Declared(tool.parameters or {})
         self.reading = SchemaReader(self.parameters, tool.name)
 
     def json(self, lark: Lark) -> str:
         """The name of a rule that matches the arguments as a JSON object."""
-        if self.grammar is None:
-            return lark.json(self.parameters)
-        space, text = gap(lark), quoted(lark, self.grammar)
-        key = literal(f'"{INPUT}"')
-        return lark.rule(f'"{{" {space} {key} {space} ":" {space} {text} {space} "}}"')
+        reading = SchemaReader(self.parameters)
+        return lark.once(id(self), lambda: Values(lark, Json(lark), reading).of(self.parameters))
 
 
 def quoted(lark: Lark, grammar: ReadGrammar, mark: str = '"') -> str:
@@ -194,17 +194,44 @@ def repeated(one: str, separator: str, *, parallel: bool) -> str:
     return f"{one} ({separator} {one})*" if parallel else one
 
 
-def members(lark: Lark, found: Sequence[tuple[str, bool]], separator: str) -> str:
-    """Members in their order, those that are `True` always, with separators between them."""
-    rest, whole = '""', '""'
-    for expression, required in reversed(found):
-        begun = sequence((expression, rest)) if rest != '""' else expression
-        whole = lark.rule(begun if required else f"{begun} | {whole}")
-        more = f"{separator} {expression}"
-        rest = lark.rule(
-            sequence((more if required else f"({more})?", "" if rest == '""' else rest))
-        )
-    return whole
+MOST_UNORDERED = 64  # the bits of a rule's parameter
+
+
+def in_any_order(
+    lark: Lark,
+    found: Sequence[tuple[str, bool]],
+    separator: str = "",
+    other: str = "",
+    first: Sequence[str] = (),
+) -> str:
+    """An expression: members in any order, each at most once, those that are `True` always, with
+    separators between them. `other` may come as often as it likes. `first`: how each is written
+    where it comes first, if that is otherwise.
+
+    Each has a bit in the parameter of a rule, which says that it has come. Where there are more
+    members than bits the required ones come first, as declared, and the others as often as they
+    like.
+    """
+    places = sorted(range(len(found)), key=lambda place: not found[place][1])
+    needed = sum(required for _, required in found)
+    names = [lark.rule(found[place][0]) for place in places]
+    begins = [first[place] for place in places] if first else names
+    if len(names) > MOST_UNORDERED:
+        always = f" {separator} ".join([*begins[:1], *names[1:needed]])
+        others = lark.rule(one_of([*names[needed:], *filter(None, [other])]))
+        more = f"({separator} {others})*"
+        return f"{always} {more}" if needed else f"({others} {more})?"
+    rest = lark.reserve()
+    steps = [
+        f"{separator} {name} {rest}::set_bit({bit}) %if bit_clear({bit})"
+        for bit, name in enumerate(names)
+    ]
+    steps += [f"{separator} {other} {rest}::_"] if other else []
+    end = f'"" %if is_ones([0:{needed}])' if needed else '""'
+    lark.define_for_any(rest, " | ".join((end, *steps)))
+    begun = [f"{name} {rest}::{1 << bit:#x}" for bit, name in enumerate(begins)]
+    begun += [f"{other} {rest}::0x0"] if other else []
+    return f"{lark.rule(one_of(begun))}{'' if needed else '?'}" if begun else ""
 
 
 def plain_names(tools: Sequence[WritableTool]) -> None:
@@ -214,21 +241,19 @@ def plain_names(tools: Sequence[WritableTool]) -> None:
             raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
 
 
-def in_order(lark: Lark, found: Sequence[tuple[str, bool]]) -> str:
-    """Elements in their order, those that are `True` always."""
-    parts = (expression if required else f"{expression}?" for expression, required in found)
-    return lark.rule(sequence(tuple(parts)))
-
-
-COMPACT = {**GUIDANCE, "whitespace_flexible": False}
 # As JSON has it (RFC 8259), but no more digits than a double holds.
 _NUMBER = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?"
 DEEPEST = 50  # schemas in schemas
 
 
+_STRING = r"\x22([^\x22\\\x00-\x1f]|\\[\x22\\\/bfnrt]|\\u[0-9a-fA-F]{4})*\x22"
+_COLON, _COMMA = rf"{_SPACES}:{_SPACES}", rf"{_SPACES},{_SPACES}"
+
+
 class GrammarNotation(Protocol):
     """How one syntax writes what is no number."""
 
+    is_json: bool  # whatever llguidance writes as JSON may stand for a value
     separator: str  # an expression: between items, and between members
     words: Mapping[Any, Sequence[str]]  # how True, False and None are written
 
@@ -247,6 +272,39 @@ class GrammarNotation(Protocol):
     def any_key(self, declared: Sequence[str]) -> str:
         """An expression: a key that is none of those declared, up to its value."""
         ...
+
+
+class Json:
+    """JSON as a notation. `unlike`: a regular expression of what no string holds."""
+
+    words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
+
+    def __init__(self, lark: Lark, unlike: str = "") -> None:
+        self._lark = lark
+        self._unlike = f" & ~/(?s:.*)({unlike})(?s:.*)/" if unlike else ""
+        self._held = re.compile(unlike or "(?!)")
+        self.is_json = not unlike
+        self.separator = lark.regex(_COMMA)
+        self._any = lark.terminal(f"/{_STRING}/{self._unlike}")
+
+    def text(self, found: StringValue) -> str:
+        if found.grammar is not None:
+            return quoted(self._lark, found.grammar)
+        free = len(found.schema) == 1
+        return self._any if free else self._lark.json(found.schema)
+
+    def constant(self, text: str) -> str:
+        written = json.dumps(text, ensure_ascii=False)
+        return "" if self._held.search(written) else literal(written)
+
+    def key(self, key: str) -> str:
+        return f"{literal(json.dumps(key, ensure_ascii=False))} {self._lark.regex(_COLON)}"
+
+    def any_key(self, declared: Sequence[str]) -> str:
+        others = "|".join(pattern_of(json.dumps(key, ensure_ascii=False)) for key in declared)
+        known = f" & ~/({others})/" if declared else ""
+        name = self._lark.terminal(rf"/\x22[^\x22\\\x00-\x1f]*\x22/{self._unlike}{known}")
+        return f"{name} {self._lark.regex(_COLON)}"
 
 
 class Values:
@@ -273,6 +331,8 @@ class Values:
 
     def _one(self, schema: Any) -> str:
         if self._depth >= DEEPEST:
+            if self._notation.is_json:
+                return self._json(schema)
             raise Unwritable(f"schemas nested deeper than {DEEPEST} levels")
         self._depth += 1
         found = [self._written(option) for option in self._reading.alternatives(schema)]
@@ -289,10 +349,15 @@ class Values:
                 return one_of(map(self.constant, values)) if values else ""
             case ScalarValue():
                 return self._scalar(found)
+            case _ if self._notation.is_json and not LEFT_OUT.isdisjoint(found.schema):
+                return self._json(found.schema)  # in its order, and with all it says
             case ArrayValue():
                 return self._items(found)
             case ObjectValue():
                 return self._between("{", [self.members(found)], "}")
+
+    def _json(self, schema: Any) -> str:
+        return self._lark.json(self._reading.alone(schema))
 
     def _scalar(self, found: ScalarValue) -> str:
         match found.kind:
@@ -303,7 +368,9 @@ class Values:
             case "number" if len(found.schema) == 1:
                 return self._lark.regex(_NUMBER)
             case _:
-                return self._lark.json({"x-guidance": COMPACT, **found.schema})
+                plain = self._lark.json(found.schema)
+                powers = _powers(found.schema) if found.kind == "number" else ()
+                return one_of((plain, *map(self._lark.regex, powers)))
 
     def constant(self, value: Any) -> str:
         """An expression: this value and no other."""
@@ -322,10 +389,11 @@ class Values:
 
     def _between(self, opening: str, parts: Sequence[str], closing: str) -> str:
         inside = f" {self._notation.separator} ".join(parts)
-        space = gap(self._lark)
-        return sequence(
-            (literal(opening), space, inside, space if inside else "", literal(closing))
+        begin, end = (
+            self._lark.regex(rf"\{opening}{_SPACES}"),
+            self._lark.regex(rf"{_SPACES}\{closing}"),
         )
+        return sequence((begin, inside, end))
 
     def _items(self, found: ArrayValue) -> str:
         if found.most == 0:
@@ -337,18 +405,36 @@ class Values:
         return self._between("[", [listed if found.fewest else f"({listed})?"], "]")
 
     def members(self, found: ObjectValue) -> str:
-        """An expression: the members of an object, in the order of their declaration."""
+        """An expression: the members of an object, in any order."""
         notation = self._notation
         declared = [
             (f"{notation.key(field.key)} {self.of(field.schema)}", field.required)
             for field in found.fields
         ]
-        if found.others is None:
-            return members(self._lark, declared, notation.separator)
-        key = notation.any_key([field.key for field in found.fields])
-        other = self._lark.rule(f"{key} {self.of(found.others)}")
-        others = self._lark.rule(f"{other} ({notation.separator} {other})*")
-        return members(self._lark, [*declared, (others, False)], notation.separator)
+        other = ""
+        if found.others is not None:
+            key = notation.any_key([field.key for field in found.fields])
+            other = self._lark.rule(f"{key} {self.of(found.others)}")
+        return in_any_order(self._lark, declared, notation.separator, other)
+
+
+def _powers(schema: Schema) -> Iterator[str]:
+    """Regular expressions: numbers within bounds as powers of ten, which llguidance doesn't write.
+
+    One digit before the point, so a number is no less than its power and less than the next.
+    """
+    above, below = schema.get("exclusiveMinimum", -inf), schema.get("exclusiveMaximum", inf)
+    lowest, highest = (
+        max(schema.get("minimum", above), above),
+        min(schema.get("maximum", below), below),
+    )
+    for sign, low, high, beyond in (("", lowest, highest, above), ("-", -highest, -lowest, -below)):
+        fit = [e for e in range(-99, 100) if beyond < 10.0**e >= low and 10.0 ** (e + 1) <= high]
+        small = "|".join(str(-e) for e in fit if e < 0)
+        large = "|".join(str(e) for e in fit if e >= 0)
+        signed = [f"-0?({small})"] * bool(small) + [rf"\+?0?({large})"] * bool(large)
+        if signed and "multipleOf" not in schema:
+            yield rf"{sign}[1-9](\.[0-9]{{1,16}})?[eE]({'|'.join(signed)})"
 
 
 def arguments(reading: SchemaReader, schema: Schema) -> ObjectValue:

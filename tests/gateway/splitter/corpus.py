@@ -1,11 +1,13 @@
 """The corpus of model outputs, and what a test needs to run a case and compare."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from gateway.events import (
     ArgumentsGrown,
@@ -115,11 +117,14 @@ def run(case: Case, pieces: Iterable[str]) -> list[Event]:
 
 
 def join(events: Sequence[Event]) -> Answer:
-    """Folds events, and checks on the way that they are in an order a client can rely on."""
+    """Folds events, and checks on the way that they are in an order a client can rely on. A call
+    that broke off is not one whole object; here it is made one.
+    """
     reasoning, content = "", ""
     opened: list[ToolOpened] = []
     arguments: list[str] = []
-    closed = 0
+    closed = -1  # the last call that was
+    broken: set[int] = set()
     for event in events[:-1]:
         match event:
             case Reasoning(text):
@@ -129,22 +134,26 @@ def join(events: Sequence[Event]) -> Answer:
                 assert text
                 content += text
             case ToolOpened(index):
-                assert index == len(opened) == closed
+                assert index == len(opened)
+                broken.add(index)
                 opened.append(event)
                 arguments.append("")
             case ArgumentsGrown(index, fragment):
                 assert fragment
-                assert index == closed == len(opened) - 1
+                assert closed < index == len(opened) - 1
                 arguments[index] += fragment
             case ToolClosed(index):
-                assert index == closed == len(opened) - 1
+                assert closed < index == len(opened) - 1
                 assert isinstance(json.loads(arguments[index]), dict)
-                closed += 1
+                closed = index
+                broken.remove(index)
             case Finished():
                 raise AssertionError("Finished before the end")
     finished = events[-1]
     assert isinstance(finished, Finished)
-    assert closed == len(opened)
+    for index in broken:
+        assert finished.reason != "tool_calls"
+        arguments[index] = made_whole(arguments[index])
     assert len({call.id for call in opened}) == len(opened)
     return Answer(
         reasoning,
@@ -154,6 +163,25 @@ def join(events: Sequence[Event]) -> Answer:
         tuple(arguments),
         finished,
     )
+
+
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+("|\Z)|[\[{}\]]', re.DOTALL)
+
+
+def made_whole(text: str) -> str:
+    """The arguments of a call that broke off, which are no JSON, with what is open closed."""
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)
+    closers: list[str] = []
+    for found in _STRINGS.finditer(text):
+        match found.group()[0], found[1]:
+            case '"', "":
+                closers.append('"')
+            case "{" | "[" as bracket, _:
+                closers.append({"{": "}", "[": "]"}[bracket])
+            case "}" | "]", _:
+                closers.pop()
+    return text + "".join(reversed(closers))
 
 
 def check(case: Case, answer: Answer) -> None:

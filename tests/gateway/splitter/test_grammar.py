@@ -213,6 +213,70 @@ def test_what_templates_write_is_allowed(id: str, control: bool) -> None:
         assert refused(vocabulary(tuple(texts)), _auto(entry, texts), text) is None
 
 
+# As GitHub's MCP server lists them, by the alphabet, and models write them otherwise.
+ISSUE = {
+    "type": "object",
+    "properties": {
+        "body": {"type": "string"},
+        "labels": {"type": "array", "items": {"type": "string"}},
+        "owner": {"type": "string"},
+        "repo": {"type": "string"},
+        "title": {"type": "string"},
+    },
+    "required": ["owner", "repo", "title"],
+}
+
+
+def _wide(members: int) -> Any:
+    listed = {f"a{number:03}": {"type": "integer"} for number in range(members)}
+    return {**ISSUE, "properties": {**listed, **ISSUE["properties"]}}
+
+
+@pytest.mark.parametrize("id", sorted(RENDERERS))
+def test_arguments_come_in_any_order(id: str) -> None:
+    entry, known = FORMATS[id], vocabulary(())
+
+    def refuses(schema: Any, arguments: dict[str, Any]) -> str | None:
+        grammar = grammar_of(entry, tools=[Tool(name="f", parameters=schema)])
+        text = RENDERERS[id]([("f", arguments)]).removeprefix("<|start|>assistant")
+        return refused(known, grammar, text)
+
+    needed = {"owner": "o", "repo": "r", "title": "t"}
+    assert refuses(ISSUE, {**needed, "body": "b", "labels": ["l"]}) is None
+    assert (
+        refuses(ISSUE, {"labels": [], "title": "t", "repo": "r", "body": "b", "owner": "o"}) is None
+    )
+    assert refuses(ISSUE, {"owner": "o", "body": "b", "repo": "r"}) is not None
+    wide = _wide(100)  # more than are counted: what is required first
+    assert refuses(wide, {**needed, "a099": 1, "body": "b", "a003": 2}) is None
+    assert refuses(wide, {"a099": 1}) is not None
+
+
+NUMBERS = [
+    ({"type": "number"}, ("1e-4", "3E-05", "-2.5e+10", "1.0")),
+    ({"type": "number", "minimum": 0}, ("1e-4", "1e0", "7.25e3")),
+    ({"type": "number", "minimum": 1e-6, "maximum": 0.1}, ("1e-6", "9.9e-2")),
+    ({"type": "number", "exclusiveMaximum": 0}, ("-1e-4", "-1e9")),
+]
+BEYOND = [
+    ({"type": "number", "minimum": 0}, ("-1e-4",)),
+    ({"type": "number", "minimum": 1e-6, "maximum": 0.1}, ("9e-7", "2e-1", "1e1")),
+    ({"type": "number", "exclusiveMinimum": 0.01}, ("1e-2", "9e-3")),
+    ({"type": "integer"}, ("1e-4", "1.5")),
+]
+
+
+@pytest.mark.parametrize("id", ["hermes_json", "qwen3_coder_xml", "gemma4", "olmo3_pythonic"])
+def test_numbers_are_those_of_json(id: str) -> None:
+    def refuses(schema: Any, number: str) -> str | None:
+        tool = Tool(name="f", parameters={"properties": {"n": schema}, "required": ["n"]})
+        text = RENDERERS[id]([("f", {"n": 123456})]).replace("123456", number)
+        return refused(vocabulary(()), grammar_of(FORMATS[id], tools=[tool]), text)
+
+    assert [text for schema, texts in NUMBERS for text in texts if refuses(schema, text)] == []
+    assert [text for schema, texts in BEYOND for text in texts if not refuses(schema, text)] == []
+
+
 FREE_TEXTS = [
     "",
     "Hello there! 👋🏽 naïve café — 東京",

@@ -13,6 +13,7 @@ from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.payloads.arguments import DEEPEST
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
+from tests.gateway.splitter.renderers import RENDERERS
 
 TOOLS = [
     Tool(
@@ -280,10 +281,18 @@ def test_a_call_in_reasoning_that_is_none_stays_reasoning() -> None:
     assert answer.content == "No."
 
 
-def test_a_family_whose_calls_do_not_end_reasoning() -> None:
-    split = Splitter(FORMATS["mistral_v11"], in_reasoning=True, tools=TOOLS)
-    text = "Maybe [TOOL_CALLS]weather[ARGS]{} then."
-    assert join(split.feed(text) + split.finish("length")).reasoning == text
+@for_every("id", sorted(RENDERERS))
+def test_a_call_in_unfinished_reasoning_is_a_call(id: str) -> None:
+    entry = FORMATS[id]
+    if entry.reasoning is None or any(syntax.at_start for syntax in entry.syntaxes):
+        return
+    call = RENDERERS[id]([("weather", {"city": "Bergen"})])
+    text = f"{entry.reasoning.open}Well. {call}"
+    split = Splitter(entry, in_reasoning=False, tools=TOOLS)
+    answer = join([*split.feed(text), *split.finish("stop")])
+    assert (answer.reasoning.strip(), answer.content.strip()) == ("Well.", "")
+    assert answer.names == ("weather",)
+    assert answer.finished.reason == "tool_calls"
 
 
 def test_an_empty_array_of_calls_is_no_call_and_no_text() -> None:

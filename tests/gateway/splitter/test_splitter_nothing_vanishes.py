@@ -190,7 +190,7 @@ def test_a_header_that_was_cut_is_in_the_warning() -> None:
     answer = read("harmony", "<|start|>assistant to=functions.wea")
     assert (
         answer.finished.warning
-        == "the output ended in a header: '<|start|>assistant to=functions.wea'"
+        == "a header that begins no message: '<|start|>assistant to=functions.wea'"
     )
 
 
