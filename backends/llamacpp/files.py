@@ -237,8 +237,25 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         sliding_bytes_per_token=0 if encodes else graph.sliding,
         positions=_positions(tensors),
         task=memory.task(header),
-        described=described(header),
+        described={**described(header), **_sizes(header, tensors)},
     )
+
+
+# llama.cpp's names of what most tensors of a file are, by `general.file_type`.
+FILE_TYPES = (
+    "F32", "F16", "Q4_0", "Q4_1", "", "", "", "Q8_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M",
+    "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ2_XXS", "IQ2_XS", "Q2_K_S",
+    "IQ3_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ3_M", "IQ2_S", "IQ2_M", "IQ4_XS", "IQ1_M",
+    "BF16", "", "", "", "TQ1_0", "TQ2_0", "MXFP4",
+)  # fmt: skip
+
+
+def _sizes(header: Header, tensors: Iterable[Tensor]) -> Mapping[str, str]:
+    """As Ollama writes them."""
+    count = sum(math.prod(tensor.shape) for tensor in tensors)
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
+    kind = dict(enumerate(FILE_TYPES)).get(header.number("general.file_type", -1), "")
+    return {"parameter_size": size, "quantization_level": kind}
 
 
 def described(header: Header) -> Mapping[str, str]:

@@ -208,8 +208,14 @@ HARMLESS: Mapping[str, str] = {
     "user": "user identifiers are not used",
 }
 
-# Neutral values that frontends send for other servers' options.
+# Neutral values that frontends send for other servers' options; 0 is false, too.
 NEUTRAL: Mapping[str, float] = {
+    **dict.fromkeys(("decoder_input_details", "early_stopping", "max_tokens_second"), 0),
+    **dict.fromkeys(
+        ("loop_detect_window", "skip_queue", "token_healing", "n_keep", "n_discard"), 0
+    ),
+    **dict.fromkeys(("min_keep", "penalty_alpha", "speculative_ngram", "use_authors_note"), 0),
+    **dict.fromkeys(("use_beam_search", "use_memory", "use_story", "use_world_info"), 0),
     "best_of": 1,
     "cfg_scale": 1,
     "encoder_repetition_penalty": 1,
@@ -409,8 +415,13 @@ def _asking(values: Mapping[str, Any], read: Collection[str]) -> Iterator[str]:
     return (
         name
         for name, value in values.items()
-        if value and name not in read and value != NEUTRAL.get(name)
+        if _asks(value) and name not in read and value != NEUTRAL.get(name)
     )
+
+
+def _asks(value: Any) -> bool:
+    """False and 0 do: they turn off what a server may do by itself."""
+    return value is not None and value not in NOTHING
 
 
 def _bad_config(message: str) -> InvalidRequest:
@@ -489,7 +500,7 @@ def _paths_below(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
             for name, item in value.items():
                 if name in kinds:
                     yield from _paths_below(item, kinds[name], f"{path}.{name}")
-                elif item and name not in NESTED_HARMLESS:
+                elif _asks(item) and name not in NESTED_HARMLESS:
                     yield f"{path}.{name}"[:LONGEST]
         case inspect.ListType(item_type=item_kind), list():
             for item in value:

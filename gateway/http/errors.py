@@ -123,11 +123,25 @@ def headers(error: GatewayError) -> Mapping[str, str]:
     return {"x-should-retry": "false"} if error.status_hint >= 500 else {}
 
 
+# Routes of TEI's and of Cohere's first API that aren't here, and what is.
+INSTEAD = {
+    "/similarity": "/v1/score",
+    "/embed_all": "/embed, with one vector for a text",
+    "/embed_sparse": "/embed, with dense vectors",
+    "/predict": "/rerank and /v1/score",
+    "/v1/embed": "/v2/embed and /v1/embeddings",
+    "/v1/chat": "/v2/chat and /v1/chat/completions",
+    "/v1/generate": "/v1/completions",
+}
+
+
 def translate(request: Request[Any, Any, Any], error: HTTPException) -> GatewayError:
     """Litestar's exception as ours."""
     match error.status_code:
         case 404:
-            return NotFound(f"Unknown request URL: {request.method} {request.url.path}.")
+            instead = INSTEAD.get(request.url.path)
+            hint = f" This server has {instead}." if instead else ""
+            return NotFound(f"Unknown request URL: {request.method} {request.url.path}.{hint}")
         case 405:
             return MethodNotAllowed(f"{request.method} is not allowed for {request.url.path}.")
         case 413:

@@ -95,6 +95,13 @@ async def test_base64_is_of_the_same_numbers(server: Running) -> None:
     assert numbers(packed["data"][0]["embedding"]) == pytest.approx(plain, abs=1e-5)
 
 
+async def test_voyage_s_and_jina_s_words_for_the_vectors(server: Running) -> None:
+    asked = {"output_dimension": 64, "output_dtype": "float", "embedding_type": "base64"}
+    answer = await embed(server, input=TEXTS[0], **asked)
+    assert len(numbers(answer.json()["data"][0]["embedding"])) == 64
+    assert "x-roundhouse-ignored" not in answer.headers
+
+
 async def test_token_ids_are_taken_as_they_are(server: Running) -> None:
     text = (await embed(server, input=TEXTS[0])).json()
     asked = {"model": "minilm", "content": TEXTS[0]}
@@ -199,6 +206,12 @@ async def test_what_is_too_long_is_refused_or_cut_and_said(server: Running) -> N
         ({"input": ["a"] * 2_049}, "input"),
         ({"input": "a" * (2**20 + 1)}, "input"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        ({"input": "a", "output_dtype": "int8"}, "output_dtype"),
+        ({"input": "a", "embedding_type": "binary"}, "embedding_type"),
+        ({"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+        ({"input": "a", "endianness": "big"}, "endianness"),
+        ({"input": "a", "embd_normalize": 0}, "embd_normalize"),
+        ({"input": "a", "output_dimension": 0}, "output_dimension"),
         ({"input": "a", "prompt_name": "query"}, "prompt_name"),
         ({"input": "a", "input_type": "poem"}, "input_type"),
     ],
@@ -212,6 +225,8 @@ async def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, server
 async def test_what_has_no_meaning_here_is_said(server: Running) -> None:
     answer = await embed(server, input="a", input_type="query", late_chunking=True, user="me")
     assert answer.headers["x-roundhouse-ignored"] == "input_type, late_chunking"
+    answer = await server.client.post("/embed", json={"inputs": "a", "normalize": False})
+    assert answer.headers["x-roundhouse-ignored"] == "normalize"
 
 
 # --------------------------------------------------------------------------------------------- rank

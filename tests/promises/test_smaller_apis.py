@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.served import Served, events, scripted, served
+import bundled
+from tests.served import Serve, Served, events, scripted, served
 
 SYSTEM = "You are a pirate."
 STREAMS = [
@@ -23,6 +24,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config = {"models": models, "server": {"comment_after": 0.2}}
     with served(folder, config) as running:
         yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"), [("/similarity", "/v1/score"), ("/v1/chat", "/v2/chat")]
+)
+def test_a_route_that_is_not_here_names_the_one_that_is(
+    server: Served, path: str, instead: str
+) -> None:
+    answer = server.client.post(path, json={"inputs": "a"})
+    assert answer.status_code == 404
+    assert instead in answer.text
+
+
+def test_ollamas_lists_have_a_models_size_and_quantization(serve: Serve) -> None:
+    server = serve({"models": [{"name": "tiny", "path": str(bundled.GGUF)}]})
+    details = server.client.get("/api/tags").json()["models"][0]["details"]
+    assert details["parameter_size"] == "0.85M"
+    assert details["quantization_level"] == "F16"
 
 
 @pytest.mark.parametrize(("path", "body"), STREAMS)

@@ -320,6 +320,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int
     capabilities: Sequence[str] = ()
     parent: str = ""  # the model that it was made of
+    described: Mapping[str, str] = {}
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
@@ -456,7 +457,12 @@ def moment(time: datetime) -> str:
 
 def _details(seen: Seen) -> Details:
     return Details(
-        parent_model=seen.parent, format=seen.format, family=seen.family, families=(seen.family,)
+        parent_model=seen.parent,
+        format=seen.format,
+        family=seen.family,
+        families=(seen.family,),
+        parameter_size=seen.described.get("parameter_size", ""),
+        quantization_level=seen.described.get("quantization_level", ""),
     )
 
 

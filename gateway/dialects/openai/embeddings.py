@@ -2,7 +2,7 @@
 
 OpenAI's Python client requests base64 by default, and accepts either form. `truncate`,
 `prompt_name` and `input_type` are other servers' fields (TEI, NVIDIA), `truncate_prompt_tokens` is
-vLLM's.
+vLLM's. Who asks for numbers of another kind would read other vectors out of ours, so that is a 400.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,13 @@ class EmbeddingsWire(msgspec.Struct, frozen=True, kw_only=True):
     input: Input
     model: str = ""
     encoding_format: Literal["float", "base64"] = "float"
+    embedding_type: Literal["float", "base64"] | None = None  # Jina's
+    output_dtype: Literal["float"] | None = None  # Voyage's
+    embed_dtype: Literal["float32"] | None = None  # vLLM's
+    endianness: Literal["little", "native"] | None = None  # vLLM's
+    embd_normalize: Literal[2] | None = None  # llama-server's
     dimensions: int | None = None
+    output_dimension: int | None = None  # Voyage's
     truncate: bool | None = None  # what is too long is cut; else it is refused
     truncate_prompt_tokens: Limit | None = None
     prompt_name: str | None = None
@@ -87,12 +93,13 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
     fields = read_fields(content)
     wire = fields.read(EmbeddingsWire)
     truncate = wire.truncate_prompt_tokens is not None if wire.truncate is None else wire.truncate
+    size = "output_dimension" if wire.dimensions is None else "dimensions"
     return EmbeddingExchange(
         request=EmbeddingRequest(
             model=wire.model,
             field="input",
             inputs=read_texts(fields, "input", wire.input),
-            dimensions=positive(fields, "dimensions", wire.dimensions),
+            dimensions=positive(fields, size, getattr(wire, size)),
             truncate=truncate,
             most_tokens=limit(wire.truncate_prompt_tokens),
             prompt=wire.prompt_name,
@@ -100,7 +107,7 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
             further=further(fields, _FIELDS, *_EXTRA),
             unapplied=fields.unapplied(_FIELDS),
         ),
-        base64=wire.encoding_format == "base64",
+        base64="base64" in (wire.encoding_format, wire.embedding_type),
     )
 
 

@@ -3,6 +3,7 @@
 Knows no model: whether it supports images, reasoning or tools is checked by the pipeline.
 """
 
+import math
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -282,6 +283,9 @@ def _refuse_unmet(fields: Fields) -> None:
     for name, message in _UNMET.items():
         if fields.values.get(name):
             raise fields.wrong(name, message)
+    best, n = fields.values.get("best_of", math.inf), fields.values.get("n", 1)
+    if isinstance(best, int | float) and isinstance(n, int) and best < n:
+        raise fields.wrong("best_of", f"Expected at least n, which is {n}.")
 
 
 def _answering(

@@ -310,6 +310,7 @@ def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
         family=files.architecture,
         context_length=status.info.context_length if status.info else files.context_length,
         capabilities=(known.capabilities or ()) if known else (),
+        described=files.described,
     )
 
 
