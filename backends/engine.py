@@ -38,7 +38,9 @@ class PromptScored(msgspec.Struct, frozen=True):
 
 
 class PromptRead(msgspec.Struct, frozen=True):
-    """How much of job `key`'s prompt is processed; only for a job that requests progress."""
+    """How much of job `key`'s prompt is processed. To a job that requests progress from its
+    beginning to its end; to others while it takes more than a piece, or waits for another's.
+    """
 
     key: int
     progress: PromptProgress

@@ -161,12 +161,20 @@ class Scored(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class PromptProgress(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How much of the prompt has been read: `done` of `total` tokens, of which `cached` were in the
     KV cache. `seconds` since its slot was there. The first comes before anything is computed.
+    `position` in the line of those that wait for another's `ahead` tokens; 0: it is read.
     """
 
     total: int
     cached: int
     done: int
     seconds: float
+    position: int = 0
+    ahead: int = 0
+
+    @property
+    def percent(self) -> int:
+        """How far it is."""
+        return 100 * self.done // max(1, self.total)
 
 
 # There is one for each token.

@@ -116,6 +116,7 @@ def llama_server(
     cache_type: str = "f16",
     drafts: str = "none",
     threads: int = 0,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Running]:
     """llama.cpp's own server with `context` tokens for each of `slots` requests; `drafts` as its
     `--spec-type` has it; 0 `threads`: its default. Raises DidNotStart.
@@ -124,7 +125,7 @@ def llama_server(
     python = str(peer_python("peers-llama-server", LLAMA_SERVER))
     script = str(Path(__file__).parent / "llama_server.py")
     arguments = [str(model), str(port), str(context), str(slots), cache_type, drafts, str(threads)]
-    with serving([python, script, *arguments], port) as running:
+    with serving([python, script, *arguments], port, environment) as running:
         _wait_until_healthy(port)
         yield running
 

@@ -177,17 +177,26 @@ class LlamaJob:
             return len(self.tokens)
         return self.job.max_tokens - (len(self.tokens) - self.prompt_tokens) - 1
 
-    def progress(self) -> Iterator[PromptRead]:
-        """How far its prompt is, where that has changed. What is computed a second time is not
-        reported.
+    def progress(self, place: int = 0, ahead: int = 0) -> Iterator[PromptRead]:
+        """How far its prompt is, where that has changed, or it waits; see `PromptProgress`. What is
+        computed a second time is not reported.
         """
         if self._reported < 0:
             self._began = time.perf_counter()
         done, total = min(self.fed, self.prompt_tokens), self.prompt_tokens
-        if done > self._reported:
-            first, self._reported = self._reported < 0, done
+        asked = self.job.reports_progress
+        if done <= self._reported and (asked or not place):
+            return
+        first, self._reported = self._reported < 0, done
+        if asked or done < total:
             seconds = 0.0 if first else time.perf_counter() - self._began
-            yield PromptRead(self.key, PromptProgress(total, self.cached, done, seconds))
+            progress = PromptProgress(total, self.cached, done, seconds, place, ahead)
+            yield PromptRead(self.key, progress)
+
+    @property
+    def reads(self) -> bool:
+        """Whether its prompt is not all reported as read."""
+        return self._reported < self.prompt_tokens and not self.rewinds
 
     @property
     def until(self) -> int:

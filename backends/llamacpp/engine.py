@@ -536,13 +536,23 @@ class LlamaCppEngine:
         for fed in work:
             fed.running.drafted = deque(fed.drafted.tokens)
             self._feed(fed.running, fed.count)
-            if fed.running.job.reports_progress:
+            if fed.running.reads:
                 self._read += fed.running.progress()
         if answering:
             self._prompts.answered(seconds)
             self._speculation.stepped(self._threads.needed)
         else:
             self._prompts.read(self._batch.rows, seconds)
+            self._tell_waiting(work)
+
+    def _tell_waiting(self, work: Sequence[Fed]) -> None:
+        """Whoever waits for the longest of the prompts in `work`."""
+        fed = {one.running.key for one in work}
+        waiting = [one for one in self._running.values() if one.reads and one.key not in fed]
+        if waiting:
+            ahead = max(one.running.left for one in work)
+            for place, one in enumerate(sorted(waiting, key=lambda one: one.left), 1):
+                self._read += one.progress(place, ahead)
 
     def _score_all(self, work: Sequence[Fed]) -> list[PromptScored]:
         scored, row = [], 0

@@ -16,7 +16,7 @@ The choices of one request: a job of the engine for each, and their deltas as on
 order in which they come.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from hashlib import sha256
@@ -257,6 +257,7 @@ class Choice:
         self._all_logprobs = params.logprobs_of == "all"
         self._tokens: list[int] | None = [] if params.returns_tokens else None
         self.recorded: RecordedChoice | None = None  # where somebody may look at it
+        self.on_read: Callable[[PromptProgress], None] | None = None  # of its prompt
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
@@ -291,7 +292,10 @@ class Choice:
                 yield self._behind(self._last(output))
                 return
             if isinstance(output, Scored | PromptProgress):
-                yield self._of_prompt(output)
+                if isinstance(output, PromptProgress) and self.on_read is not None:
+                    self.on_read(output)
+                if isinstance(output, Scored) or self.job.reports_progress:
+                    yield self._of_prompt(output)
                 continue
             delta = self._final or self._take(output.parts or (output,))
             if _finishes(delta):
@@ -492,6 +496,11 @@ class Answer:
         if self._check is None:
             return delta
         return await self._checked.setdefault(delta.choice, Checked(self._check)).of(delta)
+
+    def tell_reading(self, tell: Callable[[PromptProgress], None]) -> None:
+        """`tell` how far its first prompt is, while that takes long."""
+        if self._choices:
+            self._choices[0].on_read = tell
 
     def record(self, recording: Recording) -> None:
         """See `Recordable`."""

@@ -232,6 +232,7 @@ class Exchange(Generic[Wanted]):
 
         async with self._open_answer(traced(self._account, self._call, waits)) as answer:
             self._account.answered_by(answer, remarks(answer))
+            events.says = self._account.reading
             reply = self._reply_to(answer)
             rates = left(self._account, self._options.rates)
             await self._introduce(events, {**about(answer), **rates})

@@ -29,6 +29,7 @@ from litestar import Request
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from backends.protocol import PromptProgress
 from backends.remote import Caller
 from gateway.access import Access
 from gateway.answers.answer import Answer
@@ -326,6 +327,7 @@ class RequestRecord:
         self._number = 0  # until it is kept
         self._scope: anyio.CancelScope | None = None
         self._news: Waiting | None = None
+        self._read: PromptProgress | None = None  # of the prompt, while that takes long
         self._prompt: str | None = None
         self._remarks: Mapping[str, str] = NOTHING
         self._report: RequestReport | None = None
@@ -415,6 +417,8 @@ class RequestRecord:
         self._answer = answer
         self._remarks = remarks
         self._model = answer.model
+        if isinstance(answer, Answer):
+            answer.tell_reading(self.reads)
         if self._shows_prompt:
             self._prompt = answer.prompt_ending(SHOWN)
         if self._inspection is not None:
@@ -423,6 +427,23 @@ class RequestRecord:
         self._activity.moved(self._number)
         prompt = answer.usage().prompt_tokens
         log.debug("request begins", request=self.request, model=answer.model, prompt_tokens=prompt)
+
+    def reads(self, progress: PromptProgress) -> None:
+        """Its prompt is so far, or waits for another's."""
+        self._read = progress
+        self._activity.moved(self._number)
+
+    def reading(self) -> str:
+        """How far its prompt is, in words; "" where nothing is known, or it is read."""
+        read = self._still_read()
+        if read is None:
+            return ""
+        if read.position:
+            return f"reading {read.ahead:,} tokens for another request"
+        return f"reading the prompt, {read.done:,} of {read.total:,} tokens"
+
+    def _still_read(self) -> PromptProgress | None:
+        return self._read if self._first is None else None
 
     def delta(self) -> None:
         """A delta was sent."""
@@ -476,7 +497,9 @@ class RequestRecord:
     def standing(self) -> RequestStanding:
         """As it is now."""
         report, answer = self._report, self._answer
-        news = self._news if answer is None and report is None else None
+        news: Waiting | PromptProgress | None = None
+        if report is None:
+            news = self._news if answer is None else self._still_read()
         seconds = report.seconds if report else perf_counter() - self._began
         queued, loading = self._waited()
         usage = answer.usage() if answer else Usage(prompt_tokens=0, completion_tokens=0)
@@ -487,7 +510,7 @@ class RequestRecord:
             api=self._api,
             model=self._model,
             state=self._state(),
-            place=news.position if news else None,
+            place=news.position or None if news else None,
             percent=news.percent if news else None,
             began_at=self._began_at,
             seconds=seconds,

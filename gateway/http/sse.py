@@ -160,6 +160,7 @@ class EventStream:
         self._writing = False
         self._last = time.monotonic()
         self._news: Waiting | None = None
+        self.says: Callable[[], str] = str  # what a comment in a silence says
         self._comment: anyio.Event | None = None  # while one is sent
 
     async def begin(self, headers: Mapping[str, str] = {}) -> None:
@@ -229,7 +230,11 @@ class EventStream:
         news, self._news = self._news, None
         if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
             return
-        frames = self._framing.silence if news is None else self._wait_frames(news)
+        if news is not None:
+            frames = self._wait_frames(news)
+        else:
+            said = self.says()
+            frames = self._framing.remark(said) if said else self._framing.silence
         sent = self._comment = anyio.Event()
         try:
             if not self.began:

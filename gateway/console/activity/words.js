@@ -6,7 +6,8 @@ const OUTCOMES = { ok: ["done", "good"], left: ["client left", ""], cancelled: [
 export function words({ state, place, percent, outcome }) {
   if (state === "queued") return [place ? `waiting, ${ordinal(place)} in line` : "waiting", "waiting"];
   if (state === "loading") return [percent === null ? "model loads" : `model loads, ${percent} %`, "loading"];
-  if (state === "prompt") return ["reads the prompt", "live"];
+  if (state === "prompt" && place) return [`waits for another's prompt, ${ordinal(place)} in line`, "waiting"];
+  if (state === "prompt") return [percent === null ? "reads the prompt" : `reads the prompt, ${percent} %`, "live"];
   if (state === "answering") return ["answers", "live"];
   const [text, kind] = OUTCOMES[outcome] ?? [String(outcome).replaceAll("_", " "), "bad"];
   return [text, { good: "", warn: "draining", bad: "failed" }[kind] ?? ""];

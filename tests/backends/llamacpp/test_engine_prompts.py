@@ -8,7 +8,7 @@ import pytest
 
 import bundled
 from backends import catalog
-from backends.engine import Token
+from backends.engine import PromptRead, Token
 from backends.kept.store import KeptStore
 from backends.llamacpp import loading
 from backends.llamacpp.engine import IDLE, LlamaCppEngine
@@ -147,3 +147,27 @@ def test_idle_conversations_leave_a_pool_where_they_can_come_back(kept: bool) ->
         assert all(answered(engine, key, 700) >= 690 for key in (1, 2, 3, 4))
     finally:
         engine.close()
+
+
+def test_who_waits_for_another_s_prompt_is_told_so(engine: LlamaCppEngine) -> None:
+    """Without asking for it; and nobody whose prompt is read in one piece is told anything."""
+    admit(engine, 1, 900)
+    slow(engine)
+    [told] = engine.step()
+    assert isinstance(told, PromptRead)
+    assert (told.progress.done, told.progress.total, told.progress.position) == (BLOCK, 900, 0)
+    admit(engine, 2, 30)
+    slow(engine)
+    steps = [engine.step()]
+    for _ in range(3):
+        slow(engine)
+        steps.append(engine.step())
+    reports = [one for step in steps for one in step if isinstance(one, PromptRead)]
+    assert all(one.key == 1 for one in reports)
+    admit(engine, 3, 30)
+    engine._prompts._passed = True  # noqa: SLF001 - the oldest is next
+    engine._prompts.answered(1.0)  # noqa: SLF001
+    slow(engine)
+    [waits] = [one for one in engine.step() if isinstance(one, PromptRead) and one.key == 3]
+    assert (waits.progress.position, waits.progress.done, waits.progress.total) == (1, 0, 30)
+    assert waits.progress.ahead > 500

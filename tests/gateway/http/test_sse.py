@@ -125,3 +125,16 @@ async def test_a_comment_that_the_client_does_not_read_is_given_up_with_the_answ
             scope.cancel()
             await anyio.sleep_forever()
     assert not client.taken
+
+
+async def test_a_silence_says_what_is_waited_for_where_that_is_known() -> None:
+    client = Client()
+    events = EventStream(client.send, {}, 0.0, patience=0.0)
+    await events.begin()
+    said = ["reading 6,614 tokens for another request", ""]
+    events.says = lambda: said.pop(0) if said else ""
+    async with events.with_comments():
+        await turns()
+    assert client.taken[:2] == ["start", ": reading 6,614 tokens for another request"]
+    assert client.taken[2].startswith(":")
+    assert "reading" not in client.taken[2]
