@@ -61,10 +61,10 @@ async def test_a_text_is_framed_as_the_model_was_trained(embed_gguf: Path) -> No
     special = container.info.special
     read = container.read("hello [SEP] world")
     pair_closed = container.read("")
-    await container.aclose()
     begin, end = read.tokens[0], read.tokens[-1]
     assert pair_closed.tokens == (begin, end)
     assert container.detokenize([begin, end]) == "[CLS][SEP]"
+    await container.aclose()
     assert "[SEP]" in special.control
     assert read.tokens.count(end) == 1, "what a client spells like a control token is text"
 
@@ -72,12 +72,12 @@ async def test_a_text_is_framed_as_the_model_was_trained(embed_gguf: Path) -> No
 async def test_a_pair_is_framed_as_the_model_was_trained(rank_gguf: Path) -> None:
     container = await load(rank_gguf)
     pair = container.read_pair("hello", "world")
-    await container.aclose()
     cls, hello, sep, world, end = pair.tokens
     assert sep == end
     assert pair.second == 3
     assert container.detokenize([cls, sep]) == "[CLS][SEP]"
     assert hello != world
+    await container.aclose()
 
 
 @pytest.mark.parametrize(
