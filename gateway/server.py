@@ -14,7 +14,6 @@ import asyncio
 import errno
 import math
 import os
-import resource
 import signal
 import socket
 import sys
@@ -47,6 +46,9 @@ from gateway.joining import Joiner
 from gateway.registry import Registry
 from gateway.tasks import companions
 
+if sys.platform != "win32":
+    import resource
+
 log = structlog.get_logger()
 
 LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
@@ -65,6 +67,8 @@ MOST_CONNECTIONS = 4_096
 
 def raise_files() -> None:
     """As many open files as this process may have."""
+    if sys.platform == "win32":  # which has no such limit
+        return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -72,6 +76,8 @@ def raise_files() -> None:
 
 def most_connections() -> int:
     """Half of the files: an answer may need one, too."""
+    if sys.platform == "win32":
+        return MOST_CONNECTIONS
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MOST_CONNECTIONS, files // 2)
 

@@ -154,12 +154,6 @@ class LoadPlanner:
     def _room(self, name: str) -> Bytes:
         return self._attainable(name, (CPU, *self._cards))
 
-    def _is_current(self, plan: LoadPlan, entry: ModelEntry, options: EngineOptions) -> bool:
-        """Of what is in memory, the room that it was fitted into counts no more."""
-        if plan.entry is not entry or plan.options != options:
-            return False
-        return entry.name in self._present or plan.room == self._room(entry.name)
-
     def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
         """Whether only an earlier measurement keeps it from being loaded."""
         return (
