@@ -264,7 +264,8 @@ class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes a loaded model takes, by use. `engine`: activations and other buffers. `snapshots`:
-    what it may take of main memory later, wherever the rest of it lies.
+    what it may take of main memory besides, later and only while that is free: it is promised to
+    nobody.
     """
 
     weights: int
@@ -273,13 +274,9 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: int = 0
 
     @property
-    def loaded(self) -> int:
+    def total(self) -> int:
         """What is taken once it is loaded."""
         return self.weights + self.cache + self.engine
-
-    @property
-    def total(self) -> int:
-        return self.loaded + self.snapshots
 
     def plus(self, other: "MemoryNeed | None") -> "MemoryNeed":
         """What both take."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from backends.cells import Slot, Snapshot
+from backends.control_groups import main_memory_free
 
 STEP = 4_096  # tokens of a prompt between two snapshots
 TAIL = (
@@ -21,6 +22,7 @@ APART = 4  # tokens; what is nearer to the last snapshot isn't worth a pass of i
 MOST = 32  # in one slot
 # For each sequence, and what all of them may take of main memory.
 EACH, SHARE = 8, 0.05
+SPARED = 512 << 20  # bytes of main memory that are left free
 # Tokens of an answer between two snapshots, where it may be taken back: a banned string has begun
 # behind the last or the one before.
 ANSWER_STEP = 32
@@ -84,11 +86,16 @@ class SnapshotMarks:
 
 
 class SnapshotBudget:
-    """Of `slots` together: `limit` bytes."""
+    """Of `slots` together: `limit` bytes, and no more than main memory has `free`: nobody has left
+    its room for them.
+    """
 
-    def __init__(self, slots: Sequence[Slot], limit: int) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], limit: int, free: Callable[[], int] = main_memory_free
+    ) -> None:
         self._slots = slots
         self._limit = limit
+        self._free = free
 
     @property
     def taken(self) -> int:
@@ -119,10 +126,11 @@ class SnapshotBudget:
         """Whether a snapshot of `slot` behind so many `cells`, the farthest of it, is worth its
         `size`. The least useful others are dropped for it.
         """
-        if size > self._limit:
+        limit = min(self._limit, self.taken + max(0, self._free() - SPARED))
+        if size > limit:
             return False
         own = cells - (slot.snapshots[-1].cells if slot.snapshots else 0)
-        while self.taken + size > self._limit or len(slot.snapshots) >= MOST:
+        while self.taken + size > limit or len(slot.snapshots) >= MOST:
             full = len(slot.snapshots) >= MOST
             use = self._uses([slot] if full else self._slots, taking=slot)
             least = min(use, key=use.__getitem__)

@@ -109,7 +109,7 @@ def need(shape: Shape, tokens: int, cache: CacheType) -> int:
         cache_type_k=cache,
         cache_type_v=cache,
     )
-    return estimate(files_of(shape), options).loaded
+    return estimate(files_of(shape), options).total
 
 
 def longest(shape: Shape, memory: int, cache: CacheType) -> int:

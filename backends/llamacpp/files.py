@@ -530,7 +530,7 @@ def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights)
         scores = options.flash_attention == "off"
         beside += projector.stat().st_size + memory.buffer(projector, scores=scores)
     if (drafting := draft(files, options)) is not None:
-        beside += _estimate(drafting, draft_options(drafting, options)).loaded
+        beside += _estimate(drafting, draft_options(drafting, options)).total
     return Variant(
         context=context_length(files, options),
         cache_type=options.cache_type_k,

@@ -288,7 +288,7 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
     if layout.slots > MOST_SLOTS:
         raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
     need, there = estimate(files, options), main_memory()
-    if need.loaded > there and not api.llama_supports_gpu_offload():
+    if need.total > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
             f"not enough memory for {files.path.name}: weights {need.weights:,} and KV cache "
             f"{need.cache:,} bytes, the machine has {there:,}"

@@ -114,7 +114,9 @@ COMPANIONS: tuple[str, ...] = ()
 LONGEST_BY_DEFAULT = (
     32_768  # tokens; models trained for a million would claim all memory for their cache
 )
-CACHE_BY_DEFAULT = 2 << 30  # bytes of KV cache for all requests, where one full context takes less
+# Of KV cache for all requests, where one full context takes less: bytes, and a part of main memory.
+CACHE_BY_DEFAULT, CACHE_SHARE = 2 << 30, 0.25
+SHORTEST = 2_048  # tokens of a context that is cut to fit
 LARGEST_CHUNK = 4096  # prompt tokens in one pass
 # Operations a second, at a guess: from it follow the tokens that a pass of `ALONE_SECONDS` takes.
 CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
@@ -156,9 +158,14 @@ def cache_size(files: ModelFiles, options: TransformersOptions) -> CacheSize:
     fits.
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
-    affordable = CACHE_BY_DEFAULT // max(files.cache_bytes_per_token, 1)
+    affordable = CACHE_BY_DEFAULT // cell_bytes(files, number_bytes(files, options))
     tokens = options.cache_tokens or min(affordable, length * options.max_concurrent)
     return CacheSize(tokens=max(tokens, length), length=length)
+
+
+def cell_bytes(files: ModelFiles, number: int) -> int:
+    """Of one token's cache; `number`: bytes of one value."""
+    return max(1, files.cache_bytes_per_token * number // 2)
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
@@ -258,7 +265,7 @@ def _estimate(files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
 
 def cache_bytes(files: ModelFiles, options: TransformersOptions, number: int) -> int:
     """Of the cache when it is full, and of all states; `number`: bytes of one value."""
-    cells = cache_size(files, options).tokens * files.cache_bytes_per_token * number // 2
+    cells = cache_size(files, options).tokens * cell_bytes(files, number)
     states = files.state_bytes * files.recurrent_layers * number // 4
     return cells + options.max_concurrent * states
 
@@ -349,7 +356,35 @@ def fit(files: ModelFiles, options: EngineOptions, cards: Cards, room: Room) -> 
     """
     assert isinstance(options, TransformersOptions)
     usable = devices.torch_cards(cards) if devices.torch_is_for_cards() else {}
-    return fit_on(files, options, tuple(usable), room)
+    return (
+        fit_on(files, options, tuple(usable), room) if usable else _shortened(files, options, room)
+    )
+
+
+def _shortened(files: ModelFiles, options: TransformersOptions, room: Room) -> Fitted | None:
+    """In main memory, with a shorter cache than by default, where all of it would be too much."""
+    if (
+        options.cache_tokens is not None
+        or files.task != "generate"
+        or files.cache_bytes_per_token == 0
+    ):
+        return None
+    size, free = cache_size(files, options), room.free.get(CPU, 0)
+    cell = cell_bytes(files, number_bytes(files, options))
+    beside = estimate(files, options).total - size.tokens * cell
+    tokens = min(free - beside, max(int(free * CACHE_SHARE), size.length * cell)) // cell
+    length = min(size.length, tokens)
+    least = options.context_length or min(size.length, SHORTEST)
+    if tokens >= size.tokens or length < least:
+        return None
+    changed = msgspec.structs.replace(options, cache_tokens=tokens, context_length=length)
+    return Fitted(
+        options=changed,
+        need=estimate(files, changed),
+        placement={CPU: 1.0},
+        speed=1.0,
+        note=f"a cache of {tokens:,} tokens, {length:,} for one request",
+    )
 
 
 def fit_on(
@@ -374,7 +409,7 @@ def fit_on(
         moved=weights.largest,
     )
     there = [Device(one, room.free.get(one, 0), _bandwidth(one, room)) for one in usable]
-    main = Device(CPU, max(0, room.free.get(CPU, 0) - need.snapshots), COPIED)
+    main = Device(CPU, room.free.get(CPU, 0), COPIED)
     ways = [found for card in there if (found := best_fit(weights, (form,), [card], main))]
     if any(way.is_whole(weights) for way in ways):
         return None

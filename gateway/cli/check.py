@@ -25,6 +25,7 @@ from gateway.registry import ModelEntry, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.history import History, Measurement, default_path, paced
 from gateway.registry.library import ModelLibrary
+from gateway.registry.memory import by_use
 
 FITS = "yes"
 
@@ -112,7 +113,7 @@ def _row(
             entry.name,
             entry.files.backend,
             size(entry.files.size_bytes),
-            size(share.need.total),
+            by_use(share.need),
             share.node.name,
             FITS,
         )
@@ -129,7 +130,7 @@ def _row(
         entry.name,
         entry.files.backend,
         size(entry.files.size_bytes),
-        size(need.total),
+        by_use(need),
         ", ".join(parts),
         f"not on {', '.join(short)}" if short else fits,
     )

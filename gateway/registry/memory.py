@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from backends.catalog import CPU
 from backends.protocol import MemoryNeed
-from gateway.registry.nodes import name_at, node_of
 from gateway.registry.protocol import Bytes, Evicted
 
 GIB = 2**30
@@ -43,7 +41,7 @@ def corrected(estimate: MemoryNeed, measured: int | None, *, exact: bool = False
         return estimate
     total = measured
     if not exact:
-        total = min(max(measured, int(estimate.loaded * LEAST)), int(estimate.loaded * MOST))
+        total = min(max(measured, int(estimate.total * LEAST)), int(estimate.total * MOST))
     weights = min(estimate.weights, total)
     cache = min(estimate.cache, total - weights)
     engine = total - weights - cache
@@ -61,22 +59,27 @@ def arithmetic(
     """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`.
     `note`: what gave way for it to fit.
     """
-    unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
-    parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
-    if need.snapshots:
-        parts["snapshots"] = need.snapshots
-    listed = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
-    source = " (measured)" if measured else ""
     leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
     tail = f"; evicting {' and '.join(leaving)}" if leaving else ""
     tail += f"; {note}" if note else ""
-    return f"needs {need.total / unit:.1f} {name}{source}: {listed}; free {free / unit:.1f}{tail}"
+    unit, _ = _unit(need)
+    return f"needs {by_use(need, measured=measured)}; free {free / unit:.1f}{tail}"
+
+
+def by_use(need: MemoryNeed, *, measured: bool = False) -> str:
+    """`5.1 GiB: weights 4.4, cache 0.6, engine 0.1`, and what may come later."""
+    unit, name = _unit(need)
+    parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
+    listed = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
+    source = " (measured)" if measured else ""
+    later = f", up to {need.snapshots / unit:.1f} more for snapshots" if need.snapshots else ""
+    return f"{need.total / unit:.1f} {name}{source}: {listed}{later}"
+
+
+def _unit(need: MemoryNeed) -> tuple[int, str]:
+    return (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
 
 
 def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
-    """`need` over the devices it is spread on, by their parts of the whole (which add up to 1).
-    Snapshots lie in main memory.
-    """
-    spread = {device: round(need.loaded * part) for device, part in parts.items()}
-    main = name_at(node_of(parts), CPU)
-    return spread | {main: spread.get(main, 0) + need.snapshots} if need.snapshots else spread
+    """`need` over the devices it is spread on, by their parts of the whole (which add up to 1)."""
+    return {device: round(need.total * part) for device, part in parts.items()}

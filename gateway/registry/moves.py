@@ -524,7 +524,7 @@ def _measured(
         if CPU not in bare(devices):
             return Measurement(size=size, exact=True)
         if counted is not None:  # pages that nothing has touched yet are not there, but will be
-            return Measurement(size=max(size, counted.loaded), exact=True)
+            return Measurement(size=max(size, counted.total), exact=True)
     if grown is not None:
         return Measurement(size=grown)
     return Measurement(size=None if counted is None else counted.total)

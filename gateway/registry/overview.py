@@ -512,9 +512,7 @@ NO_PARTS = Parts(weights=0, cache=0, projector=0, engine=0)
 
 
 def _parts(plan: LoadPlan) -> Parts:
-    """Projectors lie with the weights, as their file is read with them; snapshots are the
-    engine's.
-    """
+    """Projectors lie with the weights, as their file is read with them."""
     projector = 0
     if plan.entry.files.projector is not None:
         projector = min(plan.need.weights, _size(plan))
@@ -522,7 +520,7 @@ def _parts(plan: LoadPlan) -> Parts:
         weights=plan.need.weights - projector,
         cache=plan.need.cache,
         projector=projector,
-        engine=plan.need.engine + plan.need.snapshots,
+        engine=plan.need.engine,
     )
 
 

@@ -413,7 +413,7 @@ class LoadPlanner:
         for _ in range(CORRECTIONS):
             if plan.fitted is None or covered(plan.needs[0], room):
                 break
-            part = min(0.99, plan.estimate.loaded / max(1, plan.need.loaded))
+            part = min(0.99, plan.estimate.total / max(1, plan.need.total))
             free = {device: int(size * part) for device, size in free.items()}
             plan = self._plan_of(entry, options, self._fit(entry, options, free))
         return plan
@@ -479,7 +479,7 @@ class LoadPlanner:
             named(offer.name, way)
             for offer in in_order(entry.name, offers)
             for way in fewest(
-                self._loader.placements(entry.files, options, offer.cards), need.loaded, offer.cards
+                self._loader.placements(entry.files, options, offer.cards), need.total, offer.cards
             )
         )
         return (*own, *ways)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.cells import Placement, Slot, Snapshot, place
-from backends.snapshots import APART, MOST, SnapshotBudget, places
+from backends.snapshots import APART, MOST, SPARED, SnapshotBudget, places
 
 SIZE = 100
 
@@ -80,6 +80,17 @@ def test_what_would_save_less_than_all_others_is_not_taken() -> None:
 def test_what_is_larger_than_the_budget_is_not_taken() -> None:
     held = slot(0, 1_000)
     assert not SnapshotBudget([held], SIZE - 1).room_for(held, 900, SIZE)
+
+
+def test_no_more_is_kept_than_main_memory_has_free() -> None:
+    held = slot(0, 1_000, 100, 110)
+    free = SPARED + 4 * SIZE
+    budget = SnapshotBudget([held], 9 * SIZE, lambda: free)
+
+    assert take(budget, held, 800)
+    free = 0  # other models have come: the least useful makes room
+    assert take(budget, held, 900)
+    assert kept(held) == [100, 800, 900]
 
 
 def test_copies_have_theirs_in_common() -> None:

@@ -53,7 +53,7 @@ async def test_the_ledger_promises_what_the_driver_counts(
     await greedy(second, QUESTIONS[0])
     taken = used() - before
     assert second.info.memory is not None
-    promised = second.info.memory.loaded
+    promised = second.info.memory.total
     await second.aclose()
     left = used() - before
     await first.aclose()

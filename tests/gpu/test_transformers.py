@@ -79,7 +79,7 @@ async def test_loads_give_the_memory_back(
         await together(container)
         taken = used()
         assert container.info.memory is not None
-        promised = container.info.memory.loaded
+        promised = container.info.memory.total
         await container.aclose()
         del container
         left.append(used())

@@ -48,7 +48,7 @@ def changed(found: Fitted | None, options: LlamaCppOptions = AUTO) -> Mapping[st
 
 def whole(files: ModelFiles) -> int:
     """Bytes of it and its buffers on a card, where the output's matrix lies once more."""
-    return estimate(files, SHORT).loaded + files.vocab_size * MIXTURE.width * 2 + 10_000
+    return estimate(files, SHORT).total + files.vocab_size * MIXTURE.width * 2 + 10_000
 
 
 @pytest.mark.parametrize("kind", sorted(MODELS))
@@ -84,7 +84,7 @@ def test_experts_leave_first_then_layers_then_all(mixture: ModelFiles) -> None:
     assert layers == sorted(layers, reverse=True)
     assert {1, 2, 3} <= {one["cpu_experts"] for one in decided if one["gpu_layers"] == 7}
     for one, part in zip(kept, range(19, -1, -1), strict=True):
-        taken = one.need.loaded * one.placement.get("card:0", 0)
+        taken = one.need.total * one.placement.get("card:0", 0)
         assert taken <= size * part // 20, "no more is promised than there is"
         assert sum(one.placement.values()) == pytest.approx(1)
     assert kept[0].note.startswith("1 of 6 layers' experts in RAM: about 0.")
@@ -109,7 +109,7 @@ def test_the_context_is_shortened_to_its_floor_and_no_further(mixture: ModelFile
     least = fitted(mixture, 0)
     assert least is not None
     short = msgspec.structs.replace(AUTO, context_length=8192)
-    size = estimate(mixture, short).loaded
+    size = estimate(mixture, short).total
     assert fitted(mixture, 0, main=size * 9 // 10) is None, "nothing fits"
     found = fitted(mixture, 0, main=size * 12 // 10)
     assert changed(found)["context_length"] == 8192
@@ -120,7 +120,7 @@ def test_the_context_is_shortened_to_its_floor_and_no_further(mixture: ModelFile
 
 
 def test_a_smaller_cache_is_taken_where_it_is_allowed(mixture: ModelFiles) -> None:
-    size = estimate(mixture, AUTO).loaded
+    size = estimate(mixture, AUTO).total
     allowed = msgspec.structs.replace(AUTO, cache_floor="q8_0", context_floor=32_768)
     found = fitted(mixture, 0, allowed, main=size * 9 // 10)
     assert found is not None

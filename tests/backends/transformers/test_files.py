@@ -10,6 +10,7 @@ import pytest
 
 import bundled
 from backends import catalog
+from backends.catalog import Room
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.transformers import files
 from config.engines import TransformersOptions
@@ -147,3 +148,33 @@ def test_the_estimate_knows_what_loading_will_do(folder: Path) -> None:
     some = TransformersOptions(device="cpu", dtype="float16", cache_tokens=4096)
     assert files.estimate(found, some).cache == 4096 * found.cache_bytes_per_token
     assert files.cache_size(found, TransformersOptions(cache_tokens=10)).tokens == 2048
+
+
+def test_the_cache_is_counted_at_the_type_that_is_computed_with(folder: Path) -> None:
+    """Promised at 16 bits and held at 32, it was twice what it may be."""
+    rewrite(folder, max_position_embeddings=1 << 20)
+    found = files.recognise(folder)
+    assert found is not None
+
+    for dtype in ("float32", "bfloat16"):
+        options = TransformersOptions(device="cpu", dtype=dtype, max_concurrent=64)
+        assert files.estimate(found, options).cache <= files.CACHE_BY_DEFAULT
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3])
+def test_it_is_shortened_before_the_model_is_refused(folder: Path, share: float) -> None:
+    rewrite(folder, max_position_embeddings=32_768)
+    found, options = files.recognise(folder), TransformersOptions(device="cpu")
+    assert found is not None
+    whole = files.estimate(found, options).total
+    free = int(whole * share)
+
+    fitted = files.fit(found, options, {}, Room(free={"cpu": free}))
+
+    assert fitted is not None
+    assert fitted.need.total <= free
+    assert fitted.note.startswith("a cache of")
+    assert files.fit(found, options, {}, Room(free={"cpu": 8 * whole})) is None
+    assert files.fit(found, options, {}, Room(free={"cpu": 1 << 20})) is None
+    asked = TransformersOptions(device="cpu", cache_tokens=32_768)
+    assert files.fit(found, asked, {}, Room(free={"cpu": free})) is None

@@ -66,13 +66,13 @@ def test_what_fits_the_card_lies_there_as_a_whole() -> None:
 
 def test_as_few_layers_as_possible_are_away_and_never_more_is_promised_than_is_free() -> None:
     files, _ = fitted(1 << 40)
-    size = folder.estimate(files, OPTIONS).loaded
+    size = folder.estimate(files, OPTIONS).total
     counts = []
     for card in range(size, 0, -size // 40):
         _, found = fitted(card)
         if found is None:
             continue
-        held = {name: part * found.need.loaded for name, part in found.placement.items()}
+        held = {name: part * found.need.total for name, part in found.placement.items()}
         assert held.get(CARD, 0) <= card + 1
         counts.append(found.options.gpu_layers if CARD in held else 0)
         if CARD in held:
