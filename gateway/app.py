@@ -70,7 +70,7 @@ from gateway.mcp.rounds import ToolRounds
 from gateway.mcp.servers import McpServers
 from gateway.registry import Registry
 from gateway.reloading import Apply, Part, Reloader
-from gateway.store import Store
+from gateway.store import Store, check_store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 from gateway.usage import UsageBook
 
@@ -113,6 +113,7 @@ def build(
     `lines`: what the log writes to, if its lines can be requested.
     """
     refuse_open_access(config)
+    check_store(config.store.path)
     apis = [*enabled_apis(config.apis), OWN]
     cors = _cors(config, apis)
     guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)

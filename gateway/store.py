@@ -29,13 +29,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from config.errors import ConfigError
 from config.settings import StoreConfig
 from gateway.errors import InternalError, TooLarge
 
@@ -161,6 +162,20 @@ class KeptItem(msgspec.Struct, frozen=True):
     item: bytes
 
 
+def check_store(path: str | None) -> None:
+    """Raises ConfigError for what can't be the store; changes nothing, and makes none. Blocks."""
+    if path is None or not (file := Path(path).expanduser()).exists():
+        return
+    try:
+        if file.is_dir():
+            raise sqlite3.OperationalError("it is a folder")
+        place = f"{file.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(place, uri=True)) as connection:
+            _version(connection)
+    except sqlite3.Error as error:
+        raise ConfigError("the configuration", "$.store.path", f"{path}: {error}") from error
+
+
 def opened(path: str | None) -> sqlite3.Connection:
     """Readable by its owner alone: it holds what people wrote. Raises sqlite3.Error for a file that
     a newer release wrote.
@@ -179,14 +194,21 @@ def opened(path: str | None) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _version(connection: sqlite3.Connection) -> int | None:
+    """Of the tables; None: there are none yet. Raises sqlite3.Error for what isn't ours."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if tables and "responses" not in tables:
+        raise sqlite3.DatabaseError("it is another program's database")
     if version > VERSION:
         text = f"it was written by a newer release (version {version}, known: {VERSION})"
         raise sqlite3.DatabaseError(text)
-    tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'responses'"
-    (exists,) = connection.execute(tables).fetchone()
-    upgrade = FROM_VERSION_0 if exists and version < VERSION else ""
+    return int(version) if tables else None
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    version = _version(connection)
+    upgrade = FROM_VERSION_0 if version is not None and version < VERSION else ""
     connection.executescript(
         f"BEGIN; {upgrade} {TABLES} {TRIGGERS} PRAGMA user_version = {VERSION}; COMMIT;"
     )

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from config.errors import ConfigError
 from gateway.cli.arguments import parser
@@ -26,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # names and answers have letters of any alphabet
+    try:
+        Path.home()
+    except RuntimeError:  # neither HOME nor an entry of this user in the system's list
+        return _failed("this user has no home folder: set HOME", 2)
     try:
         status: int = import_module(f"gateway.cli.{arguments.module}").run(arguments)
         sys.stdout.flush()

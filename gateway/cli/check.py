@@ -15,7 +15,7 @@ from backends.upstream.replicas import Replica
 from backends.upstream.upstream import Upstream
 from config.loader import load_config
 from gateway.app import build
-from gateway.cli.configured import findings, with_downloads, with_models
+from gateway.cli.configured import findings, obstacle, with_downloads, with_models
 from gateway.cli.listing import size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
@@ -132,5 +132,5 @@ def _row(
         size(entry.files.size_bytes),
         by_use(need),
         ", ".join(parts),
-        f"not on {', '.join(short)}" if short else fits,
+        obstacle(entry) or (f"not on {', '.join(short)}" if short else fits),
     )

@@ -9,16 +9,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
+from shutil import which
 
 import msgspec
 
 import bundled
-from backends.catalog import BACKENDS
+from backends.catalog import BACKENDS, absent, command
 from backends.errors import LoadFailed, UnsupportedModel
+from config.commands import words
+from config.engines import CommandOptions
 from config.errors import ConfigError, Source
 from config.secrets import secret
 from config.settings import Config, KeyConfig, ModelConfig
 from config.values import hub_id, is_on_hub, user_folder
+from gateway.registry.entry import ModelEntry
 from gateway.registry.library import ModelLibrary
 
 COMMAND_LINE = "the command line"
@@ -90,9 +94,31 @@ def refuse_unusable(models: Sequence[str]) -> None:
     for text in models:
         if not (is_on_hub(text) or _is_folder_of_models(text)):
             try:
-                BACKENDS.recognise(Path(text))
+                files = BACKENDS.recognise(Path(text))
             except (LoadFailed, OSError) as error:
                 raise ConfigError(COMMAND_LINE, "MODEL", str(error)) from error
+            if problem := not_installed(files.backend):
+                raise ConfigError(COMMAND_LINE, "MODEL", f"{text}: {problem}")
+
+
+def missing(engine: str) -> tuple[str, ...]:
+    """The packages of an engine that aren't installed."""
+    wanted = BACKENDS[engine].files.INSTALLATION if engine in BACKENDS else None
+    return tuple(absent((wanted.package, *wanted.others))) if wanted else ()
+
+
+def not_installed(engine: str) -> str:
+    """What to do about a missing engine; "": it is there."""
+    return f"{engine} is not installed: {command(engine)}" if missing(engine) else ""
+
+
+def obstacle(entry: ModelEntry) -> str:
+    """Why a model can't be loaded here, whatever memory there is; "" where nothing is seen."""
+    if not isinstance(entry.options, CommandOptions):
+        return not_installed(entry.files.backend)
+    program = words(entry.options, {})[0]
+    is_there = "{" in program or which(program, path=entry.options.env.get("PATH"))
+    return "" if is_there else f"command not found: {program}"
 
 
 def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:

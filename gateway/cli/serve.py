@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from backends.catalog import BACKENDS, absent, command
+from backends.catalog import command
 from backends.devices import number_by_bus
 from backends.process_settings import prepare_process
 from backends.samplers import Sampling
@@ -41,6 +41,7 @@ from gateway.app import build
 from gateway.cli.configured import (
     COMMAND_LINE,
     findings,
+    missing,
     refuse_empty,
     refuse_unusable,
     with_downloads,
@@ -324,12 +325,11 @@ def warn_of_missing(entries: Iterable[ModelEntry]) -> None:
     for entry in entries:
         wanting.setdefault(entry.files.backend, []).append(entry.name)
     for name, models in wanting.items():
-        wanted = BACKENDS[name].files.INSTALLATION if name in BACKENDS else None
-        if wanted and (missing := tuple(absent((wanted.package, *wanted.others)))):
+        if lacking := missing(name):
             log.warning(
                 "an engine is not installed",
                 engine=name,
-                missing=missing,
+                missing=lacking,
                 models=models[:FEW],
                 install=command(name),
             )

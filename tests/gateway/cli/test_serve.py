@@ -6,8 +6,10 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
-from contextlib import suppress
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +208,67 @@ def test_an_engine_that_is_missing_is_reported_before_it_listens(
         "metadata.version = version\n"
     )
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    server = serve({}, str(bundled.SAFETENSORS), environment=path)
+    (tmp_path / "refused").mkdir()
+    for refuses, status in (("serve", 2), ("check", 1)):
+        asked = (refuses, str(bundled.SAFETENSORS))
+        with command(*asked, folder=tmp_path / "refused", environment=path) as refused:
+            assert refused.status() == status
+        said = refused.log.text + refused.out.text
+        assert "transformers is not installed: scripts/install transformers" in said
+    config = {"models": [{"name": "m", "path": str(bundled.SAFETENSORS)}]}
+    server = serve(config, environment=path)
     (line,) = server.log.records("an engine is not installed")
     assert line["missing"] == ["transformers"]
     assert line["install"] == "scripts/install transformers"
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("newer", "it was written by a newer release"),
+        ("damaged", "file is not a database"),
+        ("another", "it is another program's database"),
+        ("folder", "it is a folder"),
+    ],
+)
+def test_what_can_not_be_the_store_is_said_by_check_and_serve(
+    what: str, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "store.db"
+    if what == "folder":
+        file.mkdir()
+    elif what == "damaged":
+        file.write_bytes(b"no database at all, however long it is" * 100)
+    else:
+        with closing(sqlite3.connect(file)) as connection:
+            table = "responses" if what == "newer" else "bookmarks"
+            connection.executescript(f"CREATE TABLE {table} (a); PRAGMA user_version = 99;")
+    config = {"models": [scripted(tmp_path, "m")], "store": {"path": str(file)}}
+    (tmp_path / "roundhouse.yaml").write_text(json.dumps(config))
+    for asked in ("serve", "check"):
+        with command(asked, folder=tmp_path) as started:
+            assert started.status() == 2
+        (line,) = started.log.text.splitlines()
+        assert f"$.store.path: {file}: {reason}" in line
+
+
+def test_a_user_without_a_home_is_told_so(tmp_path: Path) -> None:
+    """As in a container whose user the system's list doesn't have."""
+    without = "import pwd, sys\nfrom gateway.cli import main\nsys.exit(main(['check']))"
+    done = subprocess.run(
+        ["unshare", "-U", "--map-user=4242", sys.executable, "-c", without],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip("no user namespaces on this machine")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "roundhouse: this user has no home folder: set HOME\n",
+    )
 
 
 def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_where_it_lies(
