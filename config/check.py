@@ -41,6 +41,7 @@ def _read(data: object, kind: Kind, source: Source, path: str, *, strict: bool) 
     if is_section(kind):
         if isinstance(data, kind):  # what a program hands in may be built already
             return data
+        data = {} if data is None else data  # all its lines are comments
         return _read_section(data, kind, source, path, strict=strict)
     if (item := list_item(kind)) is not None:
         if not isinstance(data, list | tuple):
@@ -64,6 +65,8 @@ def _read_section(
 ) -> object:
     known = options(section)
     entries = _entries(data, source, path)
+    if path == "$":  # what anchors are written in
+        entries = {name: one for name, one in entries.items() if not name.startswith("x-")}
     for name in entries.keys() - known.keys():
         raise source.error(f"{path}.{name}", f"unknown option; {suggestion(name, known)}")
     for field in msgspec.structs.fields(section):

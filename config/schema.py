@@ -58,6 +58,7 @@ def schema() -> Schema:
             accepted = _with_units(described[name], kind)
             described[name] = {"description": found[f"{path}.{name}"], **accepted}
     _narrow(whole["$defs"]["ModelConfig"]["properties"])
+    whole["$defs"]["Config"]["patternProperties"] = {"^x-": {}}
     heading = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Roundhouse configuration",

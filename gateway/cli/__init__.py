@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed("this user has no home folder: set HOME", 2)
     try:
         status: int = import_module(f"gateway.cli.{arguments.module}").run(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # nowhere, where there is no stdout
     except ConfigError as error:
         return _failed(str(error), 2)
     except CommandFailed as error:

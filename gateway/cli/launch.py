@@ -45,6 +45,8 @@ class Settings(msgspec.Struct, frozen=True):
 
 def claude(place: Place) -> Settings:
     """https://code.claude.com/docs/en/env-vars. A key of Anthropic's would be taken first."""
+    # Without them it takes any model for one of 200,000 tokens, and compacts too late.
+    sizes = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
     kinds = ("MODEL", "SMALL_FAST_MODEL", *(f"DEFAULT_{size}_MODEL" for size in _SIZES))
     return Settings(
         {
@@ -52,6 +54,7 @@ def claude(place: Place) -> Settings:
             "ANTHROPIC_AUTH_TOKEN": place.key,
             "ANTHROPIC_API_KEY": "",
             **{f"ANTHROPIC_{kind}": place.model for kind in kinds},
+            **(dict.fromkeys(sizes, str(place.context)) if place.context else {}),
         }
     )
 

@@ -11,9 +11,11 @@ import gc
 import json
 import os
 import shlex
+import socket
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
 from types import TracebackType
@@ -94,6 +96,8 @@ class Greeting(Struct, frozen=True, kw_only=True):
 
     def _lines(self, address: str) -> list[str]:
         lines = [f"Roundhouse listens on {address}"]
+        if (near := _in_the_network(address)) is not None:
+            lines.append(f"  nearby: {near}/ (from other machines of this network)")
         if self.has_page:
             lines.append(f"  page:   {_callable(address)}/")
         lines.append(f"  model:  {self.model or 'none yet: the model folders hold none'}")
@@ -133,6 +137,16 @@ def _callable(address: str) -> str:
     parts = urlsplit(address)
     host = EVERYWHERE.get(parts.hostname or "")
     return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
+
+
+def _in_the_network(address: str) -> str | None:
+    """As a phone types it, where this server listens on all addresses; None: it doesn't."""
+    parts = urlsplit(address)
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        if parts.hostname in EVERYWHERE:
+            way.connect(("192.0.2.1", 9))  # sends nothing: it only asks for the way out (RFC 5737)
+            return f"http://{way.getsockname()[0]}:{parts.port}"
+    return None
 
 
 COLUMNS = (

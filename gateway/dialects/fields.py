@@ -334,13 +334,21 @@ def order_object(body: bytes) -> dict[str, Any]:
     return json_object(body)
 
 
+def _why_no_json(body: bytes, error: Exception) -> str:
+    if body.startswith(b"\x1f\x8b"):
+        return "is compressed (gzip); send it as it is"
+    if body.startswith(b"\xef\xbb\xbf"):
+        return "begins with a byte order mark, which JSON doesn't have"
+    return f"is not valid JSON: {error}"
+
+
 def json_object(body: bytes) -> dict[str, Any]:
     """The object in a JSON body. Raises InvalidRequest, TooLarge."""
     check_size(body)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"The request body is not valid JSON: {error}.") from None
+        raise InvalidRequest(f"The request body {_why_no_json(body, error)}.") from None
     except RecursionError:
         raise InvalidRequest("The request body is nested too deeply.") from None
     if not isinstance(value, dict):

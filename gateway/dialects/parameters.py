@@ -207,10 +207,10 @@ _MEANINGS: Mapping[str, Callable[[Any], Any]] = {
 MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name in the scene
 MAX_STOP_LENGTH = 1_000  # characters; every token's text is compared with each
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)", re.ASCII)
-_DURATION = re.compile(rf"-?(?:{_PART.pattern})+", re.ASCII)
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|h|m|s)", re.ASCII)
+_DURATION = re.compile(rf"[+-]?(?:{_PART.pattern})+", re.ASCII)
+_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def read_stop(fields: Fields, wire: str | list[str], field: str = "stop") -> tuple[str, ...]:

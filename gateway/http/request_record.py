@@ -9,7 +9,7 @@ that no route ever saw, and its error has the id that the log has.
 
 A line says who asked which route for what, and what became of it; never what was written. What only
 reads is logged at debug, unless it fails: pages and dashboards ask many times a minute. So is what
-was refused for its key, which `auth.Refusals` logs in its own measure, and what is no route.
+was refused for its key, which `auth.Refusals` logs in its own measure.
 """
 
 import itertools
@@ -194,7 +194,7 @@ class RequestLog:
         if route:
             self._count(method, route, line.status)
         reads = method in READING and line.status < 400
-        say = log.debug if reads or line.refused or not route else log.info
+        say = log.debug if reads or line.refused else log.info
         client = scope["client"]
         say(
             "request",

@@ -40,7 +40,6 @@ MISTAKES = [
         "1: $.server.port: expected a whole number from 0 to 65535, got 70000",
     ),
     ("server: 3", "1: $.server: expected options by name, got a number"),
-    ("server:", "1: $.server: expected options by name, got nothing"),
     ("model_dirs: here", "1: $.model_dirs: expected a list, got a text"),
     ("swap: {memory: {cpu: much}}", "1: $.swap.memory.cpu: expected a size: bytes, or with a unit"),
     ("log: {level: warn}", "1: $.log.level: 'warn' is not valid; did you mean 'warning'?"),
@@ -338,3 +337,12 @@ def test_sampling_defaults_become_the_struct_of_the_floor_above() -> None:
     assert sampling_for(model(sampling={"top_k": 40}), Sampling) == Sampling(top_k=40)
     with pytest.raises(ConfigError, match="did you mean 'top_k'"):
         sampling_for(model(sampling={"topk": 40}), Sampling)
+
+
+def test_a_section_may_have_comments_alone_and_anchors_a_place(tmp_path: Path) -> None:
+    text = (
+        "x-common: &common {ttl: 60}\nserver:\n  # port: 9000\n"
+        "models:\n  - {<<: *common, name: a, path: a.gguf}\n"
+    )
+    config = loaded(tmp_path, text)
+    assert (config.server.port, config.models[0].ttl) == (8000, 60)

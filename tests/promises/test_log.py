@@ -2,6 +2,7 @@
 who did what; and no word of what was written.
 """
 
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -108,6 +109,23 @@ def test_every_answer_has_one_id_and_a_client_s_own_is_kept(server: Served) -> N
             answer = server.client.get(path, headers={**key(USER), **own})
             (given,) = answer.headers.get_list("x-request-id")
             assert not own or given == "mine"
+
+
+@pytest.mark.parametrize(("method", "status"), [("POST", 404), ("PATCH", 405)])
+def test_what_is_no_route_has_its_line(method: str, status: int, server: Served) -> None:
+    path = "/v1/nowhere" if status == 404 else CHAT
+    answer = server.client.request(method, path, headers=key(USER))
+    assert answer.status_code == status
+    assert line(server, answer.headers["x-request-id"])["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(gzip.compress(b"{}"), "compressed"), (b"\xef\xbb\xbf{}", "byte order mark")],
+)
+def test_what_is_no_json_is_said(body: bytes, reason: str, server: Served) -> None:
+    answer = server.client.post(CHAT, content=body, headers=key(USER))
+    assert (answer.status_code, reason in answer.text) == (400, True)
 
 
 def test_what_is_refused_is_logged_in_its_own_measure(server: Served) -> None:

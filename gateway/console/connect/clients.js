@@ -59,8 +59,9 @@ const openCode = ({ server, model, context }) => {
 };
 
 const AGENTS = [
-  agent("claude", "Claude Code", WIDE, ({ server, key, model }) => [
-    { ANTHROPIC_BASE_URL: server, ANTHROPIC_AUTH_TOKEN: key, ANTHROPIC_API_KEY: "", ...Object.fromEntries(KINDS.map((kind) => [`ANTHROPIC_${kind}`, model])) },
+  agent("claude", "Claude Code", WIDE, ({ server, key, model, context }) => [
+    { ANTHROPIC_BASE_URL: server, ANTHROPIC_AUTH_TOKEN: key, ANTHROPIC_API_KEY: "", ...Object.fromEntries(KINDS.map((kind) => [`ANTHROPIC_${kind}`, model])),
+      ...(context ? { CLAUDE_CODE_MAX_CONTEXT_TOKENS: String(context), CLAUDE_CODE_AUTO_COMPACT_WINDOW: String(context) } : {}) },
     ["claude"],
   ], messagesTest, "anthropic"),
   agent("codex", "Codex CLI", WIDE, (place) => [

@@ -29,6 +29,7 @@ print(json.dumps([sys.argv[1:], found]))
 VARIABLES = (
     *("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "ANTHROPIC_MODEL"),
     *("ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"),
+    *("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW"),
     *("OPENAI_API_BASE", "OPENAI_BASE_URL", "OPENAI_HOST", "OPENAI_API_KEY", "OPENAI_MODEL"),
     *("ROUNDHOUSE_KEY", "OPENCODE_CONFIG_CONTENT", "GOOSE_MODEL", "GOOSE_PROVIDER"),
 )
@@ -81,6 +82,8 @@ def given(server: Served, programs: Path, *words: str) -> tuple[list[str], dict[
 def test_claude_finds_the_server(server: Served, programs: Path) -> None:
     arguments, variables = given(server, programs, "claude", "--", "-p", "Hi")
     assert arguments == ["-p", "Hi"]
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536"
+    assert variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "65536"
     assert variables["ANTHROPIC_API_KEY"] == ""  # that of another service is not used
     url, token = variables["ANTHROPIC_BASE_URL"], variables["ANTHROPIC_AUTH_TOKEN"]
     hello: Any = [{"role": "user", "content": "Hi"}]
