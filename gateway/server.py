@@ -427,6 +427,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=int(config.shutdown_grace + LAST_WORDS),
             )
         )
+        self.app = app
         self._address = config.host, config.port
         self._grace = config.shutdown_grace
         self._loop: asyncio.AbstractEventLoop | None = None

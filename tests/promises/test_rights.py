@@ -130,7 +130,7 @@ OPEN = {
 
 def declared(running: Running) -> Iterator[tuple[str, str, str]]:
     """Method, path and right of every route."""
-    app = running.server.config.app
+    app = running.server.app
     assert isinstance(app, Litestar)
     for route in app.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():

@@ -12,7 +12,6 @@ import httpx
 import jsonschema
 import msgspec
 import pytest
-from litestar import Litestar
 
 from config.settings import ApisConfig, ModelConfig
 from tests.gateway.http.serving import Running, config, serving
@@ -71,7 +70,7 @@ def operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 async def test_every_route_is_reported_by_its_api(running: Running) -> None:
-    app = cast(Litestar, running.server.config.app)
+    app = running.server.app
     there = {
         (method, route.path_format)
         for route in app.routes
