@@ -133,14 +133,11 @@ class Trial:
         except TemplateRefused:
             return ""
 
-    def says(self, traits: TemplateTraits, *messages: Message) -> bool:
-        """Whether all that `messages` say comes out, no answer being asked for."""
-        text = self.text(messages, traits, prompt=False)
-        return all(message.text in text for message in messages)
-
-    def shows(self, traits: TemplateTraits, *messages: Message) -> bool:
-        """Whether all that `messages` say comes out, and an answer may follow."""
-        text = self.text(messages, traits)
+    def shows(self, traits: TemplateTraits, *messages: Message, prompt: bool = True) -> bool:
+        """Whether all that `messages` say comes out, and an answer may follow if it is asked for in
+        a `prompt`.
+        """
+        text = self.text(messages, traits, prompt=prompt)
         return all(message.text in text for message in messages)
 
 
@@ -242,7 +239,7 @@ def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     opens = trial.shows(traits, ASSISTANT, USER) and (
         system == "none" or trial.shows(traits, SYSTEM, ASSISTANT, USER)
     )
-    fades = system != "none" and not trial.says(traits, SYSTEM, USER, ASSISTANT)
+    fades = system != "none" and not trial.shows(traits, SYSTEM, USER, ASSISTANT, prompt=False)
     return replace(
         traits,
         system=system,

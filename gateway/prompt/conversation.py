@@ -132,38 +132,44 @@ def closed(text: str) -> str:
     return text
 
 
+def _begun(text: str) -> tuple[str, str, str, str] | None:
+    """An opening marker that `text` begins with, the reasoning, its closer ("": there is none), and
+    what is behind it; None of others.
+    """
+    for pattern, closer in _AT_START:
+        if match := pattern.match(text):
+            return match[0], *partition(text[match.end() :], match.expand(closer))
+    return None
+
+
 def unwrapped(text: str) -> tuple[str, str]:
     """Reasoning and answer of a `text` that begins with an opening marker; ("", text) of others.
 
     Reasoning that isn't closed is all of it. Line ends around the markers belong to neither.
     """
-    for pattern, closer in _AT_START:
-        if match := pattern.match(text):
-            reasoning, marker, answer = partition(text[match.end() :], match.expand(closer))
-            reasoning = _without_line_ends(reasoning)
-            if marker:
-                reasoning = stripped(reasoning, left=False, right=True)
-            return reasoning, _without_line_ends(answer)
-    return "", text
+    if (begun := _begun(text)) is None:
+        return "", text
+    _, reasoning, marker, answer = begun
+    reasoning = _without_line_ends(reasoning)
+    return (
+        stripped(reasoning, left=False, right=True) if marker else reasoning
+    ), _without_line_ends(answer)
 
 
 def without_opener(text: str) -> str:
     """`text` without the opening marker that it begins with."""
-    for pattern, _ in _AT_START:
-        if match := pattern.match(text):
-            return _without_line_ends(text[match.end() :])
-    return text
+    begun = _begun(text)
+    return text if begun is None else _without_line_ends(joined(begun[1:]))
 
 
 def marked(text: str) -> str:
     """A client's `text` that begins with an opening marker: the markers around the reasoning are
     taken as such, and what is between and behind them stays the client's.
     """
-    for pattern, closer in _AT_START:
-        if match := pattern.match(text):
-            reasoning, marker, answer = partition(text[match.end() :], match.expand(closer))
-            return joined((plain(match[0]), reasoning, plain(marker), answer))
-    return text
+    if (begun := _begun(text)) is None:
+        return text
+    opener, reasoning, closer, answer = begun
+    return joined((plain(opener), reasoning, plain(closer), answer))
 
 
 def _without_line_ends(text: str) -> str:

@@ -142,14 +142,7 @@ _HUNYUAN_A13B = Format(
     shell_closes=("</answer>",),
 )
 _GRANITE_CALLS = JsonCalls(openers=("<tool_call>", "<|tool_call|>"), closers=("</tool_call>",))
-_GRANITE_PAST = PastCalls(
-    begin="<|tool_call|>[",
-    before='{"name": "',
-    between='", "arguments": ',
-    after="}",
-    separator=", ",
-    end="]",
-)
+_GRANITE_PAST = PastCalls("<|tool_call|>[", '{"name": "', '", "arguments": ', "}", ", ", "]")
 _GRANITE_ARRAY = Format(
     id="granite_array",
     families=("Granite 3.0", "Granite 3.1-3.3"),
@@ -299,12 +292,8 @@ _KIMI_2 = Format(
     special_tokens=True,
     ids="kimi",
     past=PastCalls(
-        begin="<|tool_calls_section_begin|>",
-        before="<|tool_call_begin|>functions.",
-        between="<|tool_call_argument_begin|>",
-        after="<|tool_call_end|>",
-        separator="",
-        end="<|tool_calls_section_end|>",
+        *("<|tool_calls_section_begin|>", "<|tool_call_begin|>functions."),
+        *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "", "<|tool_calls_section_end|>"),
         numbered=True,
     ),
 )
@@ -619,15 +608,7 @@ _LFM_2 = Format(
         ),
     ),
     special_tokens=True,
-    past=PastCalls(
-        begin="<|tool_call_start|>[",
-        before="",
-        between="(",
-        after=")",
-        separator=", ",
-        end="]<|tool_call_end|>",
-        pythonic=True,
-    ),
+    past=PastCalls("<|tool_call_start|>[", "", "(", ")", ", ", "]<|tool_call_end|>", pythonic=True),
 )
 
 # ---- messages with headers

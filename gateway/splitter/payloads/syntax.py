@@ -192,28 +192,25 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[str, ...] = ()
 
 
-class PastCalls(msgspec.Struct, frozen=True, kw_only=True):
+class PastCalls(msgspec.Struct, frozen=True):
     """How calls of earlier turns stand in a prompt whose template doesn't write them itself.
 
     `before` a name, `between` it and the arguments, `after` them. `numbered`: the calls of the
     conversation are counted, behind the name. `pythonic`: the arguments are Python's keywords.
     """
 
-    begin: str = ""
+    begin: str
     before: str
     between: str
     after: str
     separator: str
-    end: str = ""
+    end: str
     numbered: bool = False
     pythonic: bool = False
 
 
 PAST_HERMES = PastCalls(
-    before='<tool_call>\n{"name": "',
-    between='", "arguments": ',
-    after="}\n</tool_call>",
-    separator="\n",
+    "", '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", "\n", ""
 )
 
 

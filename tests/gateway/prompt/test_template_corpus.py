@@ -173,7 +173,7 @@ def test_no_turn_is_invented_for_a_text_beside_a_call(name: str) -> None:
     ("arguments", "shown"),
     [
         ('{"city": "Be', {"_raw": '{"city": "Be'}),
-        ("[1]", {"_raw": "[1]"}),
+        ("city: Ulm", {"_raw": "city: Ulm"}),
         ("[]", {}),
         ("null", {}),
         (" ", {}),
