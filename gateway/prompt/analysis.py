@@ -84,8 +84,10 @@ def calling(
     return (USER, caller, *(exchange.answer for exchange in exchanges))
 
 
-class Trial:
-    """Renders trial conversations with one template."""
+class Renderer:
+    """Renders with one template. `tokens` are the special tokens by their variable names; all is
+    charged to one meter.
+    """
 
     def __init__(
         self, template: CompiledTemplate, tokens: Mapping[str, str], charged: Meter
@@ -116,6 +118,10 @@ class Trial:
             },
             self._charged,
         )
+
+
+class Trial(Renderer):
+    """Renders trial conversations."""
 
     def text(
         self,

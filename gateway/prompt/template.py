@@ -12,7 +12,7 @@ Frontends bring tools by the dozen with a "Hello!", and the error is all that th
 Shares are of characters: to render and tokenize each part would cost what the refusal saves.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from backends.protocol import SpecialTokens
 from gateway.errors import ContextLengthExceeded, InvalidRequest, InvalidTemplate
-from gateway.prompt.analysis import analyse
+from gateway.prompt.analysis import Renderer, analyse
 from gateway.prompt.conversation import (
     Continuation,
     TemplateTraits,
@@ -30,7 +30,6 @@ from gateway.prompt.conversation import (
     closed,
     continuation,
     ends_open,
-    given_variables,
     is_broken,
     message_dict,
     tool_dicts,
@@ -128,20 +127,16 @@ class Rendering:
     def __init__(
         self,
         traits: TemplateTraits,
-        template: CompiledTemplate,
-        tokens: Mapping[str, str],
+        renderer: Renderer,
         format: Format,
         request: ChatRequest,
         image_marker: str | None,
-        charged: Meter,
     ) -> None:
-        self._template = template
-        self._tokens = tokens
+        self._renderer = renderer
         self._traits = traits
         self._format = format
         self._request = request
         self._image_marker = image_marker
-        self._charged = charged
         self._tools = shown_tools(request)
         # What calls begin with, where a text beside them can't be a turn of its own.
         strict = traits.alternates and not traits.calls_with_text
@@ -231,19 +226,8 @@ class Rendering:
                 shown = _without_text(message, len(beside))
                 beside.append(text_of(message))
             dicts.append(message_dict(shown, self._traits, self._image_marker))
-        text = self._template.render(
-            {
-                **self._tokens,
-                "documents": None,
-                **given_variables(self._template.reads, tools),
-                **thinking_variables(thinking, self._traits),
-                **self._request.template_variables,
-                "tools": tools,
-                "add_generation_prompt": prompt,
-                "messages": dicts,
-            },
-            self._charged,
-        )
+        chosen, own = thinking_variables(thinking, self._traits), self._request.template_variables
+        text = self._renderer.render(dicts, {**chosen, **own}, tools, prompt=prompt)
         for number, spoken in enumerate(beside):
             text = _with_text(text, number, self._opener, spoken)
         return text
@@ -472,7 +456,8 @@ class ChatTemplate:
         image_marker: str | None,
         charged: Meter,
     ) -> tuple[str, tuple[ImagePart, ...]]:
-        own = (self._template, self._tokens, self._format, request, image_marker, charged)
+        renderer = Renderer(self._template, self._tokens, charged)
+        own = (renderer, self._format, request, image_marker)
         rendering = Rendering(self.traits, *own)
         try:
             return rendering.text(begun), rendering.pictures()

@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def called(arguments: Any = '{"city": "Ulm"}', text: str = "") -> list[dict[str, Any]]:
-    call = {"id": "call_1", "type": "function"}
+    call: dict[str, Any] = {"id": "call_1", "type": "function"}
     call["function"] = {"name": "weather", "arguments": arguments}
     return [
         {"role": "user", "content": "Weather?"},
