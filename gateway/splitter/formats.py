@@ -85,16 +85,9 @@ _GRANITE_20B = Format(
 _GIGACHAT = JsonCalls(
     openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>")
 )
-_GIGACHAT_3 = Format(
-    id="gigachat3",
-    families=("GigaChat 3",),
-    syntaxes=(_GIGACHAT,),
-    shell_closes=("<|message_sep|>",),
-    special_tokens=True,
-)
 _GIGACHAT_31 = Format(
     id="gigachat31",
-    families=("GigaChat 3.1",),
+    families=("GigaChat 3", "GigaChat 3.1"),
     syntaxes=(_GIGACHAT,),
     shell_closes=("<|message_sep|>",),
     special_tokens=True,
@@ -189,20 +182,11 @@ _COHERE_ACTION = JsonCalls(
 _COHERE_THINKING = ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True)
 _COHERE_3 = Format(
     id="cohere_cmd3",
-    families=("Command-R7B", "Command-A"),
+    families=("Command-R7B", "Command-A", "Command-A+", "North / Cohere2 MoE"),
     reasoning=_COHERE_THINKING,
     syntaxes=(_COHERE_ACTION,),
-    shell_opens=("<|START_RESPONSE|>",),
-    shell_closes=("<|END_RESPONSE|>",),
-    special_tokens=True,
-)
-_COHERE_4 = Format(
-    id="cohere_cmd4",
-    families=("Command-A+", "North / Cohere2 MoE"),
-    reasoning=_COHERE_THINKING,
-    syntaxes=(_COHERE_ACTION,),
-    shell_opens=("<|START_TEXT|>", "<|START_RESPONSE|>"),
-    shell_closes=("<|END_TEXT|>", "<|END_RESPONSE|>"),
+    shell_opens=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+    shell_closes=("<|END_RESPONSE|>", "<|END_TEXT|>"),
     special_tokens=True,
 )
 _COMMAND_R = Format(
@@ -263,14 +247,7 @@ _DEEPSEEK_CALLS = NamedJsonCalls(
 )
 _DEEPSEEK_3 = Format(
     id="deepseek_v3",
-    families=("DeepSeek-V3", "DeepSeek-R1-0528"),
-    reasoning=THINK,
-    syntaxes=(_DEEPSEEK_CALLS,),
-    special_tokens=True,
-)
-_DEEPSEEK_31 = Format(
-    id="deepseek_v31",
-    families=("DeepSeek-V3.1",),
+    families=("DeepSeek-V3", "DeepSeek-R1-0528", "DeepSeek-V3.1"),
     reasoning=THINK,
     syntaxes=(_DEEPSEEK_CALLS,),
     special_tokens=True,
@@ -341,7 +318,6 @@ JSON_ENTRIES = (
     _ERNIE,
     _INTERNLM,
     _GRANITE_20B,
-    _GIGACHAT_3,
     _GIGACHAT_31,
     _LLAMA_3,
     _MINIMAX_M1,
@@ -355,13 +331,11 @@ JSON_ENTRIES = (
     _PHI_4,
     _XLAM,
     _COHERE_3,
-    _COHERE_4,
     _COMMAND_R,
     _APERTUS,
     _MISTRAL_3,
     _MISTRAL_11,
     _DEEPSEEK_3,
-    _DEEPSEEK_31,
     _KIMI_2,
     _SOLAR,
     _FUNCTIONARY_31,
@@ -734,6 +708,9 @@ _BY_ID = {entry.id: entry for entry in _ENTRIES}
 _ALIASES = {
     "qwen3_json": "hermes_json",
     "glm47": "glm45",
+    "gigachat3": "gigachat31",
+    "cohere_cmd4": "cohere_cmd3",
+    "deepseek_v31": "deepseek_v3",
     "hy3_suffixed": "hy3",
     "firefunction_v2": "phi4_mini",
 }

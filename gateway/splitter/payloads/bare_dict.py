@@ -10,10 +10,10 @@ import msgspec
 from gateway.splitter.payloads import json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested_members
 from gateway.splitter.payloads.calls import Calls
-from gateway.splitter.payloads.elements import Border, copy_text
+from gateway.splitter.payloads.elements import copy_text
 from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.named_json import NAME
-from gateway.splitter.payloads.reading import Parsing, Reader, markers_of
+from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.schemas import StringValue
 from gateway.splitter.payloads.syntax import BareDictCalls
 from gateway.splitter.payloads.writing import (
@@ -74,10 +74,8 @@ class _BareDict(msgspec.Struct, frozen=True):
 
     def _quoted(self, reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
         """Hands over text up to the quote mark that ends it, as the inside of a JSON string."""
-        border = Border((self.quote,), _FOLLOWERS)
-        return copy_text(
-            reader, markers_of(self.quote), border, lambda text: sink(json_text.escaped(text))
-        )
+        frame = raw.Frame((self.quote,), _FOLLOWERS)
+        return copy_text(reader, frame, lambda text: sink(json_text.escaped(text)))
 
     def _bare(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
         """A number or word; any other bare text is a string."""

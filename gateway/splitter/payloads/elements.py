@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-import msgspec
-
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
@@ -42,37 +40,28 @@ from gateway.splitter.payloads.writing import (
     plain_names,
 )
 
-_CDATA_OPEN, _CDATA_CLOSE = "<![CDATA[", "]]>"
-
-
-class Border(msgspec.Struct, frozen=True):
-    """How values of a syntax end: by one of `closes`, before one of `followers`."""
-
-    closes: tuple[str, ...]
-    followers: tuple[str, ...]
-    trims_newline: bool = False
-    cdata: bool = False
+_CDATA = ("<![CDATA[", "]]>")
 
 
 def copy_element(
-    reader: Reader, writer: ArgumentsWriter, border: Border, convert: Callable[[str], str] | None
+    reader: Reader, writer: ArgumentsWriter, frame: Frame, convert: Callable[[str], str] | None
 ) -> Parsing[None]:
     """Copies a value; `convert` makes JSON of its whole text, None streams it as a string.
 
     Raises Malformed if the output ends inside the value.
     """
-    markers = yield from _markers(reader, border)
+    markers = yield from _markers(reader, frame)
     if convert is None or (
         convert is coercion.untyped and (yield from reader.peek()) not in ("{", "[")
     ):
         writer.begin_string()
         yield from copy_text(
-            reader, markers, border, lambda text: writer.string(json_text.escaped(text))
+            reader, frame, lambda text: writer.string(json_text.escaped(text)), markers
         )
         writer.end_string()
     else:
         text = StringIO()
-        yield from copy_text(reader, markers, border, text.write)
+        yield from copy_text(reader, frame, text.write, markers)
         writer.scalar(convert(text.getvalue()))
 
 
@@ -84,43 +73,37 @@ def converter(declared: Declared) -> Callable[[str], str] | None:
     return None if types == coercion.STRING else lambda text: coercion.coerce(text, types)
 
 
-def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
+def _markers(reader: Reader, frame: Frame) -> Parsing[Markers]:
     """What ends the value, after what begins it."""
-    closes = border.closes
-    if border.cdata and (yield from reader.accept((_CDATA_OPEN,))):
-        return markers_of(*(_CDATA_CLOSE + gap + close for close in closes for gap in ("", "\n")))
-    if not border.trims_newline:
+    closes = frame.closers
+    if frame.before and (yield from reader.accept((frame.before,))):
+        return markers_of(*(frame.after + gap + close for close in closes for gap in ("", "\n")))
+    if not frame.newlines:
         return markers_of(*closes)
     yield from reader.accept(("\n",))
     return markers_of(*closes, *("\n" + close for close in closes))
 
 
 def copy_text(
-    reader: Reader, markers: Markers, border: Border, sink: Callable[[str], object]
+    reader: Reader,
+    frame: Frame,
+    sink: Callable[[str], object],
+    markers: Markers | None = None,
 ) -> Parsing[None]:
-    """Hands a value's text to `sink`, up to the first of `markers` that ends it."""
+    """Hands a value's text to `sink`, up to the first of `markers`, else of its closers, that ends
+    it.
+    """
+    markers = markers or markers_of(*frame.closers)
     while close := (yield from reader.until(markers, sink)):
         space = yield from reader.space()
-        if (yield from reader.looking_at(border.followers)) or reader.ends_inside(border.followers):
+        if (yield from reader.looking_at(frame.followers)) or reader.ends_inside(frame.followers):
             return
-        markup = border.trims_newline and (yield from reader.looking_at(border.closes))
+        markup = frame.newlines and (yield from reader.looking_at(frame.closers))
         sink(close + (space.removesuffix("\n") if markup else space))
     raise reader.fault("a value is not closed")
 
 
 # ---------------------------------------------------------------------------------------- writing
-
-
-def written_value(
-    lark: Lark, reading: SchemaReader, schema: Any, types: frozenset[str], border: Border
-) -> str:
-    """A value as an expression, with what closes it."""
-    return lark.rule(raw.by_schema(lark, reading, schema, types, _frame(border)))
-
-
-def _frame(border: Border) -> Frame:
-    around = (_CDATA_OPEN, _CDATA_CLOSE) if border.cdata else ("", "")
-    return Frame(border.closes, border.followers, *around, newlines=border.trims_newline)
 
 
 _HEAD = re.compile(r"[^<>\n]*")
@@ -152,10 +135,11 @@ def attributes(calls: Calls, head: str, names: tuple[str, ...]) -> dict[str, str
     return found
 
 
-def border_of(syntax: ElementCalls) -> Border:
+def frame_of(syntax: ElementCalls) -> Frame:
     """A parameter ends before another, or before anything that ends the call."""
     followers = (*syntax.parameter_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
-    return Border(syntax.parameter_closes, followers, syntax.trims_newline, syntax.cdata)
+    around = _CDATA if syntax.cdata else ("", "")
+    return Frame(syntax.parameter_closes, followers, *around, newlines=syntax.trims_newline)
 
 
 class _Call:
@@ -165,7 +149,7 @@ class _Call:
         self._reader = reader
         self._calls = calls
         self._syntax = syntax
-        self._border = border_of(syntax)
+        self._frame = frame_of(syntax)
         self._writer: ArgumentsWriter | None = None
 
     def parse(self) -> Parsing[None]:
@@ -206,7 +190,7 @@ class _Call:
             self._reader.keep(opener + text)
         self._writer.key(json_text.escaped(key))
         convert = self._converter(key, head)
-        yield from copy_element(self._reader, self._writer, self._border, convert)
+        yield from copy_element(self._reader, self._writer, self._frame, convert)
 
     def _converter(self, key: str, head: Mapping[str, str]) -> Callable[[str], str] | None:
         match self._syntax.typing:
@@ -291,19 +275,19 @@ def _written_parameter(
     head = _written_head(opens[0], field.key, attribute)
     end = lark.any_of(syntax.head_ends)
     types = tool.declared.property(field.key).types
-    border = border_of(syntax)
+    frame = frame_of(syntax)
     if syntax.typing == "schema":
-        value = written_value(lark, reading, field.schema, types, border)
+        value = raw.by_schema(lark, reading, field.schema, types, frame)
         return f"{lark.any_of(opens)} {head} {end} {value}"
     kinds = (
         f"{literal(says)} {end} {value}"
-        for says, value in _typed(lark, syntax, reading, field, border)
+        for says, value in _typed(lark, syntax, reading, field, frame)
     )
     return f"{lark.any_of(opens)} {head} {lark.rule(one_of(kinds))}"
 
 
 def _typed(
-    lark: Lark, syntax: ElementCalls, reading: SchemaReader, field: Field, border: Border
+    lark: Lark, syntax: ElementCalls, reading: SchemaReader, field: Field, frame: Frame
 ) -> list[tuple[str, str]]:
     """The ways to write a value that says its type itself: the attribute, and the text."""
     found = []
@@ -311,9 +295,9 @@ def _typed(
         for kind, schema in _kinds(each):
             if kind == "string":
                 types = coercion.STRING
-                value = written_value(lark, reading, schema, types, border)
+                value = raw.by_schema(lark, reading, schema, types, frame)
             else:
-                value = raw.json_value(lark, reading, schema, _frame(border))
+                value = raw.json_value(lark, reading, schema, frame)
             says = kind if syntax.typing == "type" else str(kind == "string").lower()
             found.append((f' {syntax.typing}="{says}"', value))
     return found

@@ -16,6 +16,8 @@ from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import JsonCalls
 from gateway.splitter.payloads.writing import (
+    BETWEEN,
+    COMMA,
     SPACES,
     CallSection,
     Unmarked,
@@ -207,12 +209,10 @@ def _nowhere(_fragment: str) -> None:
 # ---------------------------------------------------------------------------------------- writing
 # The same as a grammar. What the reader forgives is not written.
 
-_GAP = r"[ \t\r\n]{0,16}"
 _SPACES = rf"{SPACE}*"
-_COMMA = rf"{_GAP},{_GAP}"
 _BREAK = r"[ \t\r\n]{0,4}[;\n][ \t\r\n]{0,4}"
-_END = rf"{_GAP}\}}"
-_TYPE = rf'"type"{_GAP}:{_GAP}"function"{_GAP},{_GAP}'
+_END = rf"{BETWEEN}\}}"
+_TYPE = rf'"type"{BETWEEN}:{BETWEEN}"function"{BETWEEN},{BETWEEN}'
 _ANY_ID = r'"[0-9A-Za-z_.:-]{1,64}"'
 
 
@@ -252,7 +252,7 @@ def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, paral
     """Objects, or an array of them without white space before the first."""
     one = _object(lark, syntax, tools)
     several = repeated(one, lark.regex(_BREAK), parallel=parallel)
-    listed = repeated(one, lark.regex(_COMMA), parallel=parallel)
+    listed = repeated(one, lark.regex(COMMA), parallel=parallel)
     return one_of((several, f'"[" {listed} {gap(lark)} "]"'))
 
 
@@ -265,21 +265,21 @@ def _rest_of_array(
     lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
 ) -> str:
     one = _object(lark, syntax, tools)
-    several = repeated(one, lark.regex(_COMMA), parallel=parallel)
+    several = repeated(one, lark.regex(COMMA), parallel=parallel)
     return lark.rule(f'{gap(lark)} {several} {gap(lark)} "]"')
 
 
 def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
-    begin = lark.regex(rf"\{{{_GAP}")
+    begin = lark.regex(rf"\{{{BETWEEN}")
     return lark.rule(one_of(f"{begin} {_members(lark, syntax, tool)}" for tool in tools))
 
 
 def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     """The rest of a call's object after its "{"."""
     name, arguments = literal(_quoted(tool.name)), tool.json(lark)
-    end, comma = lark.regex(_END), lark.regex(_COMMA)
+    end, comma = lark.regex(_END), lark.regex(COMMA)
     if syntax.named_by_key:
-        return f"{name} {lark.regex(f'{_GAP}:{_GAP}')} {arguments} {end}"
+        return f"{name} {lark.regex(f'{BETWEEN}:{BETWEEN}')} {arguments} {end}"
     named = f"{_key(lark, syntax.name_keys)} {name}"
     given = f"{_key(lark, syntax.argument_keys)} {arguments}"
     orders = f"({named} {comma} {given} | {given} {comma} {named})"
@@ -290,7 +290,7 @@ def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
 
 
 def _key(lark: Lark, keys: Sequence[str]) -> str:
-    return lark.regex(f"{_pattern_of_key(keys)}{_GAP}:{_GAP}")
+    return lark.regex(f"{_pattern_of_key(keys)}{BETWEEN}:{BETWEEN}")
 
 
 def _pattern_of_key(keys: Sequence[str]) -> str:
@@ -310,7 +310,7 @@ def unmarked(
     begin a call that the reader knows are neither. An array is written where it has to be one.
     """
     one, fence = _object(lark, syntax, tools), f'({gap(lark)} "```")?' if syntax.fences else ""
-    separator = lark.regex(_COMMA if syntax.needs_array else _BREAK)
+    separator = lark.regex(COMMA if syntax.needs_array else _BREAK)
     more = f"({separator} {one})*" if parallel else ""
     end = f'{gap(lark)} "]" {fence}' if syntax.needs_array else ""
     bracket = _bracket(syntax) if syntax.needs_array else ""
@@ -354,4 +354,4 @@ def _unlike(syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
 
 def _after_name(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     key = _key(lark, syntax.argument_keys)
-    return f"{lark.regex(_COMMA)} {key} {tool.json(lark)} {lark.regex(_END)}"
+    return f"{lark.regex(COMMA)} {key} {tool.json(lark)} {lark.regex(_END)}"

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
-from gateway.splitter.payloads.elements import Border, converter, copy_element, written_value
+from gateway.splitter.payloads.elements import converter, copy_element
 from gateway.splitter.payloads.lark import Lark, literal, one_of
 from gateway.splitter.payloads.named_json import NAME
+from gateway.splitter.payloads.raw import Frame, by_schema
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.schemas import Field, SchemaReader
 from gateway.splitter.payloads.syntax import KeyValueCalls
@@ -55,7 +56,7 @@ def _ends(reader: Reader, syntax: KeyValueCalls) -> Parsing[bool]:
 
 def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Parsing[None]:
     """The arguments, read after the first key's opening tag, up to what is no pair."""
-    border = _border(syntax)
+    frame = _frame(syntax)
     writer = calls.open(name)
     writer.open("{")
     while True:
@@ -65,16 +66,16 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
         yield from reader.expect(*syntax.value_opens)
         convert = converter(calls.declared(name).property(key))
         writer.key(json_text.escaped(key))
-        yield from copy_element(reader, writer, border, convert)
+        yield from copy_element(reader, writer, frame, convert)
         yield from reader.space()
         if not (yield from reader.accept(syntax.key_opens)):
             return
 
 
-def _border(syntax: KeyValueCalls) -> Border:
+def _frame(syntax: KeyValueCalls) -> Frame:
     """A value ends before a key, or before anything that ends the call."""
     followers = (*syntax.key_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
-    return Border(syntax.value_closes, followers)
+    return Frame(syntax.value_closes, followers)
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -111,6 +112,6 @@ def _written_pair(
     if "<" in field.key or field.key != field.key.strip():
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written as a key")
     types = tool.declared.property(field.key).types
-    value = written_value(lark, reading, field.schema, types, _border(syntax))
+    value = by_schema(lark, reading, field.schema, types, _frame(syntax))
     key = f"{lark.any_of(syntax.key_opens)} {literal(field.key)} {lark.any_of(syntax.key_closes)}"
     return f"{key} {gap(lark)} {lark.any_of(syntax.value_opens)} {value}"

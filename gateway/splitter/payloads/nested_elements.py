@@ -10,7 +10,7 @@ import msgspec
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
 from gateway.splitter.payloads.coercion import Declared
-from gateway.splitter.payloads.elements import Border, attributes, copy_text
+from gateway.splitter.payloads.elements import attributes, copy_text
 from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
@@ -165,8 +165,8 @@ class _Elements:
         """Copies text up to the element's close tag; some of it is read."""
         self._writer.begin_string()
         self._copy(begun)
-        border = Border((f"{self._prefix}</{tag}>",), (self._prefix,))
-        yield from copy_text(self._reader, markers_of(*border.closes), border, self._copy)
+        frame = raw.Frame((f"{self._prefix}</{tag}>",), (self._prefix,))
+        yield from copy_text(self._reader, frame, self._copy)
         self._writer.end_string()
 
     def _copy(self, text: str) -> None:

@@ -48,7 +48,7 @@ from gateway.splitter.payloads.schemas import (
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
-_SPACES = r"[ \t\r\n]{0,16}"
+BETWEEN = r"[ \t\r\n]{0,16}"
 
 
 class Unwritable(Exception):
@@ -247,7 +247,7 @@ DEEPEST = 50  # schemas in schemas
 
 
 _STRING = r"\x22([^\x22\\\x00-\x1f]|\\[\x22\\\/bfnrt]|\\u[0-9a-fA-F]{4})*\x22"
-_COLON, _COMMA = rf"{_SPACES}:{_SPACES}", rf"{_SPACES},{_SPACES}"
+_COLON, COMMA = rf"{BETWEEN}:{BETWEEN}", rf"{BETWEEN},{BETWEEN}"
 
 
 class GrammarNotation(Protocol):
@@ -284,7 +284,7 @@ class Json:
         self._unlike = f" & ~/(?s:.*)({unlike})(?s:.*)/" if unlike else ""
         self._held = re.compile(unlike or "(?!)")
         self.is_json = not unlike
-        self.separator = lark.regex(_COMMA)
+        self.separator = lark.regex(COMMA)
         self._any = lark.terminal(f"/{_STRING}/{self._unlike}")
 
     def text(self, found: StringValue) -> str:
@@ -390,8 +390,8 @@ class Values:
     def _between(self, opening: str, parts: Sequence[str], closing: str) -> str:
         inside = f" {self._notation.separator} ".join(parts)
         begin, end = (
-            self._lark.regex(rf"\{opening}{_SPACES}"),
-            self._lark.regex(rf"{_SPACES}\{closing}"),
+            self._lark.regex(rf"\{opening}{BETWEEN}"),
+            self._lark.regex(rf"{BETWEEN}\{closing}"),
         )
         return sequence((begin, inside, end))
 
