@@ -418,13 +418,15 @@ class Splitter:
         for syntax in self._format.syntaxes:
             if syntax.at_start and not self._stretch.begun:
                 yield from self._call(syntax, "", spelled="")
-        if not self._stretch.begun and (yield from self._begins(("{", "[{", "[ ", "[\n"))):
+        if (yield from self._begins(("{", "[{", "[ ", "[\n"))):
             yield from self._bare_calls()
 
     def _begins(self, texts: tuple[str, ...]) -> Parsing[bool]:
-        """Behind white space, which a marker would take along, comes one of `texts`."""
+        """The answer begins with one of `texts`, behind white space, which a marker takes along."""
+        if self._calls.count or self._stretch.begun:
+            return False
         self._stretch.write((yield from self._reader.space()))
-        return not self._calls.count and bool((yield from self._reader.looking_at(texts)))
+        return bool((yield from self._reader.looking_at(texts)))
 
     def _bare_calls(self) -> Parsing[None]:
         """An answer that is nothing but calls as JSON, as small models write them whatever their
