@@ -39,7 +39,9 @@ def read_shape(fields: Fields) -> Shape | None:
             message = f"Together with {found.field} this asks for two shapes of one answer."
             raise fields.wrong(shape.field, message)
         found = found or shape
-    return found
+    if found is None or not fields.prefix:
+        return found
+    return msgspec.structs.replace(found, field=fields.prefix + found.field)
 
 
 def _shapes(fields: Fields) -> Iterator[Shape]:
@@ -71,7 +73,8 @@ def _schema(fields: Fields, path: str, value: Any) -> JsonSchema:
     """A JSON schema, or the text of one. TabbyAPI's clients also send OpenAI's wrapping."""
     if isinstance(value, str):
         value = _decoded(fields, path, value)
-    if isinstance(value, dict) and "name" in value and isinstance(value.get("schema"), dict):
+    wraps = isinstance(value, dict) and ("name" in value or len(value) == 1)
+    if wraps and isinstance(value.get("schema"), dict):
         return _wrapped_schema(fields, path, value)
     if not isinstance(value, dict | bool):
         raise fields.wrong(path, f"Expected a JSON schema, got {_kind(value)}.")
@@ -105,10 +108,10 @@ def _regex(fields: Fields, path: str, value: Any) -> Shape:
     return Regex(pattern=_string(fields, path, value), field=path)
 
 
-def _grammar(fields: Fields, path: str, value: Any) -> Shape:
+def _grammar(fields: Fields, path: str, value: Any) -> Shape | None:
     """A text; or TGI's `{"type": "json" | "regex", "value": …}`."""
-    if isinstance(value, dict) and value.get("type") in _TYPED:
-        return _TYPED[value["type"]](fields, path, value)
+    if isinstance(value, dict):
+        return _response_format(fields, path, {"type": "", **value})
     return Grammar(text=_string(fields, path, value), field=path)
 
 
@@ -195,7 +198,7 @@ def _typed_regex(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
     return _regex(fields, f"{path}.{name}", wire.get(name))
 
 
-def _typed_grammar(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
+def _typed_grammar(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape | None:
     return _grammar(fields, f"{path}.grammar", wire.get("grammar"))
 
 
@@ -239,7 +242,7 @@ _KINDS = {
 }
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])  # what frontends send for a field left blank
 
-_TYPED: Mapping[str, Callable[[Fields, str, Mapping[str, Any]], Shape]] = {
+_TYPED: Mapping[str, Callable[[Fields, str, Mapping[str, Any]], Shape | None]] = {
     "json_object": _typed_object,
     "json": _typed_object,
     "json_schema": _typed_schema,

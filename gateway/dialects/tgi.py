@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import Candidate, JsonSchema, Regex, Shape, TokenLogprob
+from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import Dialect, body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
@@ -25,6 +25,7 @@ from gateway.dialects.encoding import (
 )
 from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.parameters import SamplingWire, read_sampling, read_stop
+from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Usage
 from gateway.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
@@ -52,14 +53,7 @@ class ParametersWire(msgspec.Struct, frozen=True, kw_only=True):
     details: bool = False
     return_full_text: bool = False
     top_n_tokens: Annotated[int, Meta(ge=0, le=20)] = 0
-    grammar: "GrammarWire | None" = None
-
-
-class GrammarWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of a text. `value`: a JSON schema, or the text of one; a regex."""
-
-    type: Literal["json", "json_schema", "regex"]
-    value: str | dict[str, Any] | bool
+    grammar: Any = None
 
 
 class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +148,7 @@ class InfoWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FIELDS = frozenset(GenerateWire.__struct_fields__)
-_PARAMETERS = frozenset((*ParametersWire.__struct_fields__, *SamplingWire.__struct_fields__))
+_PARAMETERS = SHAPE_FIELDS.union(ParametersWire.__struct_fields__, SamplingWire.__struct_fields__)
 _EMBED_FIELDS = frozenset(EmbedWire.__struct_fields__)
 
 
@@ -187,7 +181,7 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
                 max_tokens=asked.max_tokens,
                 stop=read_stop(given, asked.stop),
                 logprobs=asked.top_n_tokens if asked.details or asked.top_n_tokens else None,
-                shape=_shape(asked.grammar) if asked.grammar is not None else None,
+                shape=read_shape(given),
                 streamed=streamed,
                 spelled=given.otherwise(),
                 unapplied=(*fields.unapplied(_FIELDS), *given.unapplied(_PARAMETERS)),
@@ -206,16 +200,6 @@ def _parameters(wire: Mapping[str, object]) -> Fields:
         return fields
     values = {**fields.values, "temperature": 0}
     return Fields(values, {**fields.spelled, "temperature": "do_sample"}, fields.prefix)
-
-
-def _shape(wire: GrammarWire) -> Shape:
-    field, value = "parameters.grammar.value", wire.value
-    if wire.type == "regex":
-        return Regex(pattern=str(value), field=field)
-    if wire.type == "json_schema" and isinstance(value, dict) and "schema" in value:
-        value = value["schema"]
-    schema = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-    return JsonSchema(schema=schema, field=field)
 
 
 def read_inputs(content: bytes) -> bool | None:
