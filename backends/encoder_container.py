@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from backends.bounds import check_inputs, check_tokens
+from backends.container import PortContainer
 from backends.errors import CLOSED, EngineLost
 from backends.messages import (
     Broke,
@@ -125,3 +126,9 @@ class PortEncoder:
             self._receive(Encoded(key, failure=self._lost))
         self._on_failure = lambda: None  # whoever is told of it has this container
         self._closed.set()
+
+
+def over(port: Port, tokenizer: Tokenizer) -> PortContainer | PortEncoder:
+    """The container of a model whose engine is behind `port`, by its task."""
+    kind = PortContainer if port.info.task == "generate" else PortEncoder
+    return kind(port, tokenizer)

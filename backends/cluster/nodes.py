@@ -33,6 +33,7 @@ from backends.cluster.messages import (
     encode,
 )
 from backends.container import PortContainer
+from backends.encoder_container import PortEncoder
 from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed, Progress, Report
 from backends.supervision import Supervisor
@@ -127,7 +128,7 @@ class ClusterNodes:
         files: ModelFiles,
         options: EngineOptions,
         report: Report,
-    ) -> PortContainer:
+    ) -> PortContainer | PortEncoder:
         """A model, loaded there; its files are copied where the node lacks them. Raises LoadFailed,
         NodeLost.
         """

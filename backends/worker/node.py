@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from backends.catalog import BACKENDS, Backend, Catalog, ModelFiles, NodeShare, Placement
 from backends.container import PortContainer
-from backends.encoder_container import PortEncoder
+from backends.encoder_container import PortEncoder, over
 from backends.errors import LoadFailed
 from backends.messages import (
     Answered,
@@ -358,43 +358,22 @@ async def load(
     options: EngineOptions,
     report: Report,
     placement: Placement | None = None,
-) -> PortContainer:
+) -> PortContainer | PortEncoder:
     """A model that another machine has, loaded there. `placement`: one of `NodeShare.placements`;
     None: the first that has room. Raises LoadFailed; leaves nothing behind then, or when it is
     cancelled.
     """
-    return PortContainer(*await _loaded(backend, files, options, report, placement))
-
-
-async def load_encoder(
-    backend: Backend,
-    files: ModelFiles,
-    options: EngineOptions,
-    report: Report,
-    placement: Placement | None = None,
-) -> PortEncoder:
-    """As `load`, what makes vectors or ranks."""
-    return PortEncoder(*await _loaded(backend, files, options, report, placement))
-
-
-async def _loaded(
-    backend: Backend,
-    files: ModelFiles,
-    options: EngineOptions,
-    report: Report,
-    placement: Placement | None,
-) -> tuple[NodePort, Tokenizer]:
     assert files.node is not None, "it lies there"
     port = NodePort(files.node.node, files.path.name, report)
     await port.greet()
     try:
         loaded = await port.load(files, options, placement)
-        make = asyncio.to_thread(tokenizer, backend, loaded.info, loaded.vocabulary)
-        return port, await make
+        made = await asyncio.to_thread(tokenizer, backend, loaded.info, loaded.vocabulary)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await port.end()
         raise
+    return over(port, made)
 
 
 def tokenizer(backend: Backend, info: ModelInfo, vocabulary: VocabularyFiles | None) -> Tokenizer:

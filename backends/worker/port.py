@@ -27,7 +27,7 @@ import structlog
 
 from backends.catalog import Backend, ModelFiles, Placement
 from backends.container import PortContainer
-from backends.encoder_container import PortEncoder
+from backends.encoder_container import PortEncoder, over
 from backends.errors import LoadFailed, OutOfMemory, process_end
 from backends.messages import Close, Closed, Command, Event, KeptAsked, Lost, Outcomes
 from backends.protocol import ModelInfo, Report, Tokenizer
@@ -524,28 +524,18 @@ class Workers:
 
     async def load(
         self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
-    ) -> PortContainer:
+    ) -> PortContainer | PortEncoder:
         """The model, loaded in a worker of its own. Raises LoadFailed; leaves nothing behind then,
         or when it is cancelled.
         """
-        return PortContainer(*await self._loaded(backend, files, options, report))
-
-    async def load_encoder(
-        self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
-    ) -> PortEncoder:
-        """As `load`, what makes vectors or ranks."""
-        return PortEncoder(*await self._loaded(backend, files, options, report))
-
-    async def _loaded(
-        self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
-    ) -> tuple[WorkerPort, Tokenizer]:
         port = await self.start(backend, files, options, report)
         try:
-            return port, await asyncio.to_thread(_tokenizer, backend, port.info)
+            made = await asyncio.to_thread(_tokenizer, backend, port.info)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await port.end()
             raise
+        return over(port, made)
 
     async def start(
         self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report

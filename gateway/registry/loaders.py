@@ -105,15 +105,12 @@ class CatalogLoader:
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         backend = self._catalog[files.backend]
         if files.node is not None:
-            there = node.load if files.task == "generate" else node.load_encoder
-            return await there(backend, files, options, report)
+            return await node.load(backend, files, options, report)
         if options.host not in (None, *HERE):  # of an administrator's load
             raise LoadFailed(f"host: {options.host}: only the configuration can name a node")
         is_command = files.remote is not None  # a process of its own
         if options.host == "worker" and not is_command:
-            own = self._workers
-            beside = own.load if files.task == "generate" else own.load_encoder
-            return await beside(backend, files, options, report)
+            return await self._workers.load(backend, files, options, report)
         try:  # the first import of an engine takes seconds
             container = await to_thread.run_sync(lambda: backend.container)
         except ImportError as error:

@@ -41,7 +41,9 @@ async def load_there(
     engine = CATALOG[files.backend]
     chosen = options or engine.options()
     files = await node.fitted(place, files, chosen)
-    return await node.load(engine, files, chosen, report)
+    container = await node.load(engine, files, chosen, report)
+    assert isinstance(container, PortContainer)
+    return container
 
 
 async def load_frail_there(

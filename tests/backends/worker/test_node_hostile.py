@@ -105,7 +105,9 @@ async def info(tmp_path: Path) -> ModelInfo:
 async def loaded(place: NodeConfig, tmp_path: Path) -> PortContainer:
     files = BACKENDS.recognise(tmp_path / "demo.script.json")
     there = msgspec.structs.replace(files, node=NodeShare(node=place, need=NOTHING, placements=()))
-    return await node.load(BACKENDS["scripted"], there, ScriptedOptions(), lambda _: None)
+    container = await node.load(BACKENDS["scripted"], there, ScriptedOptions(), lambda _: None)
+    assert isinstance(container, PortContainer)
+    return container
 
 
 async def said_by(container: PortContainer) -> None:

@@ -43,7 +43,9 @@ async def there() -> AsyncIterator[Listening]:
 async def beside(workers: Workers, path: Path) -> PortEncoder:
     files = catalog.recognise(path)
     backend = catalog.BACKENDS[files.backend]
-    return await workers.load_encoder(backend, files, backend.options(), lambda _: None)
+    container = await workers.load(backend, files, backend.options(), lambda _: None)
+    assert isinstance(container, PortEncoder)
+    return container
 
 
 async def far(place: Listening, path: Path, options: EngineOptions | None = None) -> PortEncoder:
@@ -51,7 +53,9 @@ async def far(place: Listening, path: Path, options: EngineOptions | None = None
     backend = catalog.BACKENDS[files.backend]
     chosen = options or backend.options()
     files = await node.fitted(node_of(place), files, chosen)
-    return await node.load_encoder(backend, files, chosen, lambda _: None)
+    container = await node.load(backend, files, chosen, lambda _: None)
+    assert isinstance(container, PortEncoder)
+    return container
 
 
 @pytest.fixture(params=["embed", "rank"])

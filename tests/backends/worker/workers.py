@@ -43,7 +43,9 @@ async def load(
 ) -> PortContainer:
     files = CATALOG.recognise(path, backend)
     engine = CATALOG[files.backend]
-    return await workers.load(engine, files, options or engine.options(), report)
+    container = await workers.load(engine, files, options or engine.options(), report)
+    assert isinstance(container, PortContainer)
+    return container
 
 
 async def load_frail(
