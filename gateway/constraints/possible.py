@@ -94,19 +94,16 @@ def too_wide(carried: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     for root in (*definitions.values(), carried):
         for node in reversed([*every(root)]):
             for key in ("properties", *ONE_OF):
-                if key in node and _width({key: node[key], **_beside(node)}, definitions) > WIDEST:
+                alone = {key: node.get(key, ()), "required": node.get("required", ())}
+                if key in node and _width(alone, definitions) > WIDEST:
                     yield node, key
-
-
-def _beside(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"required": node.get("required", ())}
 
 
 def _width(node: Any, definitions: Mapping[str, Any], depth: int = 0) -> int:
     """Of what may stand at the place of `node` at a time."""
     if not isinstance(node, Mapping) or depth > 4:
         return 1
-    optional = len(node.get("properties", {}).keys() - {*node.get("required", ())})
+    optional = len({*node.get("properties", ())} - {*node.get("required", ())})
     name = referred(node)
     parts = [definitions[name]] if name is not None else []
     for key in (*ONE_OF, "allOf"):
