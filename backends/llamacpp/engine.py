@@ -483,10 +483,11 @@ class LlamaCppEngine:
         """`work`, and beside it what is forced and, when they are due, prompts. On CPUs less than a
         block in all, which is computed as each would be alone; else a piece in a pass of its own.
         """
-        ready, answering = list(self._ready(starting=starting)), bool(work)
+        ready = list(self._ready(starting=starting))
         forced = [running for running in ready if running.fed >= running.prompt_tokens]
+        answering = bool(work or forced)
         prompts = [running for running in ready if running.fed < running.prompt_tokens]
-        due = self._prompts.is_due or not work
+        due = self._prompts.is_due or not answering
         for running in [*forced, *(self._prompts.order(prompts) if due else ())]:
             room = self._loaded.micro_batch_size - self._batch.rows
             if room <= 0:
@@ -533,17 +534,19 @@ class LlamaCppEngine:
         return running.until if picture is None else min(running.until, picture.start - running.fed)
 
     def _fed(self, work: Sequence[Fed], seconds: float, *, answering: bool) -> None:
+        reading = any(fed.running.fed < fed.running.prompt_tokens for fed in work)
         for fed in work:
             fed.running.drafted = deque(fed.drafted.tokens)
             self._feed(fed.running, fed.count)
             if fed.running.reads:
                 self._read += fed.running.progress()
         if answering:
-            self._prompts.answered(seconds)
             self._speculation.stepped(self._threads.needed)
-        else:
+        if reading:
             self._prompts.read(self._batch.rows, seconds)
             self._tell_waiting(work)
+        else:
+            self._prompts.answered(seconds)
 
     def _tell_waiting(self, work: Sequence[Fed]) -> None:
         """Whoever waits for the longest of the prompts in `work`."""

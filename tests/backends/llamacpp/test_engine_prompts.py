@@ -171,3 +171,15 @@ def test_who_waits_for_another_s_prompt_is_told_so(engine: LlamaCppEngine) -> No
     [waits] = [one for one in engine.step() if isinstance(one, PromptRead) and one.key == 3]
     assert (waits.progress.position, waits.progress.done, waits.progress.total) == (1, 0, 30)
     assert waits.progress.ahead > 500
+
+
+def test_what_is_forced_waits_for_one_piece_of_a_long_prompt(engine: LlamaCppEngine) -> None:
+    admit(engine, 1, 20)
+    answer(engine, 1, 1)
+    admit(engine, 2, 900)
+    for _ in range(3):
+        engine.force(1, prompt(5))
+        slow(engine)
+        steps = [engine.step(), engine.step(), engine.step()]
+        assert any(isinstance(one, Token) and one.key == 1 for step in steps[1:] for one in step)
+    assert engine._running[2].left > 500  # noqa: SLF001
