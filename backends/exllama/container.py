@@ -3,17 +3,16 @@
 torch takes seconds to import and the libraries, the first time, minutes to compile, so all of them
 are imported on the loading thread, not on the event loop's. Both libraries compile or load a CUDA
 extension when they are imported and fail where there is no card, so they are imported through
-`imported` alone. What they raise is translated here.
+`imported` alone. `faults` translates what they raise.
 """
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from backends import errors
 from backends.catalog import ModelFiles, command
 from backends.driver import DrivenContainer, run_loading
-from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
+from backends.errors import BackendMissing
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions
 
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 L = TypeVar("L")
 
 INSTEAD = "the same model as GGUF or as plain safetensors runs without it"
-RAN_OUT = (
-    "out of memory",  # CUDA's and HIP's messages
-    "Insufficient VRAM",  # where layers are placed automatically
-    "Insufficient space in device allocation",  # exllamav2, with gpu_split
-)
 
 
 async def driven(
@@ -78,23 +72,3 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
             "extension with nvcc and a C++ compiler, which must fit torch (nvcc newer than 13.0 "
             f"wants NVCC_APPEND_FLAGS='-std=c++20' in the environment); {INSTEAD}"
         ) from error
-
-
-def ran_out(error: BaseException) -> bool:
-    """Whether a foreign error means that memory ran out; some have it only in the message."""
-    is_named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
-    return is_named or any(words in str(error) for words in RAN_OUT)
-
-
-def while_generating(name: str, error: Exception) -> BackendError:
-    """A foreign error of the library `name`, as one of ours."""
-    return errors.while_generating(error, name, full=ran_out(error))
-
-
-def while_loading(name: str, model: str, error: Exception) -> BackendError:
-    """As `while_generating`, for an error met while `model` was loaded."""
-    if isinstance(error, BackendError):
-        return error.with_traceback(None)
-    if ran_out(error):
-        return OutOfMemory(f"not enough memory for {model}: {error}")
-    return LoadFailed(f"{name} can't load {model}: {type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ import torch
 
 from backends.constraints import Mask
 from backends.engine import JobFailed, Token
-from backends.exllama.container import while_generating
+from backends.exllama.faults import while_generating
 from backends.exllama.jobs import ExLlamaJob, Result, at_limit, tokens_of
 from backends.exllama.loading import ExLlamaModel
 from backends.protocol import Generation, ModelInfo

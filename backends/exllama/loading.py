@@ -22,7 +22,7 @@ from backends.exllama.adapters import (
     hide_first_pages,
     origin,
 )
-from backends.exllama.container import while_loading
+from backends.exllama.faults import while_loading
 from backends.exllama.files import PagedCacheSize
 from backends.exllama.jobs import Drawing, ExLlamaJob, is_simple
 from backends.exllama.pictures import ImageEmbeddings

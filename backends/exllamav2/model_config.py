@@ -8,14 +8,12 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from math import ceil, floor, log, pi
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backends import model_folder
 from backends.errors import UnsupportedModel
+from backends.exllamav2.container import ExLlamaV2Library
 from backends.model_folder import Fields
-
-if TYPE_CHECKING:
-    from backends.exllamav2.container import ExLlamaV2Library
 
 # Normalize queries and keys by their root mean square. exllamav2 knows it of Gemma 3 alone and
 # would take the mean off first, as Cohere does: the numbers are off by a third.
@@ -26,7 +24,7 @@ RMS_MERGERS = frozenset({"Qwen2_5_VLForConditionalGeneration"})
 WINDOWED = frozenset({"Gemma2ForCausalLM", "Gemma3ForConditionalGeneration", "Cohere2ForCausalLM"})
 
 
-def read(library: "ExLlamaV2Library", folder: Path, positions: int) -> Any:
+def read(library: ExLlamaV2Library, folder: Path, positions: int) -> Any:
     """An `ExLlamaV2Config` for so many positions. Raises UnsupportedModel."""
     fields = model_folder.read_json(folder / "config.json")
     try:

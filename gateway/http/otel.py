@@ -3,7 +3,7 @@
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -23,7 +23,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from backends.remote import Caller
 from config.settings import TracingConfig
 from gateway.http.standing import RequestReport
-from gateway.http.tracing import attributes, stages
 
 LAST_EXPORT = 2000  # milliseconds that the last spans are waited for when the server stops
 PATIENCE = 5.0  # seconds for one export
@@ -91,3 +90,28 @@ class RequestSpan:
 
 def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
+
+
+def stages(report: RequestReport) -> Iterator[tuple[str, float, float]]:
+    """The spans below a request's, by seconds since its beginning: when each began and ended."""
+    waited = report.queued + report.loading
+    if report.queued > 0:
+        yield "wait", 0.0, report.queued
+    if report.loading > 0:
+        yield "load", report.queued, waited
+    if report.first is not None:
+        yield "prefill", min(waited, report.first), report.first
+        yield "answer", report.first, report.seconds
+
+
+def attributes(report: RequestReport) -> Iterator[tuple[str, str | int]]:
+    """What is told of a request, by OpenTelemetry's names for generative models where there are."""
+    yield "gen_ai.operation.name", report.api
+    yield "gen_ai.response.model", report.model
+    yield "roundhouse.outcome", report.outcome
+    if report.access.label is not None:
+        yield "roundhouse.key", report.access.label
+    if report.usage is not None:
+        yield "gen_ai.usage.input_tokens", report.usage.prompt_tokens
+        yield "gen_ai.usage.output_tokens", report.usage.completion_tokens
+        yield "roundhouse.cached_tokens", report.usage.cached_tokens

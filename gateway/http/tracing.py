@@ -7,7 +7,7 @@ nothing. Its parent comes in the header `traceparent`, and servers elsewhere get
 Trace Context). Neither prompts, answers nor keys are in a span.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from backends.catalog import command
@@ -53,31 +53,6 @@ def tracing_of(config: TracingConfig, version: str) -> Tracing | None:
         problem = f"OpenTelemetry is not installed: {command('otel')}"
         raise ConfigError("the configuration", "$.tracing.endpoint", problem) from None
     return OpenTelemetry(config, version)
-
-
-def stages(report: RequestReport) -> Iterator[tuple[str, float, float]]:
-    """The spans below a request's, by seconds since its beginning: when each began and ended."""
-    waited = report.queued + report.loading
-    if report.queued > 0:
-        yield "wait", 0.0, report.queued
-    if report.loading > 0:
-        yield "load", report.queued, waited
-    if report.first is not None:
-        yield "prefill", min(waited, report.first), report.first
-        yield "answer", report.first, report.seconds
-
-
-def attributes(report: RequestReport) -> Iterator[tuple[str, str | int]]:
-    """What is told of a request, by OpenTelemetry's names for generative models where there are."""
-    yield "gen_ai.operation.name", report.api
-    yield "gen_ai.response.model", report.model
-    yield "roundhouse.outcome", report.outcome
-    if report.access.label is not None:
-        yield "roundhouse.key", report.access.label
-    if report.usage is not None:
-        yield "gen_ai.usage.input_tokens", report.usage.prompt_tokens
-        yield "gen_ai.usage.output_tokens", report.usage.completion_tokens
-        yield "roundhouse.cached_tokens", report.usage.cached_tokens
 
 
 def trace_headers(headers: Mapping[str, str]) -> Mapping[str, str]:

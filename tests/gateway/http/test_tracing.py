@@ -13,9 +13,9 @@ from backends.remote import Caller
 from config.settings import TracingConfig
 from gateway.access import Access
 from gateway.events import Usage
-from gateway.http.otel import OpenTelemetry
+from gateway.http.otel import OpenTelemetry, stages
 from gateway.http.standing import RequestReport
-from gateway.http.tracing import stages, trace_headers
+from gateway.http.tracing import trace_headers
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
