@@ -140,7 +140,8 @@ def _response_format(fields: Fields, path: str, value: Any) -> Shape | None:
 
 
 def _responses(fields: Fields, path: str, value: Any) -> Shape | None:
-    wire = _object(fields, path, value).get("format") or {}
+    """Elsewhere `text` is one, or a conversation."""
+    wire = value.get("format") or {} if isinstance(value, dict) else {}
     return _response_format(fields, f"{path}.format", wire)
 
 
