@@ -166,7 +166,7 @@ class RequestLog:
             return
         asked, headers = scope["method"], scope["headers"]
         if asked == "HEAD":  # as GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body
-            scope = {**scope, "method": "GET"}  # type: ignore[misc]
+            scope = {**scope, "method": "GET"}
             receive, send = _head_alone(send)
         given = _given_id(headers) or uuid.uuid4().hex
         line = RequestLine(given, lambda: self._label(scope))
