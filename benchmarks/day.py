@@ -148,7 +148,7 @@ def room_for_one(models: Sequence[Path]) -> int:
     for model in models:
         files = recognise(model)
         assert files is not None
-        needs.append(estimate(files, LlamaCppOptions()).loaded)
+        needs.append(estimate(files, LlamaCppOptions()).total)
     return int(max(needs) * 1.2)
 
 

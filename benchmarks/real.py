@@ -259,7 +259,8 @@ def asked(port: int, messages: object, tokens: int, model: str = "") -> tuple[st
             if not line.startswith(b"data: {"):
                 continue
             for choice in json.loads(line[6:]).get("choices", ()):
-                if piece := choice["delta"].get("content"):
+                delta = choice["delta"]
+                if piece := delta.get("content") or delta.get("reasoning_content"):
                     first = first or time.perf_counter() - began
                     text += piece
     if not first:
