@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias, TypeVar
 
 import httpx
+import structlog
 from anyio import to_thread
 from msgspec.structs import replace
 
@@ -37,6 +38,8 @@ from backends.upstream.wire import TokenCall
 from config.commands import COMMAND, filled, words
 from config.engines import CommandOptions, EngineOptions
 from config.upstreams import UpstreamConfig
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -178,8 +181,15 @@ def _late(process: Process, options: CommandOptions) -> str:
 async def _healthy(upstream: Upstream, options: CommandOptions) -> None:
     """Asks until the answer is good. Raises LoadFailed where somebody else answers."""
     base = _base(upstream)
-    pause = SOONEST
-    while not await _answers(upstream.client, base, options.health):
+    pause, told = SOONEST, False
+    while (
+        not 0
+        < (status := await _status(upstream.client, base, options.health))
+        < httpx.codes.BAD_REQUEST
+    ):
+        if status == httpx.codes.NOT_FOUND and not told:
+            told = True
+            log.warning("a command's server has no such health route", health=options.health)
         await asyncio.sleep(pause)
         pause = min(LATEST, pause * 1.5)
     port = int(base.rpartition(":")[2])
@@ -191,16 +201,16 @@ def _base(upstream: Upstream) -> str:
     return upstream.config.urls[0].removesuffix("/v1")
 
 
-async def _answers(client: httpx.AsyncClient, base: str, health: str) -> bool:
+async def _status(client: httpx.AsyncClient, base: str, health: str) -> int:
+    """0: it doesn't answer."""
     with suppress(httpx.HTTPError, OSError, TimeoutError):
         async with asyncio.timeout(HEALTH_TIMEOUT):
             if health == NO_HEALTH:
                 _, writer = await asyncio.open_connection(HOST, int(base.rpartition(":")[2]))
                 writer.close()
-                return True
-            response = await client.get(base + health)
-            return response.status_code < httpx.codes.BAD_REQUEST
-    return False
+                return httpx.codes.OK
+            return (await client.get(base + health)).status_code
+    return 0
 
 
 async def _served(upstream: Upstream, options: CommandOptions, name: str) -> str:

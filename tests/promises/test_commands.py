@@ -151,6 +151,14 @@ def test_a_server_that_never_answers_its_health_route_is_stopped_in_time(
         commands.assert_gone()
 
 
+def test_a_health_route_that_there_is_none_of_is_said(commands: Commands) -> None:
+    wrong = commands.model("far", load_timeout=5.0, health="/nowhere")
+    with start(commands, wrong) as server:
+        assert "didn't answer at /nowhere" in error(chat(server, "far"))
+        (said,) = server.log.records("no such health route")
+        assert said["health"] == "/nowhere"
+
+
 def test_a_load_that_nobody_waits_for_any_more_is_given_up(commands: Commands) -> None:
     with start(commands, commands.model("far", "--never-up")) as server:
         body = {"model": "far", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
