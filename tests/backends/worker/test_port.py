@@ -12,7 +12,7 @@ import pytest
 
 import bundled
 from backends.container import PortContainer
-from backends.errors import BackendError, GenerationFailed, LoadFailed, OutOfMemory
+from backends.errors import BackendError, EngineLost, GenerationFailed, LoadFailed, OutOfMemory
 from backends.protocol import Generation, Image, Progress
 from backends.worker.port import LastWords, Workers
 from config.engines import (
@@ -153,7 +153,7 @@ async def test_a_crash_ends_the_jobs_of_its_worker_alone(
         tasks.start_soon(fail, prompt)
     with anyio.fail_after(HANG):
         await told.wait()
-    assert [type(one) for one in faults] == [GenerationFailed]
+    assert [type(one) for one in faults] == [EngineLost]
     for one in faults:
         with pytest.raises(GenerationFailed, match=rf"^the worker of alphabet\.toy\.json {end}"):
             raise one
