@@ -46,6 +46,7 @@ GIVEN = {
     "tags": ["a", "b"],
     "text": 'one "two"\n<b>thrée</b> {four}',
 }
+TIME = re.compile(r"\d\d:\d\d:\d\d")  # of the day, which some templates write
 BEGUN = re.compile(r"<[^<>]*\Z")  # a marker, where what follows it differs
 FIRST = ToolCall("call_1123456789abcdef01234567", "store", json.dumps(GIVEN, ensure_ascii=False))
 SECOND = ToolCall("call_2123456789abcdef01234567", "store", '{"city": "Bonn"}')
@@ -128,7 +129,7 @@ def test_what_jinja_alone_writes_whole_is_what_we_write(name: str, of: str) -> N
         )
     )
     if shown and not ours_alone:
-        assert ours(name, messages) == text
+        assert TIME.sub("", ours(name, messages)) == TIME.sub("", text)
 
 
 def read_back(name: str, messages: tuple[Message, ...], at: int) -> list[Any]:
