@@ -49,7 +49,7 @@ STREAMS = (1, 4) if DRY else (1, 4, 16)
 LONG = 64 if DRY else 1536  # tokens of a prompt
 GREEDY = Sampling(temperature=0, ban_eos=True)
 SAMPLED = Sampling(temperature=0.8, min_p=0.05, repetition_penalty=1.1, ban_eos=True)
-SIZES: Mapping[str, int] = {"max_concurrent": 16, "context_length": 2048}
+SIZES: Mapping[str, Any] = {"max_concurrent": 16, "context_length": 2048}
 OPTIONS: Mapping[str, EngineOptions] = {
     "llamacpp": LlamaCppOptions(**SIZES, gpu_layers=0 if DRY else "auto"),
     "exllamav2": ExLlamaV2Options(**SIZES),

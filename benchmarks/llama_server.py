@@ -12,7 +12,7 @@ defaults have it.
 import signal
 import sys
 
-import xllamacpp  # type: ignore[import-not-found]  # lives in the peer's environment alone
+import xllamacpp  # type: ignore[import-not-found,import-untyped,unused-ignore]  # the peer's
 
 
 def main() -> None:

@@ -13,8 +13,7 @@ import bundled
 from tests.backends.random_gguf import Dimensions, write
 from tests.device.conftest import FIRST, SECOND
 from tests.device.scarce import ScarceMemory
-from tests.device.test_server import DEVICES
-from tests.served import Served, served
+from tests.served import SEES_CARDS, Served, served
 
 pytestmark = [pytest.mark.vulkan]
 
@@ -71,7 +70,7 @@ def test_a_mixture_larger_than_the_device_is_served_with_experts_in_main_memory(
     mixture: Path, tmp_path: Path
 ) -> None:
     models = [model("auto", mixture), model("cpu", mixture, gpu_layers=0)]
-    with served(tmp_path, {"models": models, **SWAP}, environment=DEVICES) as server:
+    with served(tmp_path, {"models": models, **SWAP}, environment=SEES_CARDS) as server:
         assert text(server, "auto") == text(server, "cpu")
         said = server.log.wait_for("model gives way")
         how = said["how"]
@@ -93,7 +92,7 @@ def test_memory_that_another_program_has_taken_leads_to_the_next_smaller_way(
     small = {"name": "small", "path": str(bundled.GGUF), "options": OPTIONS}
     models = [small, model("auto", mixture, host=host), model("cpu", mixture, gpu_layers=0)]
     memory = ScarceMemory(tmp_path, CARD)
-    environment = {**DEVICES, **memory.environment}
+    environment = {**SEES_CARDS, **memory.environment}
     with served(tmp_path, {"models": models}, environment=environment) as server:
         text(server, "small")
         assert "RAM" not in server.client.get("/v1/models").text

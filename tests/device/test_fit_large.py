@@ -14,12 +14,11 @@ from tests.backends.random_gguf import Dimensions, write
 from tests.device.conftest import FIRST
 from tests.device.scarce import ScarceMemory
 from tests.device.test_fit import GIB, MIB, lying
-from tests.device.test_server import DEVICES
-from tests.served import Served, served
+from tests.served import SEES_CARDS, Served, served
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.slow]
 
-ONE = {**DEVICES, "GGML_VK_VISIBLE_DEVICES": "0"}  # of the devices
+ONE = {**SEES_CARDS, "GGML_VK_VISIBLE_DEVICES": "0"}  # of the devices
 # Mesa 22.3 ends the process where experts are multiplied with more tokens at a time.
 OPTIONS = {"context_length": 512, "max_concurrent": 2, "micro_batch_size": 4, "threads": 1}
 MIXTURE = Dimensions(
@@ -94,7 +93,7 @@ def test_two_that_take_turns_are_kept_together(half: Path, tmp_path: Path) -> No
 def test_memory_that_another_program_has_taken(half: Path, tmp_path: Path) -> None:
     models = [model("auto", half), model("cpu", half, gpu_layers=0)]
     memory = ScarceMemory(tmp_path, 2 * GIB)
-    environment = {**DEVICES, **memory.environment}
+    environment = {**SEES_CARDS, **memory.environment}
     with served(tmp_path, {"models": models}, environment=environment) as server:
         with memory.another_program(1 * GIB):
             assert text(server, "auto") == text(server, "cpu")

@@ -73,7 +73,7 @@ async def test_batched_text_is_the_cpus(
 async def test_loads_give_the_memory_back(
     real: Path, used: Callable[[], int], record_property: Record
 ) -> None:
-    left = []
+    left, taken, promised = list[int](), 0, 0
     for _ in range(5):
         container = await load("transformers", ON_CARD, real)
         await together(container)

@@ -96,7 +96,11 @@ async def test_base64_is_of_the_same_numbers(server: Running) -> None:
 
 
 async def test_voyage_s_and_jina_s_words_for_the_vectors(server: Running) -> None:
-    asked = {"output_dimension": 64, "output_dtype": "float", "embedding_type": "base64"}
+    asked: dict[str, Any] = {
+        "output_dimension": 64,
+        "output_dtype": "float",
+        "embedding_type": "base64",
+    }
     answer = await embed(server, input=TEXTS[0], **asked)
     assert len(numbers(answer.json()["data"][0]["embedding"])) == 64
     assert "x-roundhouse-ignored" not in answer.headers

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import msgspec
@@ -142,17 +144,15 @@ async def test_abandoned_threads_count_until_they_end() -> None:
 async def test_interpreters_are_bounded(tmp_path: Path) -> None:
     known = Interpreters(Templates(None))
 
-    class Loaded:
-        def __init__(self, template: str) -> None:
-            self.info = info(template)
+    def loaded(template: str) -> Any:
+        return SimpleNamespace(info=info(template))  # all that is read of it
 
     last = None
     for number in range(MOST_INTERPRETERS + 5):
         last = await known.of(
-            Loaded(f"{number}{{{{ messages[0].content }}}}"), entry(), tools=False
-        )  # type: ignore[arg-type] # only `info` is read
+            loaded(f"{number}{{{{ messages[0].content }}}}"), entry(), tools=False
+        )
     assert len(known._known) == MOST_INTERPRETERS  # noqa: SLF001 - the promise is about memory
-    again = await known.of(
-        Loaded(f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"), entry(), tools=False
-    )  # type: ignore[arg-type] # as above
+    template = f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"
+    again = await known.of(loaded(template), entry(), tools=False)
     assert again is last

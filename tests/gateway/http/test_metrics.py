@@ -20,14 +20,13 @@ from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import (
-    GAPS,
     Activity,
     Books,
     RequestLine,
     RequestRecord,
     Waits,
 )
-from gateway.http.standing import RequestReport
+from gateway.http.standing import GAPS, RequestReport
 from gateway.limits import Limiter
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state

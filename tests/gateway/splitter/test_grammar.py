@@ -214,7 +214,7 @@ def test_what_templates_write_is_allowed(id: str, control: bool) -> None:
 
 
 # As GitHub's MCP server lists them, by the alphabet, and models write them otherwise.
-ISSUE = {
+ISSUE: dict[str, Any] = {
     "type": "object",
     "properties": {
         "body": {"type": "string"},
