@@ -1,5 +1,6 @@
 """A process of its own that uses a model as far as it goes, and prints as JSON the bytes that were
-estimated and those that it grew by. Its arguments are the backend and the model.
+estimated and those that it grew by. Its arguments are the backend and the model, by its name or
+its path.
 """
 
 import ctypes
@@ -22,6 +23,7 @@ from tests.backends.contract import run
 
 SPARE = 64  # tokens left for the answer: the last prompt is read while the first still answers
 GREEDY = Sampling(temperature=0.0)
+OF_REAL = {"context_length": 1_024, "max_concurrent": 2}  # else filling them takes an hour
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -36,7 +38,9 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 def found(backend: str, name: str, folder: Path) -> Path:
-    """The model called `name`, written into `folder` unless it is the bundled one."""
+    """The model called `name`, written into `folder` unless it is there already."""
+    if Path(name).is_absolute():
+        return Path(name)
     if backend == "llamacpp":
         if name == "bundled":
             return bundled.GGUF
@@ -100,6 +104,8 @@ async def main(backend: str, name: str) -> None:
     options = LlamaCppOptions(flash_attention="on") if llama else TransformersOptions()
     with tempfile.TemporaryDirectory() as folder:
         path = found(backend, name, Path(folder))
+        if Path(name).is_absolute():
+            options = msgspec.structs.replace(options, **OF_REAL)
         # Brings the library itself, and leaves as little as can be that would be used again.
         warm = msgspec.structs.replace(options, context_length=256, max_concurrent=1)
         await take(backend, found(backend, "bundled", Path(folder)), warm)

@@ -71,9 +71,9 @@ SHAPES = (
         {"country": "Italy", "capital": "Rome"},
     ),
     Shape(
-        "Extract the date and the time: The meeting is on 2024-05-17 at 10:30.",
-        record(date={"type": "string", "format": "date"}, time=TEXT),
-        {"date": "2024-05-17", "time": "10:30"},
+        "Extract the date and the hour: The meeting is on 2024-05-17 at 10 o'clock.",
+        record(date={"type": "string", "format": "date"}, hour=WHOLE),
+        {"date": "2024-05-17", "hour": 10},
     ),
     Shape(
         "Extract the address: Please write to anna@example.com for help.",
