@@ -1,1 +1,1 @@
-"""The engines: one container per engine behind one contract (`backends.protocol`)."""
+"""The engines: one container per engine behind one contract (`backends.contract.protocol`)."""

@@ -28,9 +28,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
 import bundled
-from backends import catalog
-from backends.protocol import Generation, ModelContainer, Piece
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.protocol import Generation, ModelContainer, Piece
+from backends.contract.samplers import Sampling
 from benchmarks import raw_loop, realistic
 from config.engines import (
     EngineOptions,
@@ -168,8 +168,8 @@ def llamacpp_loop(path: Path) -> Rows:
 
 def exllama_loop(engine: str, path: Path) -> Rows:
     """The loop that the libraries' examples use, with its likeliest token and its own sampler."""
-    library = import_module(f"backends.{engine}.container").installed()
-    module = import_module(f"backends.{engine}.loading")
+    library = import_module(f"backends.engines.{engine}.container").installed()
+    module = import_module(f"backends.engines.{engine}.loading")
     files = catalog.recognise(path, engine)
     loaded = module.load(files, OPTIONS[engine], library, lambda _: True)
     rows: Rows = {}

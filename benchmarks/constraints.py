@@ -29,14 +29,14 @@ import msgspec
 import numpy as np
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
-from backends import catalog
-from backends.constraints import EngineTokenizer, Grammars
-from backends.driver import DrivenContainer
-from backends.llamacpp.batch import allowed_ids
-from backends.llamacpp.engine import draw_among
-from backends.llamacpp.library import api
-from backends.protocol import Constraint, Ended, Generation, ModelContainer, Piece
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.protocol import Constraint, Ended, Generation, ModelContainer, Piece
+from backends.contract.samplers import Sampling
+from backends.engines.constraints import EngineTokenizer, Grammars
+from backends.engines.driver import DrivenContainer
+from backends.engines.llamacpp.batch import allowed_ids
+from backends.engines.llamacpp.engine import draw_among
+from backends.engines.llamacpp.library import api
 from benchmarks.report import Machine, machine
 from benchmarks.vocabulary import write
 from config.engines import LlamaCppOptions, TransformersOptions

@@ -24,7 +24,7 @@ from statistics import median
 
 import msgspec
 
-from backends.llamacpp.files import estimate, recognise
+from backends.engines.llamacpp.files import estimate, recognise
 from benchmarks import report
 from benchmarks.peers import DidNotStart, llama_server, roundhouse
 from benchmarks.real import asked

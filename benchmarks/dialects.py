@@ -27,8 +27,8 @@ import psutil
 from benchmarks.peers import roundhouse
 from config.settings import StoreConfig
 from gateway.dialects import anthropic, kobold, ollama, openai, responses
-from gateway.events import Content, Delta
-from gateway.store import KeptResponse, Store
+from gateway.keys.store import KeptResponse, Store
+from gateway.terms.events import Content, Delta
 
 RESULTS = Path(__file__).with_name("results") / "dialects.json"
 TOKENS = 800  # of one answer; a token of the script is a byte

@@ -42,7 +42,7 @@ import psutil
 import uvloop
 
 import bundled
-from backends.worker.listening import listener
+from backends.places.nodes.listening import listener
 from benchmarks import report
 from benchmarks.answers import DONE, WITH_TEXT, Answer
 from benchmarks.load import Connection, Load, request

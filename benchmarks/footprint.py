@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from backends.llamacpp.files import estimate, recognise
-from backends.protocol import MemoryNeed
+from backends.contract.protocol import MemoryNeed
+from backends.engines.llamacpp.files import estimate, recognise
 from benchmarks.answers import Figures
 from benchmarks.apart import run
 from benchmarks.load import Load

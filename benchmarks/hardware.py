@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from backends.catalog import ModelFiles
-from backends.llamacpp.files import estimate
+from backends.contract.catalog import ModelFiles
+from backends.engines.llamacpp.files import estimate
 from config.engines import LlamaCppOptions
 
 GIB = 2**30

@@ -24,7 +24,7 @@ from statistics import median
 import psutil
 
 import bundled
-from backends.worker.listening import listener
+from backends.places.nodes.listening import listener
 from benchmarks import realistic, report
 from benchmarks.answers import Figures
 from benchmarks.peers import Running, roundhouse

@@ -27,11 +27,11 @@ import httpx
 import msgspec
 
 from config.settings import Config, ModelConfig, ServerConfig
-from gateway.app import build
 from gateway.http.metrics import Metrics
+from gateway.reconfiguring.reloading import Reloader
 from gateway.registry import History, ModelLibrary, Registry
-from gateway.reloading import Reloader
-from gateway.server import Server
+from gateway.serving.app import build
+from gateway.serving.server import Server
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("config", "backends", "gateway")

@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 
 import bundled
-from backends.llamacpp.batch import Batch
-from backends.llamacpp.files import recognise
-from backends.llamacpp.library import api
-from backends.llamacpp.loading import load
+from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.files import recognise
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.loading import load
 from benchmarks import report
 from benchmarks.answers import percentile
 from benchmarks.apart import run

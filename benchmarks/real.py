@@ -26,22 +26,22 @@ from statistics import median
 
 import numpy as np
 
-from backends.engine import Token
-from backends.kept.store import KeptStore
-from backends.llamacpp import loading
-from backends.llamacpp.batch import Batch
-from backends.llamacpp.engine import LlamaCppEngine
-from backends.llamacpp.files import recognise
-from backends.llamacpp.library import api
-from backends.protocol import Generation
-from backends.samplers import Sampling
+from backends.contract.protocol import Generation
+from backends.contract.samplers import Sampling
+from backends.engines.engine import Token
+from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.engine import LlamaCppEngine
+from backends.engines.llamacpp.files import recognise
+from backends.engines.llamacpp.library import api
+from backends.places.kept.store import KeptStore
 from benchmarks import report
 from benchmarks.peers import Running, llama_server, peer, roundhouse
 from benchmarks.report import Target
 from benchmarks.serving import Plan, over_http, raw
 from benchmarks.turns import in_turn, taken
 from config.engines import LlamaCppOptions
-from tests.backends.kept.dear import DearBeginnings
+from tests.backends.places.kept.dear import DearBeginnings
 from tests.real import lab
 
 LONG, VERY_LONG, SHORT = 1_536, 6_000, 30  # tokens of prompts

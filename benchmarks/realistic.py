@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import LlamaConfig
 
-from backends import threads
+from backends.engines import threads
 from benchmarks import report
 from benchmarks.serving import Plan, by_threads
 from benchmarks.turns import ROUNDS, taken

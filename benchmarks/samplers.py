@@ -15,14 +15,14 @@ import msgspec
 import torch
 
 import bundled
-from backends import catalog
-from backends.engine import Engine
-from backends.llamacpp.engine import LlamaCppEngine
-from backends.llamacpp.loading import load as load_gguf
-from backends.protocol import Generation
-from backends.samplers import Sampling
-from backends.transformers.engine import TransformersEngine
-from backends.transformers.loading import load as load_folder
+from backends.contract import catalog
+from backends.contract.protocol import Generation
+from backends.contract.samplers import Sampling
+from backends.engines.engine import Engine
+from backends.engines.llamacpp.engine import LlamaCppEngine
+from backends.engines.llamacpp.loading import load as load_gguf
+from backends.engines.transformers.engine import TransformersEngine
+from backends.engines.transformers.loading import load as load_folder
 from config.engines import LlamaCppOptions, TransformersOptions
 from gateway.dialects.fields import read_fields
 from gateway.dialects.parameters import read_sampling

@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 import bundled
-from backends.llamacpp.files import context_length, recognise
-from backends.llamacpp.gguf import read_header
+from backends.engines.llamacpp.files import context_length, recognise
+from backends.engines.llamacpp.gguf import read_header
 from benchmarks import report
 from benchmarks.answers import Figures
 from benchmarks.apart import run

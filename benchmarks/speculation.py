@@ -48,18 +48,18 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import bundled
-from backends import catalog
-from backends.driver import DrivenContainer
-from backends.engine import Engine
-from backends.llamacpp import loading as llamacpp
-from backends.llamacpp.batch import LlamaJob
-from backends.llamacpp.engine import LlamaCppEngine, Rows
-from backends.protocol import Ended, Generation, Piece
-from backends.samplers import Sampling
-from backends.sampling.state import SamplerState
-from backends.transformers import loading as transformers_loading
-from backends.transformers.batching import Sampled, Sampler
-from backends.transformers.engine import TransformersEngine
+from backends.contract import catalog
+from backends.contract.protocol import Ended, Generation, Piece
+from backends.contract.samplers import Sampling
+from backends.engines.driver import DrivenContainer
+from backends.engines.engine import Engine
+from backends.engines.llamacpp import loading as llamacpp
+from backends.engines.llamacpp.batch import LlamaJob
+from backends.engines.llamacpp.engine import LlamaCppEngine, Rows
+from backends.engines.sampling.state import SamplerState
+from backends.engines.transformers import loading as transformers_loading
+from backends.engines.transformers.batching import Sampled, Sampler
+from backends.engines.transformers.engine import TransformersEngine
 from benchmarks import drafting as drafted
 from benchmarks import realistic, report
 from benchmarks.realistic import SIZES, Shape

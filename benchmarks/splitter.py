@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gateway.events import Event
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.terms.events import Event
+from gateway.terms.request import Tool
 
 RESULTS = Path(__file__).with_name("results") / "splitter.json"
 PROSE = "The first boat leaves at 6:40, so be on the quay before half past six; it is cold there.\n"

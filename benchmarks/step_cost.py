@@ -22,16 +22,16 @@ import msgspec
 import torch
 
 import bundled
-from backends.constraints import Mask
-from backends.driver import DrivenContainer
-from backends.engine import Token
-from backends.protocol import Generation, ModelInfo
-from backends.samplers import Sampling
-from backends.sampling.state import SamplingContext
-from backends.threads import StepThreads
-from backends.transformers.batching import Batching
-from backends.transformers.grid import Grid, GridLimit
-from backends.vocabulary import HfVocabulary
+from backends.contract.protocol import Generation, ModelInfo
+from backends.contract.samplers import Sampling
+from backends.engines.constraints import Mask
+from backends.engines.driver import DrivenContainer
+from backends.engines.engine import Token
+from backends.engines.sampling.state import SamplingContext
+from backends.engines.threads import StepThreads
+from backends.engines.transformers.batching import Batching
+from backends.engines.transformers.grid import Grid, GridLimit
+from backends.engines.vocabulary import HfVocabulary
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.splitter import FORMATS, Splitter
@@ -82,7 +82,7 @@ class Device:
 
 
 class StandIn:
-    """See `backends.engine.Engine`: one token for each job, always the same."""
+    """See `backends.engines.engine.Engine`: one token for each job, always the same."""
 
     def __init__(self, clock: Clock, info: ModelInfo, vocabulary: HfVocabulary) -> None:
         self._clock = clock

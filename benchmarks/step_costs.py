@@ -1,5 +1,5 @@
 """What a step of llama.cpp takes by its tokens and by the form of the weights: whether drafts can
-pay (`backends.speculation`) is decided by that.
+pay (`backends.engines.speculation`) is decided by that.
 
     python -m benchmarks.step_costs [--size 27M] [--weights q8_0 q4_0 …] [--rows 1 2 3 …]
                                     [--repetitions 15]
@@ -19,10 +19,10 @@ from statistics import median
 
 import msgspec
 
-from backends import catalog
-from backends.llamacpp import loading
-from backends.llamacpp.batch import Batch
-from backends.llamacpp.library import api
+from backends.contract import catalog
+from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.library import api
 from benchmarks import drafting, realistic, report
 from benchmarks.realistic import SIZES, Shape
 from config.engines import LlamaCppOptions

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.peers import Running, roundhouse
 from benchmarks.turns import TURNS, turns
-from tests.backends.transformers.test_batching_architectures import ALONE, BATCHED
-from tests.backends.transformers.test_batching_turns import LONGEST, WORDS, written
+from tests.backends.engines.transformers.test_batching_architectures import ALONE, BATCHED
+from tests.backends.engines.transformers.test_batching_turns import LONGEST, WORDS, written
 from tests.backends.turns import LENGTHS
 
 KINDS = (*BATCHED, *ALONE)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.transformers_engines [--streams 1 4 16] [--steps 150]
 
-- the engine of `backends.transformers`, its sampling included; - the model's bare forward with a
-`DynamicCache`, all answers in step and always the likeliest token: the limit; - transformers'
-`ContinuousBatchingManager`, with per-request temperature and without callbacks.
+- the engine of `backends.engines.transformers`, its sampling included; - the model's bare forward
+with a `DynamicCache`, all answers in step and always the likeliest token: the limit; -
+transformers' `ContinuousBatchingManager`, with per-request temperature and without callbacks.
 
 All run in one process, one thread, in turns; times are CPU seconds of that process, so that what
 the machine does meanwhile counts less.
@@ -20,11 +20,11 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 import bundled
-from backends import catalog
-from backends.protocol import Generation
-from backends.samplers import Sampling
-from backends.transformers.engine import TransformersEngine
-from backends.transformers.loading import load
+from backends.contract import catalog
+from backends.contract.protocol import Generation
+from backends.contract.samplers import Sampling
+from backends.engines.transformers.engine import TransformersEngine
+from backends.engines.transformers.loading import load
 from config.engines import TransformersOptions
 
 PROMPT = 60  # tokens

@@ -29,9 +29,9 @@ from benchmarks.apart import run
 from benchmarks.load import Load
 from benchmarks.peers import Running, llama_server, peer, roundhouse
 from tests.backends import gguf_grown, gguf_raw
+from tests.backends.engines.llamacpp import cache_kinds
+from tests.backends.engines.llamacpp.test_kv_cache_turns import KINDS, MORE
 from tests.backends.gguf_raw import UINT32, Entry, RawFile
-from tests.backends.llamacpp import cache_kinds
-from tests.backends.llamacpp.test_kv_cache_turns import KINDS, MORE
 from tests.backends.turns import LENGTHS, Messages, conversation, edited, next_turn
 
 Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out

@@ -1,7 +1,7 @@
 """The words of a command line, for models that are commands; what is inconsistent in their options.
 
 Such a model is served by an OpenAI-compatible server that is started when the model is loaded
-(`backends/command/`).
+(`backends/places/command/`).
 """
 
 import re

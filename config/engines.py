@@ -58,14 +58,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SpeculationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Drafts of what comes next, verified in one step; see backends/speculation."""
+    """Drafts of what comes next, verified in one step; see backends/engines/speculation."""
 
     mode: Literal["auto", "ngram", "model", "off"] = "auto"
     tokens: DraftedTokens = "auto"  # drafted for a request at a time, at most
 
 
 class DraftOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A small model that drafts for this one; see backends/draft_model."""
+    """A small model that drafts for this one; see backends/engines/draft_model."""
 
     # its name, or where it lies; loaded and unloaded with this one
     model: Annotated[str, DRAFT_MODEL] | None = None
@@ -86,8 +86,10 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
 
     # llama.cpp takes no more sequences than 256 (llama-cparams.h, LLAMA_MAX_SEQ)
     max_concurrent: Annotated[int, Meta(ge=1, le=256)] = 16
-    cache_tokens: Counted | None = None  # KV cells for all requests; None: see backends/llamacpp
-    # layers on cards; -1: all; auto: as many as fit, see backends/placement
+    cache_tokens: Counted | None = (
+        None  # KV cells for all requests; None: see backends/engines/llamacpp
+    )
+    # layers on cards; -1: all; auto: as many as fit, see backends/contract/placement
     gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | Literal["auto"] = "auto"
     # layers on cards whose experts lie in main memory, the last ones; auto: as few as `gpu_layers`
     cpu_experts: Annotated[int, Meta(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
@@ -102,7 +104,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     micro_batch_size: Batch = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
-    # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
+    # main memory for snapshots of sequences that can't be cut; None: see backends/engines/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     speculation: SpeculationOptions = SpeculationOptions()
     draft: DraftOptions = DraftOptions()
@@ -134,7 +136,7 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     threads: Threads = "auto"  # on the CPU; all: every processor
     trust_remote_code: Annotated[bool, RUNS_CODE] = False
     cache_tokens: Counted | None = None
-    # main memory for snapshots of sequences that can't be cut; None: see backends/snapshots
+    # main memory for snapshots of sequences that can't be cut; None: see backends/engines/snapshots
     snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     speculation: SpeculationOptions = SpeculationOptions()
     draft: DraftOptions = DraftOptions()

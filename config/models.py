@@ -1,6 +1,6 @@
 """Validation across a configuration's models, and a model's own options merged over its engine's.
 
-Which sampling parameters there are is known one floor up (`backends.samplers`): the caller
+Which sampling parameters there are is known one floor up (`backends.contract.samplers`): the caller
 that loads the configuration or builds a model passes that struct in.
 """
 

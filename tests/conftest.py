@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from config.settings import LogConfig
-from gateway.logs import LogLines, configure_structlog
+from gateway.terms.logs import LogLines, configure_structlog
 from tests.served import Options, Serve, Served, served
 
 if TYPE_CHECKING:

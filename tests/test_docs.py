@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from backends.kept.store import KeptStore
+from backends.places.kept.store import KeptStore
 from benchmarks import hardware
 from gateway.answers.turns import TurnCounts
 from gateway.http.metrics import Metrics

@@ -107,7 +107,7 @@ def test_the_library_comes_prebuilt_and_needs_no_compiler(machine: Machine) -> N
     assert f"CMAKE_ARGS={BINDINGS_ALONE} " in bindings
     assert "--no-binary llama-cpp-python" in bindings
     assert ours.endswith("--editable .[llamacpp]")
-    assert machine.recorded()[-1].endswith("-m backends.llamacpp.proof")
+    assert machine.recorded()[-1].endswith("-m backends.engines.llamacpp.proof")
     assert len(machine.installs("llamacpp")) == 1  # it is there
 
 

@@ -18,9 +18,9 @@ import pytest
 from litestar.routes import HTTPRoute
 
 from config.settings import Config
-from gateway.app import build
 from gateway.http.metrics import Metrics
 from gateway.registry import ModelLibrary, Registry
+from gateway.serving.app import build
 from tests.hang import HANG
 from tests.served import Printed
 
@@ -135,8 +135,8 @@ def test_no_other_name_is_taken(start: Callable[..., subprocess.Popen[str]], sit
     assert [path.name for path in site.iterdir()] == ["roundhouse"]
     code = (
         "import json, pkgutil, sys; from importlib import import_module as load\n"
-        "for name in ('gateway.app', 'gateway.cli.serve', 'config.schema', 'bundled',"
-        " 'backends.llamacpp.container', 'backends.upstream.fleet'):\n"
+        "for name in ('gateway.serving.app', 'gateway.cli.serve', 'config.schema', 'bundled',"
+        " 'backends.engines.llamacpp.container', 'backends.places.upstream.fleet'):\n"
         "    load('roundhouse.' + name)\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
@@ -156,8 +156,8 @@ def test_type_checkers_are_told_that_it_is_typed(site: Path) -> None:
 
 
 def test_a_name_that_would_not_be_found_fails_the_build(hook: ModuleType) -> None:
-    made = 'name = "backends" + ".catalog"\nimport gateway.app as app\n'
-    assert list(hook.left_over(hook.rewritten(made, ROOT), ROOT)) == ["gateway.app"]
+    made = 'name = "backends" + ".catalog"\nimport gateway.serving.app as app\n'
+    assert list(hook.left_over(hook.rewritten(made, ROOT), ROOT)) == ["gateway.serving.app"]
     good = 'from backends import catalog\nimport bundled\nload("gateway.cli.serve")\n'
     assert list(hook.left_over(hook.rewritten(good, ROOT), ROOT)) == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bundled
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 from config.errors import ConfigError
 from config.loader import load_config
 from tests.hang import HANG

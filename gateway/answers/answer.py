@@ -28,9 +28,9 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from backends.bounds import bounded
-from backends.errors import BackendError
-from backends.protocol import (
+from backends.contract.bounds import bounded
+from backends.contract.errors import BackendError
+from backends.contract.protocol import (
     Ended,
     Generation,
     Outputs,
@@ -39,13 +39,15 @@ from backends.protocol import (
     Scored,
     TokenLogprob,
 )
-from backends.samplers import Sampling
-from backends.stops import StopFound, StopScanner
+from backends.contract.samplers import Sampling
+from backends.contract.stops import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.answers.turns import TalkTurn
-from gateway.errors import GatewayError, InvalidRequest, translated
-from gateway.events import (
+from gateway.prompt.parting import Parting
+from gateway.registry import Lease
+from gateway.terms.errors import GatewayError, InvalidRequest, translated
+from gateway.terms.events import (
     ChoiceReport,
     Content,
     Delta,
@@ -58,10 +60,8 @@ from gateway.events import (
     Usage,
     joined,
 )
-from gateway.prompt.parting import Parting
-from gateway.registry import Lease
-from gateway.request import ChatRequest, GenerationParams, Unapplied
-from gateway.tasks import companions
+from gateway.terms.request import ChatRequest, GenerationParams, Unapplied
+from gateway.terms.tasks import companions
 
 Text: TypeAlias = Content | Reasoning
 

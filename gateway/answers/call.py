@@ -5,8 +5,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from backends.remote import UNKNOWN_CALLER, Caller
-from gateway.access import Access
+from backends.contract.remote import UNKNOWN_CALLER, Caller
+from gateway.keys.access import Access
 from gateway.registry import Waiting
 
 T = TypeVar("T")

@@ -11,19 +11,19 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backends.grammar_limits import control_tokens
-from backends.protocol import Constraint, ModelContainer, Shape
+from backends.contract.grammar_limits import control_tokens
+from backends.contract.protocol import Constraint, ModelContainer, Shape
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
-from gateway.errors import InvalidRequest
-from gateway.events import Content, Delta, Finished
-from gateway.request import ChatRequest, GenerationParams, Unapplied
 from gateway.splitter import Format
 from gateway.splitter.grammar import OutputGrammar, Thinking, WantedOutput, output_grammar
 from gateway.splitter.payloads.writing import Unwritable
-from gateway.tasks import WorkerThreads
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.events import Content, Delta, Finished
+from gateway.terms.request import ChatRequest, GenerationParams, Unapplied
+from gateway.terms.tasks import WorkerThreads
 
 ContentCheck: TypeAlias = Callable[
     [str], Awaitable[str | None]

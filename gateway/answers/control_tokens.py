@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from backends.protocol import EncoderTokenizer, SpecialTokens
+from backends.contract.protocol import EncoderTokenizer, SpecialTokens
 from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end

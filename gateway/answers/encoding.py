@@ -14,8 +14,8 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backends.bounds import ENCODED_TEXTS, check_inputs
-from backends.protocol import (
+from backends.contract.bounds import ENCODED_TEXTS, check_inputs
+from backends.contract.protocol import (
     ITEM,
     EncoderContainer,
     EncoderInput,
@@ -25,16 +25,16 @@ from backends.protocol import (
     shortened,
     values,
 )
-from backends.remote import RemoteContainer, RemoteVectors
-from gateway.access import Access
+from backends.contract.remote import RemoteContainer, RemoteVectors
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording, Terms
 from gateway.answers.remote import embedding_parameters, rerank_parameters
 from gateway.answers.tokens import LONG_TEXT
-from gateway.errors import InvalidRequest, ModelUnavailable, translated
-from gateway.events import Usage
+from gateway.keys.access import Access
 from gateway.registry import Lease, ModelEntry, Registry, require_task
-from gateway.request import (
+from gateway.terms.errors import InvalidRequest, ModelUnavailable, translated
+from gateway.terms.events import Usage
+from gateway.terms.request import (
     EmbeddingRequest,
     EncodingParams,
     Purpose,
@@ -42,7 +42,7 @@ from gateway.request import (
     ScoreRequest,
     Unapplied,
 )
-from gateway.tasks import Abandoned, Wanted, WorkerThreads
+from gateway.terms.tasks import Abandoned, Wanted, WorkerThreads
 
 Encodable = TypeVar("Encodable", bound=EncodingParams)
 Text: TypeAlias = str | tuple[int, ...]

@@ -27,8 +27,8 @@ import structlog
 from anyio import to_thread
 from msgspec.structs import replace
 
-from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
-from backends.remote import Container, RemoteTarget
+from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
+from backends.contract.remote import Container, RemoteTarget
 from config.document import parse
 from config.errors import ConfigError
 from gateway.answers.control_tokens import Spellings
@@ -36,8 +36,6 @@ from gateway.answers.recording import Split
 from gateway.dialects.fields import read_fields
 from gateway.dialects.openai import read_text
 from gateway.dialects.parameters import SamplingWire
-from gateway.errors import InvalidRequest, InvalidTemplate
-from gateway.paths import listed
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
     FULL,
@@ -49,14 +47,6 @@ from gateway.prompt import (
     with_reasoning,
 )
 from gateway.registry import ModelEntry, ModelStatus
-from gateway.request import (
-    ChatRequest,
-    GenerationParams,
-    Message,
-    RequestedSampling,
-    TextPart,
-    Unapplied,
-)
 from gateway.splitter import (
     FORMATS,
     Format,
@@ -67,7 +57,17 @@ from gateway.splitter import (
     starts_in_reasoning,
 )
 from gateway.splitter.grammar import Thinking
-from gateway.tasks import Wanted
+from gateway.terms.errors import InvalidRequest, InvalidTemplate
+from gateway.terms.paths import listed
+from gateway.terms.request import (
+    ChatRequest,
+    GenerationParams,
+    Message,
+    RequestedSampling,
+    TextPart,
+    Unapplied,
+)
+from gateway.terms.tasks import Wanted
 
 log = structlog.get_logger(__name__)
 

@@ -8,12 +8,19 @@ refused for.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from backends.protocol import Generation, ModelInfo
-from backends.remote import RemoteChanges, RemoteChat, RemoteRequest
-from backends.samplers import NEUTRAL, SAMPLERS, Sampling, order_of, penalties_first, without_effect
-from gateway.errors import InvalidRequest
-from gateway.events import ChangedParameter, Parameters
-from gateway.request import GenerationParams, Unapplied
+from backends.contract.protocol import Generation, ModelInfo
+from backends.contract.remote import RemoteChanges, RemoteChat, RemoteRequest
+from backends.contract.samplers import (
+    NEUTRAL,
+    SAMPLERS,
+    Sampling,
+    order_of,
+    penalties_first,
+    without_effect,
+)
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.events import ChangedParameter, Parameters
+from gateway.terms.request import GenerationParams, Unapplied
 
 _LENGTHS = ("max_tokens", "min_tokens", "stop")
 

@@ -54,10 +54,10 @@ from anyio import to_thread
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from backends.protocol import Image
+from backends.contract.protocol import Image
 from config.settings import ImagesConfig
-from gateway.errors import GatewayError, InvalidRequest, QueueFull
-from gateway.request import ImagePart, Message, Part
+from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
+from gateway.terms.request import ImagePart, Message, Part
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Judge: TypeAlias = Callable[[Address], bool]  # whether a picture may come from there

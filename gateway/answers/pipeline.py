@@ -22,13 +22,12 @@ import msgspec
 import structlog
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from backends.bounds import bounded
-from backends.errors import InvalidJob
-from backends.protocol import ModelContainer, Outputs, SpecialTokens
-from backends.remote import RemoteContainer
-from backends.upstream.replicas import beginning, first_part, stable_hash
+from backends.contract.bounds import bounded
+from backends.contract.errors import InvalidJob
+from backends.contract.protocol import ModelContainer, Outputs, SpecialTokens
+from backends.contract.remote import RemoteContainer
+from backends.places.upstream.replicas import beginning, first_part, stable_hash
 from config.settings import Config
-from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Unsplit, Whose, jobs_of, merged, stopping
 from gateway.answers.call import Call
 from gateway.answers.constraints import FREE, WITHOUT_TOOLS, AnswerConstraint, Constraints
@@ -43,10 +42,11 @@ from gateway.answers.pictures import Album, ImageLoader, images_in, with_data
 from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
 from gateway.answers.tokens import Tokens
 from gateway.answers.turns import Turns
-from gateway.errors import GatewayError, InvalidRequest, NotSupported, as_written, translated
+from gateway.keys.access import Access
 from gateway.prompt.template import length_explained
 from gateway.registry import Lease, ModelEntry, Registry, require_task
-from gateway.request import ChatRequest, Fill, GenerationParams, Prompt, TextRequest
+from gateway.terms.errors import GatewayError, InvalidRequest, NotSupported, as_written, translated
+from gateway.terms.request import ChatRequest, Fill, GenerationParams, Prompt, TextRequest
 
 # What stands for the repository's and the file's own name, where a model wants names.
 PROJECT, CURRENT = "project\n", "current\n"

@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from backends.protocol import Ended, Piece
-from backends.samplers import Sampling
-from gateway.events import (
+from backends.contract.protocol import Ended, Piece
+from backends.contract.samplers import Sampling
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Event,
@@ -26,7 +26,7 @@ from gateway.events import (
     ToolClosed,
     ToolOpened,
 )
-from gateway.request import Unapplied
+from gateway.terms.request import Unapplied
 
 FOLD = 256  # pieces that wait to become one text
 MOST_PIECES = 32_768  # of a choice

@@ -24,8 +24,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.protocol import AdapterScale, Cause, Ended, Generation, Output, Outputs, Piece
-from backends.remote import (
+from backends.contract.protocol import (
+    AdapterScale,
+    Cause,
+    Ended,
+    Generation,
+    Output,
+    Outputs,
+    Piece,
+)
+from backends.contract.remote import (
     Caller,
     RemoteChanges,
     RemoteChat,
@@ -39,7 +47,7 @@ from backends.remote import (
     RemoteThinking,
     RemoteUsage,
 )
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 from gateway.answers.answer import Answer, Choice, merged, stopping
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
@@ -47,14 +55,14 @@ from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, 
 from gateway.answers.recording import RecordedChoice, Recording
 from gateway.answers.remote_choice import HabitKey, RemoteChoice, ThinkingHabit
 from gateway.answers.tokens import Tokens
-from gateway.errors import InvalidRequest, translated
-from gateway.events import (
+from gateway.prompt import RenderedPrompt
+from gateway.registry import Lease, Waiting
+from gateway.terms.errors import InvalidRequest, translated
+from gateway.terms.events import (
     Delta,
     Usage,
 )
-from gateway.prompt import RenderedPrompt
-from gateway.registry import Lease, Waiting
-from gateway.request import (
+from gateway.terms.request import (
     ChatRequest,
     EmbeddingRequest,
     GenerationParams,

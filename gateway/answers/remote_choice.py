@@ -7,9 +7,11 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.protocol import Tool
-from backends.remote import RemoteCall, RemoteDelta
-from gateway.events import (
+from backends.contract.protocol import Tool
+from backends.contract.remote import RemoteCall, RemoteDelta
+from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.unparsed import UnparsedCalls
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,
@@ -20,8 +22,6 @@ from gateway.events import (
     ToolClosed,
     ToolOpened,
 )
-from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.unparsed import UnparsedCalls
 
 THINK = FORMATS["think_text"]
 _OPENS = THINK.reasoning.opens if THINK.reasoning else ()

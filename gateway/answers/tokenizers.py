@@ -5,16 +5,16 @@ the server that runs it.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from backends.protocol import EncoderTokenizer, ModelContainer
-from backends.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
-from gateway.access import Access
+from backends.contract.protocol import EncoderTokenizer, ModelContainer
+from backends.contract.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
 from gateway.answers.interpreter import as_configured
 from gateway.answers.remote import template_parameters, thinking_of
 from gateway.answers.tokens import Tokens, pieces_of, text_of
-from gateway.errors import InvalidRequest, translated
+from gateway.keys.access import Access
 from gateway.registry import Lease, Registry
-from gateway.request import ChatRequest
-from gateway.tasks import Wanted
+from gateway.terms.errors import InvalidRequest, translated
+from gateway.terms.request import ChatRequest
+from gateway.terms.tasks import Wanted
 
 
 class Tokenizers:

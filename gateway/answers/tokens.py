@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.protocol import EncoderTokenizer, ModelContainer, ModelInfo
+from backends.contract.protocol import EncoderTokenizer, ModelContainer, ModelInfo
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
-from gateway.errors import ContextLengthExceeded, InvalidRequest, translated
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt, Spans
 from gateway.registry import Lease
-from gateway.request import ChatRequest, ImagePart, TextPart
-from gateway.tasks import Abandoned, Wanted, WorkerThreads
+from gateway.terms.errors import ContextLengthExceeded, InvalidRequest, translated
+from gateway.terms.request import ChatRequest, ImagePart, TextPart
+from gateway.terms.tasks import Abandoned, Wanted, WorkerThreads
 
 T = TypeVar("T")
 
@@ -32,7 +32,9 @@ class Prompt(msgspec.Struct, frozen=True):
     interpreter: Interpreter
     rendered: RenderedPrompt
     tokens: tuple[int, ...]
-    marks: tuple[int, ...] = ()  # see `backends.protocol.Generation`; only where they are heeded
+    marks: tuple[
+        int, ...
+    ] = ()  # see `backends.contract.protocol.Generation`; only where they are heeded
 
 
 class Tokens:

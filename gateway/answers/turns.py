@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from gateway.events import Usage
 from gateway.prompt.parting import (
     Outline,
     Parting,
@@ -22,7 +21,8 @@ from gateway.prompt.parting import (
     outline,
     parting,
 )
-from gateway.request import ChatRequest
+from gateway.terms.events import Usage
+from gateway.terms.request import ChatRequest
 
 MOST = 256
 MOST_TOKENS = 8 << 20  # of all together; four bytes each

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from backends.catalog import BACKENDS, CPU, Placement, Room
-from backends.errors import UpstreamError
-from backends.samplers import Sampling
-from backends.upstream.fleet import Roster
-from backends.upstream.lists import read_list
-from backends.upstream.replicas import Replica
-from backends.upstream.upstream import Upstream
+from backends.contract.catalog import BACKENDS, CPU, Placement, Room
+from backends.contract.errors import UpstreamError
+from backends.contract.samplers import Sampling
+from backends.places.upstream.fleet import Roster
+from backends.places.upstream.lists import read_list
+from backends.places.upstream.replicas import Replica
+from backends.places.upstream.upstream import Upstream
 from config.loader import load_config
-from gateway.app import build
 from gateway.cli.configured import findings, obstacle, with_downloads, with_models
 from gateway.cli.listing import size, table
 from gateway.cli.serve import check_formats
@@ -26,6 +25,7 @@ from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.history import History, Measurement, default_path, paced
 from gateway.registry.library import ModelLibrary
 from gateway.registry.memory import by_use
+from gateway.serving.app import build
 
 FITS = "yes"
 

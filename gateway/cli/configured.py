@@ -14,8 +14,8 @@ from shutil import which
 import msgspec
 
 import bundled
-from backends.catalog import BACKENDS, absent, command
-from backends.errors import LoadFailed, UnsupportedModel
+from backends.contract.catalog import BACKENDS, absent, command
+from backends.contract.errors import LoadFailed, UnsupportedModel
 from config.commands import words
 from config.engines import CommandOptions
 from config.errors import ConfigError, Source

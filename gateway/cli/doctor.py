@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from backends.catalog import (
+from backends.contract.catalog import (
     BACKENDS,
     CPU,
     IN_WSL,
@@ -24,8 +24,8 @@ from backends.catalog import (
     absent,
     command,
 )
-from backends.devices import Device, devices
-from backends.errors import BackendError
+from backends.contract.errors import BackendError
+from backends.machine.devices import Device, devices
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 from config.commands import COMMAND  # the engine, and the setting of a model of it
 from config.document import parse
 from config.errors import Source

@@ -28,18 +28,17 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from backends.catalog import command
-from backends.devices import number_by_bus
-from backends.process_settings import prepare_process
-from backends.samplers import Sampling
-from backends.supervision import Supervisor
-from backends.upstream.lists import KeptLists
+from backends.contract.catalog import command
+from backends.contract.samplers import Sampling
+from backends.machine.devices import number_by_bus
+from backends.machine.process_settings import prepare_process
+from backends.machine.supervision import Supervisor
+from backends.places.upstream.lists import KeptLists
 from config.document import parse
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config, KeyConfig
 from config.values import UNIX, is_on_hub, user_folder
-from gateway.app import build
 from gateway.cli.configured import (
     COMMAND_LINE,
     findings,
@@ -51,19 +50,20 @@ from gateway.cli.configured import (
     with_models,
 )
 from gateway.cli.listing import size
-from gateway.errors import GatewayError
 from gateway.http.auth import is_loopback
 from gateway.http.metrics import Metrics
 from gateway.hub import DownloadProgress, cached_models
 from gateway.hub.hub import brought, downloaded, log_reporter
-from gateway.joining import Joiner
-from gateway.logs import LogLines, Writer, configure
+from gateway.reconfiguring.joining import Joiner
+from gateway.reconfiguring.reloading import ConfigSource, Explained, Reloader
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, ModelProgressed, Registry
 from gateway.registry.gauges import SystemGauge
-from gateway.reloading import ConfigSource, Explained, Reloader
-from gateway.server import Server
-from gateway.server import run as run_server
+from gateway.serving.app import build
+from gateway.serving.server import Server
+from gateway.serving.server import run as run_server
 from gateway.splitter import FORMATS
+from gateway.terms.errors import GatewayError
+from gateway.terms.logs import LogLines, Writer, configure
 
 KEY_VARIABLE = "ROUNDHOUSE_KEY"  # which the other commands read, too
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - listened on, not called

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from backends.errors import LoadFailed
-from backends.process_settings import prepare_process
-from backends.worker.listening import (
+from backends.contract.errors import LoadFailed
+from backends.machine.process_settings import prepare_process
+from backends.places.nodes.listening import (
     TOKEN_VARIABLE,
     ListenerSettings,
     Listening,

@@ -9,8 +9,8 @@ import time
 
 from llguidance import LLMatcher
 
-from backends.grammar_limits import parser_limits
-from backends.protocol import (
+from backends.contract.grammar_limits import parser_limits
+from backends.contract.protocol import (
     Choices,
     Grammar,
     JsonObject,
@@ -33,7 +33,7 @@ from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.lark_reading import ending_lark
 from gateway.constraints.reading import read
 from gateway.constraints.structural_tags import tags_grammar
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 
 def grammar_of(shape: Shape, name: str = "answer") -> ShapeGrammar:

@@ -14,7 +14,7 @@ GBNF's notation: llama.cpp's grammars/README.md. The converter doesn't read esca
 takes `.` for anything but a new line, so both are written otherwise before.
 
 Limits on client schemas and grammars: a bound for each thing that costs time or memory, in one
-table. The compile itself is bounded by the fuel of `backends.constraints`.
+table. The compile itself is bounded by the fuel of `backends.engines.constraints`.
 """
 
 import re
@@ -27,8 +27,8 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from backends.grammar_limits import parser_limits
-from gateway.errors import InvalidRequest
+from backends.contract.grammar_limits import parser_limits
+from gateway.terms.errors import InvalidRequest
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -118,7 +118,7 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
 
 class CompileBudget:
     """Processor time that may be spent on what one client sent. It is asked between two compiles;
-    none of them takes long, see `limits` and `backends.constraints`.
+    none of them takes long, see `limits` and `backends.engines.constraints`.
     """
 
     def __init__(self, seconds: float = 1.0) -> None:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.protocol import JsonSchema
+from backends.contract.protocol import JsonSchema
 from gateway.constraints.effort import bounded, every, inside, referred
 from gateway.constraints.grammars import (
     Check,
@@ -38,7 +38,7 @@ from gateway.constraints.grammars import (
 from gateway.constraints.keywords import KEYWORDS, TYPES
 from gateway.constraints.possible import ONE_OF, too_wide, without_endless
 from gateway.constraints.reading import Schema, read
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 PART = "part-"  # before the name of a definition, as it is in other objects
 CONDITIONS = ("if", "then", "else", "dependentSchemas")

@@ -20,9 +20,9 @@ from typing import Literal, TypeAlias
 import msgspec
 from llguidance import LLMatcher
 
-from backends.grammar_limits import parser_limits
+from backends.contract.grammar_limits import parser_limits
 from gateway.constraints.grammars import END, byte_tokenizer, grammar_text, lark_grammar
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 
 class UnreadableGrammar(Exception):

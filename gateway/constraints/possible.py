@@ -8,7 +8,7 @@ Takes schemas as `reading` has them, in the keywords of draft 2020-12.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from backends.grammar_limits import ROW_ITEMS
+from backends.contract.grammar_limits import ROW_ITEMS
 from gateway.constraints.effort import every, referred
 from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.keywords import KEYWORDS

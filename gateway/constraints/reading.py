@@ -40,7 +40,7 @@ from gateway.constraints.keywords import (
     modern,
     too_new,
 )
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 # Their values are data: an `$id` in there is none.
 DATA = frozenset(("const", "enum", "default", "examples"))

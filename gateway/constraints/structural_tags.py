@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 
 import msgspec
 
-from backends.protocol import JsonSchema, StructuralTags
+from backends.contract.protocol import JsonSchema, StructuralTags
 from gateway.constraints.grammars import (
     REPEATS,
     SCHEMA_BYTES,
@@ -28,7 +28,7 @@ from gateway.constraints.grammars import (
 )
 from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.lark_reading import ending_lark
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 Format: TypeAlias = Union[
     "ConstString",

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from backends.protocol import INPUT, Grammar, Regex, ToolInput
+from backends.contract.protocol import INPUT, Grammar, Regex, ToolInput
 from gateway.dialects.fields import Fields
-from gateway.request import Tool, ToolCall
+from gateway.terms.request import Tool, ToolCall
 
 LONGEST_SHOWN = 16_384  # characters of a grammar that the model is shown
 

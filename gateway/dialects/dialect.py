@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import GatewayError
-from gateway.limits import Allowance, Unit
+from gateway.keys.limits import Allowance, Unit
+from gateway.terms.errors import GatewayError
 
 
 class RateHeaders(msgspec.Struct, frozen=True):

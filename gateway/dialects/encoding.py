@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backends.protocol import values
+from backends.contract.protocol import values
 from gateway.dialects.fields import Fields
-from gateway.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
+from gateway.terms.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Input: TypeAlias = str | list[str | Token | list[Token]]

@@ -2,8 +2,8 @@
 inside lists and objects. It knows names and JSON, not what a field means.
 
 Clients spell one parameter in many ways, and SillyTavern sends several spellings of it in one body.
-`SPELLINGS` and the rows of `backends.samplers` are the whole list. A null means "not given", for
-every field of the body.
+`SPELLINGS` and the rows of `backends.contract.samplers` are the whole list. A null means "not
+given", for every field of the body.
 
 Before anything is made of a body it is counted. 60 MB may be one long text, or two million
 messages: decoding those, and every step behind it, takes a hundred times the time and the memory.
@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from backends.samplers import ROWS
-from gateway.errors import InvalidRequest, TooLarge
-from gateway.request import Unapplied, all_unapplied
+from backends.contract.samplers import ROWS
+from gateway.terms.errors import InvalidRequest, TooLarge
+from gateway.terms.request import Unapplied, all_unapplied
 
 
 class Sort(msgspec.Struct, frozen=True):

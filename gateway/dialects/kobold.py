@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import Grammar
+from backends.contract.protocol import Grammar
 from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, body, named_frame
 from gateway.dialects.fields import Fields, fields_of, json_object, order_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
-from gateway.errors import GatewayError
-from gateway.events import Content, Delta, Finished, Usage
-from gateway.request import GenerationParams, TextRequest
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import Content, Delta, Finished, Usage
+from gateway.terms.request import GenerationParams, TextRequest
 
 Sampler: TypeAlias = Annotated[int, Meta(ge=0, le=6)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]

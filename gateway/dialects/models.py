@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import Modality
+from backends.contract.protocol import Modality
 from gateway.dialects.dialect import body, frame
-from gateway.errors import ContextLengthExceeded, GatewayError
+from gateway.terms.errors import ContextLengthExceeded, GatewayError
 
 
 class StatusWire(msgspec.Struct, frozen=True, kw_only=True):

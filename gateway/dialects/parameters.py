@@ -2,7 +2,7 @@
 spell it, where the answer stops, whether it must be a call, how long its model stays.
 
 Knows no engine. Bounds are OpenAI's where it has them, TabbyAPI's otherwise, and inside those of
-`backends.samplers`. What can't be applied is the engine's to say.
+`backends.contract.samplers`. What can't be applied is the engine's to say.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Any, Union, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends import bounds
-from backends.samplers import NEUTRAL, ORDER, ROWS, Sampling, SentTemperature
+from backends.contract import bounds
+from backends.contract.samplers import NEUTRAL, ORDER, ROWS, Sampling, SentTemperature
 from gateway.dialects.fields import Fields
-from gateway.request import RequestedSampling, Tool, ToolChoice
+from gateway.terms.request import RequestedSampling, Tool, ToolChoice
 
 MAX_BIAS = 100.0
 MOST_BIASED = 16_384  # characters of all texts that `logit_bias` names; each is tokenized

@@ -21,11 +21,11 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import values
+from backends.contract.protocol import values
 from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import Limit, RerankExchange, ScoreExchange, further, limit, positive
 from gateway.dialects.fields import Fields, read_fields
-from gateway.request import RerankRequest, ScoreRequest
+from gateway.terms.request import RerankRequest, ScoreRequest
 
 DIALECT = Dialect(name="Rerank", tag="Rerank")
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from gateway.dialects.fields import Fields
-from gateway.request import Approval, ServedTools
+from gateway.terms.request import Approval, ServedTools
 
 LONGEST_LABEL = 64
 SECRETS = ("authorization", "headers")  # of a tool: they are given back to nobody

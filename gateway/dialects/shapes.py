@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.protocol import (
+from backends.contract.protocol import (
     Choices,
     Grammar,
     JsonObject,

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from backends.protocol import Progress
+from backends.contract.protocol import Progress
 from gateway.dialects.dialect import Dialect, body, frame
 from gateway.dialects.fields import Fields, check_order, json_object
 from gateway.dialects.models import ModelCard, Problem, problem_body
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 DIALECT = Dialect(name="Tabby", tag="TabbyAPI", error_body=problem_body, error=Problem)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import Dialect, body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
@@ -26,9 +26,9 @@ from gateway.dialects.encoding import (
 from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.parameters import SamplingWire, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
-from gateway.errors import GatewayError
-from gateway.events import Content, Delta, Event, Finished, Usage
-from gateway.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import Content, Delta, Event, Finished, Usage
+from gateway.terms.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
 
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
 

@@ -18,14 +18,14 @@ from litestar.handlers import BaseRouteHandler
 from litestar.routes import BaseRoute, HTTPRoute, WebSocketRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from backends.remote import HOPS, Caller
+from backends.contract.remote import HOPS, Caller
 from config.loader import HOST
 from config.settings import KeyConfig, ServerConfig
 from config.values import UNIX
-from gateway.access import ADMIN, Access
-from gateway.errors import InvalidKey, NotForPages, UnsupportedMediaType
 from gateway.http.tracing import trace_headers
-from gateway.limits import Limits
+from gateway.keys.access import ADMIN, Access
+from gateway.keys.limits import Limits
+from gateway.terms.errors import InvalidKey, NotForPages, UnsupportedMediaType
 
 LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are only counted
 
@@ -40,7 +40,9 @@ RIGHTS: tuple[Right, ...] = get_args(Right)
 
 
 class Authenticator:
-    """Without keys every client is administrator; `gateway.app` then allows loopback alone."""
+    """Without keys every client is administrator; `gateway.serving.app` then allows loopback
+    alone.
+    """
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
         self.apply(keys)

@@ -29,11 +29,11 @@ from litestar.types import (
 )
 from msgspec.structs import replace
 
-from backends.supervision import Supervisor
-from gateway.errors import GatewayError, InvalidRequest, QueueFull
-from gateway.events import Usage
+from backends.machine.supervision import Supervisor
 from gateway.http.sse import Plain, client_error, while_connected
-from gateway.tasks import Signal, companions
+from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
+from gateway.terms.events import Usage
+from gateway.terms.tasks import Signal, companions
 
 MOST_BYTES = 4 << 20  # of one stream; what is older is let go
 RETRY = 5.0  # seconds after which a refused one may be tried again

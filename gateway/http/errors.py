@@ -13,11 +13,14 @@ import structlog
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
-from gateway.access import Access
 from gateway.dialects import anthropic
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.openai import error_body
-from gateway.errors import (
+from gateway.http.request_record import line_of
+from gateway.http.services import Services
+from gateway.keys.access import Access
+from gateway.keys.limits import UNLIMITED
+from gateway.terms.errors import (
     GatewayError,
     InternalError,
     InvalidKey,
@@ -29,9 +32,6 @@ from gateway.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from gateway.http.request_record import line_of
-from gateway.http.services import Services
-from gateway.limits import UNLIMITED
 
 log = structlog.get_logger()
 

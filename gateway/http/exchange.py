@@ -19,13 +19,11 @@ import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 from msgspec.structs import replace
 
-from backends.remote import HOPS, MOST_HOPS
+from backends.contract.remote import HOPS, MOST_HOPS
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.encoding import Encoded, is_long
 from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
-from gateway.errors import GatewayError, LoopDetected
-from gateway.events import Delta, Usage
 from gateway.http.request_record import RequestRecord
 from gateway.http.sse import (
     DIRECT,
@@ -38,10 +36,12 @@ from gateway.http.sse import (
     sentence,
     while_connected,
 )
-from gateway.limits import UNLIMITED
+from gateway.keys.limits import UNLIMITED
 from gateway.registry import Waiting
-from gateway.request import Unapplied
-from gateway.tasks import WorkerThreads
+from gateway.terms.errors import GatewayError, LoopDetected
+from gateway.terms.events import Delta, Usage
+from gateway.terms.request import Unapplied
+from gateway.terms.tasks import WorkerThreads
 
 Wanted = TypeVar("Wanted")
 

@@ -15,13 +15,13 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from gateway.access import Access
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.standing import RequestStanding
 from gateway.hub import DownloadState
-from gateway.logs import LogLine
-from gateway.reloading import ReloadReport
-from gateway.tasks import Signal
+from gateway.keys.access import Access
+from gateway.reconfiguring.reloading import ReloadReport
+from gateway.terms.logs import LogLine
+from gateway.terms.tasks import Signal
 
 
 class ModelUpdate(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from backends.catalog import CPU
-from backends.protocol import Modality, SlotState
+from backends.contract.catalog import CPU
+from backends.contract.protocol import Modality, SlotState
 from gateway.http.request_record import Activity
 from gateway.http.standing import RequestStanding
 from gateway.registry import ModelStatus, Registry, State

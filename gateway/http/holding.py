@@ -16,8 +16,8 @@ from litestar.datastructures import Headers
 from litestar.exceptions import InternalServerException
 from litestar.types import ASGIApp, HTTPDisconnectEvent, HTTPReceiveMessage, Receive, Scope, Send
 
-from gateway.errors import ClientLeft, QueueFull
 from gateway.http.auth import Authenticator, presented
+from gateway.terms.errors import ClientLeft, QueueFull
 
 LONG_BODY = 64 << 10  # bytes; shorter ones are not counted
 RETRY = 2.0  # seconds after which a request that found no room may be sent again

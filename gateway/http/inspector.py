@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from config.settings import InspectorConfig
-from gateway.access import Access
 from gateway.answers.recording import Recording
-from gateway.errors import GatewayError, NotFound
-from gateway.events import Usage
 from gateway.http.standing import RequestStanding
+from gateway.keys.access import Access
+from gateway.terms.errors import GatewayError, NotFound
+from gateway.terms.events import Usage
 
 MOST_BODY = 1 << 20  # bytes of a request's body; what is behind them is not kept
 

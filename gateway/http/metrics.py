@@ -32,11 +32,9 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from backends.kept.store import KeptCounts
-from backends.upstream.replicas import Replica
+from backends.places.kept.store import KeptCounts
+from backends.places.upstream.replicas import Replica
 from gateway.answers.turns import TurnCounts
-from gateway.errors import RateLimited
-from gateway.events import Usage
 from gateway.http.standing import GAPS, RequestReport
 from gateway.registry import (
     ModelEvent,
@@ -47,6 +45,8 @@ from gateway.registry import (
     ModelUnloaded,
 )
 from gateway.registry.overview import Ledger
+from gateway.terms.errors import RateLimited
+from gateway.terms.events import Usage
 
 
 class LlamaMetric(msgspec.Struct, frozen=True):

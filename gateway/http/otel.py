@@ -20,7 +20,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from backends.remote import Caller
+from backends.contract.remote import Caller
 from config.settings import TracingConfig
 from gateway.http.standing import RequestReport
 

@@ -14,9 +14,9 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from gateway.errors import NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.sse import Plain
+from gateway.terms.errors import NotFound
 
 FOLDER = Path(__file__).parents[1] / "console"
 INDEX = "index.html"

@@ -27,7 +27,7 @@ from gateway.http.services import Services
 from gateway.registry import ModelStatus
 from gateway.registry.overview import Fit, ModelCost
 from gateway.registry.status import Changes
-from gateway.tasks import companions
+from gateway.terms.tasks import companions
 
 
 async def model_updates(services: Services, statuses: list[ModelStatus]) -> list[ModelUpdate]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.errors import QueueFull
 from gateway.http.holding import RequestHolding
-from gateway.store import KeptTurn
+from gateway.keys.store import KeptTurn
+from gateway.terms.errors import QueueFull
 
 MOST_TURNS = 1024  # of one connection
 MOST_BYTES = 64 << 20  # likewise

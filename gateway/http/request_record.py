@@ -29,12 +29,18 @@ from litestar import Request
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from backends.protocol import PromptProgress
-from backends.remote import Caller
-from gateway.access import Access
+from backends.contract.protocol import PromptProgress
+from backends.contract.remote import Caller
 from gateway.answers.answer import Answer
 from gateway.answers.encoding import Encoded
-from gateway.errors import (
+from gateway.http.auth import READING, Authenticator
+from gateway.http.inspector import Inspector, KeptBody
+from gateway.http.standing import GAPS, Api, RequestReport, RequestStanding, Standing
+from gateway.http.tracing import Trace, Tracing
+from gateway.keys.access import Access
+from gateway.keys.limits import UNLIMITED, Allowance, Charge, Limiter
+from gateway.registry import Waiting
+from gateway.terms.errors import (
     Cancelled,
     ClientLeft,
     GatewayError,
@@ -43,14 +49,8 @@ from gateway.errors import (
     NotSupported,
     ShuttingDown,
 )
-from gateway.events import Usage
-from gateway.http.auth import READING, Authenticator
-from gateway.http.inspector import Inspector, KeptBody
-from gateway.http.standing import GAPS, Api, RequestReport, RequestStanding, Standing
-from gateway.http.tracing import Trace, Tracing
-from gateway.limits import UNLIMITED, Allowance, Charge, Limiter
-from gateway.registry import Waiting
-from gateway.request import expected_tokens
+from gateway.terms.events import Usage
+from gateway.terms.request import expected_tokens
 
 LINE = "roundhouse.request"  # in a request's state: its `RequestLine`
 ID_HEADER = "x-request-id"

@@ -11,27 +11,27 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import msgspec
 from msgspec.structs import replace
 
-from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.dialects import responses
 from gateway.dialects.responses import items, stored
-from gateway.errors import (
+from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.remembering import Memory
+from gateway.http.request_record import RequestLine
+from gateway.http.services import LONG_BODY, Services
+from gateway.http.sse import SSE, Framing
+from gateway.keys.access import Access
+from gateway.keys.store import KeptItem, KeptResponse, KeptTurn, Room, fresh_id
+from gateway.mcp.rounds import AnswerInRounds
+from gateway.terms.errors import (
     ContextLengthExceeded,
     InternalError,
     InvalidRequest,
     NotFound,
     PreviousNotFound,
 )
-from gateway.events import Usage
-from gateway.http.exchange import Exchange, WireOptions
-from gateway.http.remembering import Memory
-from gateway.http.request_record import RequestLine
-from gateway.http.services import LONG_BODY, Services
-from gateway.http.sse import SSE, Framing
-from gateway.mcp.rounds import AnswerInRounds
-from gateway.request import ChatRequest
-from gateway.store import KeptItem, KeptResponse, KeptTurn, Room, fresh_id
+from gateway.terms.events import Usage
+from gateway.terms.request import ChatRequest
 
 MOST_HOMES = 64  # responses and conversations that are read for one request
 NEVER = 1e9  # seconds: no keep-alive comments

@@ -1,4 +1,4 @@
-"""The services that routes use. Built once in `gateway.app` and passed to every handler.
+"""The services that routes use. Built once in `gateway.serving.app` and passed to every handler.
 
 Entries of the model lists: the registry's state as the dialects' cards.
 """
@@ -12,11 +12,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from litestar.di import Provide
 
-from backends.catalog import Catalog, LoadFacts
+from backends.contract.catalog import Catalog, LoadFacts
 from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
-from gateway.access import Access
 from gateway.answers.call import Call
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
@@ -27,7 +26,6 @@ from gateway.dialects.models import OutputFormat
 from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
 from gateway.dialects.tabby import CurrentModel, LoadedParameters
-from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
 from gateway.http.detached import (
     BackgroundAnswer,
@@ -50,17 +48,19 @@ from gateway.http.sockets import Sockets
 from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing
 from gateway.hub import Downloads, Hub, Uploads
-from gateway.joining import Announcements
-from gateway.limits import Limiter
-from gateway.logs import LogLines
+from gateway.keys.access import Access
+from gateway.keys.limits import Limiter
+from gateway.keys.store import Store
+from gateway.keys.usage import UsageBook
 from gateway.mcp.rounds import ToolRounds
 from gateway.mcp.servers import McpServers
+from gateway.reconfiguring.joining import Announcements
+from gateway.reconfiguring.reloading import Reloader
 from gateway.registry import ModelEntry, ModelStatus, Registry
-from gateway.reloading import Reloader
-from gateway.request import ChatRequest
-from gateway.store import Store
-from gateway.tasks import WorkerThreads
-from gateway.usage import UsageBook
+from gateway.terms.errors import GatewayError, ModelNotFound, ModelUnavailable
+from gateway.terms.logs import LogLines
+from gateway.terms.request import ChatRequest
+from gateway.terms.tasks import WorkerThreads
 
 T = TypeVar("T")
 

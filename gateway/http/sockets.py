@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from gateway.errors import QueueFull, ShuttingDown
+from gateway.terms.errors import QueueFull, ShuttingDown
 
 RETRY = 5.0  # seconds
 CLOSED, POLICY, RESTARTS = 1000, 1008, 1012  # RFC 6455, 7.4.1; IANA's registry

@@ -14,9 +14,9 @@ import msgspec
 import structlog
 from litestar.types import Receive, Scope, Send
 
-from gateway.errors import GatewayError, InternalError
 from gateway.registry import Waiting
-from gateway.tasks import companions, delayed
+from gateway.terms.errors import GatewayError, InternalError
+from gateway.terms.tasks import companions, delayed
 
 JSON = b"application/json"
 

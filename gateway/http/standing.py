@@ -4,8 +4,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gateway.access import ADMIN, Access
-from gateway.events import Usage
+from gateway.keys.access import ADMIN, Access
+from gateway.terms.events import Usage
 
 Api: TypeAlias = str  # "chat", "text", …
 Standing: TypeAlias = Literal["queued", "loading", "prompt", "answering", "done"]

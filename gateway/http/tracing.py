@@ -10,8 +10,8 @@ Trace Context). Neither prompts, answers nor keys are in a span.
 from collections.abc import Mapping
 from typing import Protocol
 
-from backends.catalog import command
-from backends.remote import TRACE_HEADERS, Caller
+from backends.contract.catalog import command
+from backends.contract.remote import TRACE_HEADERS, Caller
 from config.errors import ConfigError
 from config.settings import TracingConfig
 from gateway.http.standing import RequestReport

@@ -11,10 +11,10 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.dialects.openai import error_body
-from gateway.errors import GatewayError, InternalError, NotFound
 from gateway.http.errors import headers, refusal
 from gateway.http.request_record import ID_HEADER
 from gateway.http.sse import encoded
+from gateway.terms.errors import GatewayError, InternalError, NotFound
 
 log = structlog.get_logger()
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import structlog
 
-from backends.catalog import BACKENDS, Catalog, ModelFiles
-from backends.errors import LoadFailed, UnsupportedModel
+from backends.contract.catalog import BACKENDS, Catalog, ModelFiles
+from backends.contract.errors import LoadFailed, UnsupportedModel
 from gateway.registry.folders import MAX_REASON, Scanned, Unusable
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from gateway.errors import GatewayError, ModelUnavailable, NotFound, QueueFull
 from gateway.hub.repository import DownloadProgress, RemoteFile
-from gateway.tasks import companions
+from gateway.terms.errors import GatewayError, ModelUnavailable, NotFound, QueueFull
+from gateway.terms.tasks import companions
 
 MOST = 64  # listed
 MOST_RUNNING = 8

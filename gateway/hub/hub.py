@@ -24,19 +24,11 @@ from anyio import to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
-from backends.catalog import BACKENDS, Catalog
-from backends.errors import BackendError
+from backends.contract.catalog import BACKENDS, Catalog
+from backends.contract.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
 from config.values import is_on_hub
-from gateway.errors import (
-    Forbidden,
-    GatewayError,
-    InvalidRequest,
-    ModelUnavailable,
-    QueueFull,
-    TooLarge,
-)
 from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.downloads import fetch
 from gateway.hub.repository import (
@@ -54,11 +46,19 @@ from gateway.hub.repository import (
     selected,
 )
 from gateway.hub.search import FoundModel, Search, searched
-from gateway.paths import within
 from gateway.registry.gauges import SystemGauge
 from gateway.registry.memory import gibibytes
 from gateway.registry.origins import FILE, HubOrigin, downloads, origin_of, write_origin
-from gateway.tasks import companions
+from gateway.terms.errors import (
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    ModelUnavailable,
+    QueueFull,
+    TooLarge,
+)
+from gateway.terms.paths import within
+from gateway.terms.tasks import companions
 
 STAGING_DIR = ".downloads"  # hidden, so that half a model is never listed
 SILENCE = 60.0  # seconds without a byte before a download counts as broken

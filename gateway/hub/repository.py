@@ -14,13 +14,13 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from backends.catalog import CPU, Cards, Catalog
-from backends.protocol import MemoryNeed
+from backends.contract.catalog import CPU, Cards, Catalog
+from backends.contract.protocol import MemoryNeed
 from config.settings import Config
 from config.values import HUB, hub_id
-from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub.cache import quantizations
 from gateway.registry.memory import shares
+from gateway.terms.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 
 MOST_NAMED = 40  # files or quantizations in an error
 PREFERRED = "q4_k_m"
@@ -402,7 +402,8 @@ def needed(
     choice: OfferedModel, config: Config, catalog: Catalog, cards: Cards
 ) -> Sequence[Mapping[str, int]]:
     """By device, the bytes that a model will take with its engine's defaults, in each way that it
-    can lie, guessed by the size of its files; see `backends.catalog.FilesModule.placements`.
+    can lie, guessed by the size of its files; see
+    `backends.contract.catalog.FilesModule.placements`.
     """
     # A whole folder is for the first engine that reads folders.
     folders = (name for name, backend in catalog.items() if backend.files.SUFFIX is None)

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from backends.catalog import Catalog
-from gateway.errors import ModelUnavailable
+from backends.contract.catalog import Catalog
 from gateway.hub.repository import OfferedModel, Order, refusal
+from gateway.terms.errors import ModelUnavailable
 
 ModelFormat: TypeAlias = Literal["gguf", "safetensors", "exl2", "exl3"]
 Sorting: TypeAlias = Literal["downloads", "likes", "trending", "new"]

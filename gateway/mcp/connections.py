@@ -29,7 +29,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from backends import guardian
+from backends.machine import guardian
 from config.mcp import McpConfig, words
 from gateway.answers.pictures import (
     Address,
@@ -39,7 +39,7 @@ from gateway.answers.pictures import (
     is_public,
     system_resolver,
 )
-from gateway.tasks import companions
+from gateway.terms.tasks import companions
 
 Message: TypeAlias = SessionMessage | Exception
 Streams: TypeAlias = tuple[Any, Any]  # the library's: to read from, to write to

@@ -22,8 +22,10 @@ from msgspec.structs import replace
 from gateway.answers.answer import Answer, DeltaWriter
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording
-from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.events import (
+from gateway.mcp.servers import McpServers, Runnable, Toolset
+from gateway.registry import Registry
+from gateway.terms.errors import ContextLengthExceeded, InvalidRequest
+from gateway.terms.events import (
     ArgumentsGrown,
     ChoiceReport,
     Content,
@@ -38,10 +40,8 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
-from gateway.mcp.servers import McpServers, Runnable, Toolset
-from gateway.registry import Registry
-from gateway.request import ChatRequest, Message, NamedTool, ServedTools, TextPart, ToolCall
-from gateway.tasks import companions
+from gateway.terms.request import ChatRequest, Message, NamedTool, ServedTools, TextPart, ToolCall
+from gateway.terms.tasks import companions
 
 # What a client sees of the tools that run here: their calls as they are written and what they
 # answered, only the latter, or nothing.

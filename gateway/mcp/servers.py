@@ -13,14 +13,14 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
-from backends.catalog import command
+from backends.contract.catalog import command
 from config.mcp import McpConfig
 from config.settings import Config
-from gateway.access import Access
-from gateway.errors import GatewayError, InvalidRequest, NotSupported
-from gateway.events import ListedServer, ServedTool
-from gateway.request import ServedTools, Tool, Unapplied
-from gateway.tasks import companions
+from gateway.keys.access import Access
+from gateway.terms.errors import GatewayError, InvalidRequest, NotSupported
+from gateway.terms.events import ListedServer, ServedTool
+from gateway.terms.request import ServedTools, Tool, Unapplied
+from gateway.terms.tasks import companions
 
 if TYPE_CHECKING:  # the library is imported when a server is first asked for
     from gateway.mcp.session import ListedTool, McpServer, ToolResult

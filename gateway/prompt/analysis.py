@@ -27,7 +27,7 @@ from gateway.prompt.conversation import (
 )
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import Meter
-from gateway.request import Message, Role, TextPart, Tool, ToolCall
+from gateway.terms.request import Message, Role, TextPart, Tool, ToolCall
 
 
 def _message(role: Role, text: str) -> Message:

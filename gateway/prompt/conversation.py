@@ -20,7 +20,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from gateway.errors import InvalidRequest
 from gateway.prompt.traced import (
     clients,
     framed,
@@ -31,8 +30,18 @@ from gateway.prompt.traced import (
     stripped,
     text_of,
 )
-from gateway.request import ChatRequest, ImagePart, Message, Part, Role, TextPart, Tool, ToolCall
 from gateway.splitter.payloads.syntax import PAST_HERMES, PastCalls
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    Part,
+    Role,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "thinking"]
 

@@ -51,7 +51,7 @@ from gateway.prompt.metering import (
     tojson,
 )
 from gateway.prompt.traced import TracedText, clients, is_traced, joined, plain
-from gateway.tasks import Abandoned
+from gateway.terms.tasks import Abandoned
 
 MAX_SLOW = 20_000  # characters for what may take quadratic time
 

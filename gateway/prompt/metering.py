@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from gateway.prompt import traced as origin
 from gateway.prompt.traced import clients, is_traced, joined, plain
-from gateway.tasks import Abandoned
+from gateway.terms.tasks import Abandoned
 
 MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items read
 MAX_BYTES = 256 << 20  # of all texts and lists made, together

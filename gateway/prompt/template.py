@@ -20,8 +20,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from backends.protocol import SpecialTokens
-from gateway.errors import ContextLengthExceeded, InvalidRequest, InvalidTemplate
+from backends.contract.protocol import SpecialTokens
 from gateway.prompt.analysis import Renderer, analyse
 from gateway.prompt.conversation import (
     Continuation,
@@ -51,7 +50,9 @@ from gateway.prompt.traced import (
     spans_of,
     text_of,
 )
-from gateway.request import (
+from gateway.splitter import FORMATS, Format, starts_in_reasoning
+from gateway.terms.errors import ContextLengthExceeded, InvalidRequest, InvalidTemplate
+from gateway.terms.request import (
     ChatRequest,
     ImagePart,
     Message,
@@ -63,7 +64,6 @@ from gateway.request import (
     ToolCall,
     Unapplied,
 )
-from gateway.splitter import FORMATS, Format, starts_in_reasoning
 
 # ----------------------------------------------------------------------------------------- thinking
 # What a client requests of reasoning, as the variables that a template reads.

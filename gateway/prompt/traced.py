@@ -10,7 +10,7 @@ origin of each character is unknown after an operation, the whole result counts 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, SupportsIndex, TypeAlias
 
-from gateway.request import Message, TextPart
+from gateway.terms.request import Message, TextPart
 
 BLOT = "\x00"
 

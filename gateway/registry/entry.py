@@ -8,14 +8,14 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.catalog import ModelFiles
-from backends.protocol import AdapterScale
-from backends.samplers import DEFAULTS, Sampling
+from backends.contract.catalog import ModelFiles
+from backends.contract.protocol import AdapterScale
+from backends.contract.samplers import DEFAULTS, Sampling
 from config.engines import EngineOptions
-from gateway.errors import ModelUnavailable
 from gateway.registry.folders import Unusable
 from gateway.registry.origins import Names
-from gateway.request import RequestedSampling
+from gateway.terms.errors import ModelUnavailable
+from gateway.terms.request import RequestedSampling
 
 FileIdentity: TypeAlias = Mapping[Path, tuple[int, int, int, int]]
 

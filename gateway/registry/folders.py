@@ -8,8 +8,8 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from backends.catalog import BACKENDS, Catalog, ModelFiles
-from backends.errors import UnsupportedModel
+from backends.contract.catalog import BACKENDS, Catalog, ModelFiles
+from backends.contract.errors import UnsupportedModel
 from gateway.registry.origins import HubOrigin, origin_of
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]

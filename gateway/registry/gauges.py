@@ -1,6 +1,7 @@
 """Measures memory per device: how much there is, and how much is taken. Decides nothing.
 
-Main memory comes from `backends.control_groups`, that of other devices from `backends.devices`.
+Main memory comes from `backends.machine.control_groups`, that of other devices from
+`backends.machine.devices`.
 """
 
 import os
@@ -8,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from backends.catalog import CPU
-from backends.control_groups import ROOT, main_memory, main_memory_free
-from backends.devices import Device, devices, devices_anew, main_bandwidth
-from backends.devices import bandwidths as of_cards
+from backends.contract.catalog import CPU
+from backends.machine.control_groups import ROOT, main_memory, main_memory_free
+from backends.machine.devices import Device, devices, devices_anew, main_bandwidth
+from backends.machine.devices import bandwidths as of_cards
 from gateway.registry.protocol import Bytes
 
 Finds: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, Device]]  # in this environment

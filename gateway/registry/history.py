@@ -19,8 +19,8 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from backends.catalog import CPU, Cards, ModelFiles
-from backends.protocol import MemoryNeed
+from backends.contract.catalog import CPU, Cards, ModelFiles
+from backends.contract.protocol import MemoryNeed
 from config.engines import EngineOptions
 from config.values import user_folder
 from gateway.registry.memory import corrected

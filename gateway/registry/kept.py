@@ -1,7 +1,7 @@
 """Conversations that outlive their model: the store of computed beginnings, as the registry has it.
 
 It says how much memory the store may have (what is configured, and never what models need), and
-gives each model's engine its view of it. The store itself is `backends.kept`.
+gives each model's engine its view of it. The store itself is `backends.places.kept`.
 """
 
 from pathlib import Path
@@ -10,14 +10,14 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from backends.catalog import CPU, ModelFiles, command
-from backends.container import PortContainer
-from backends.kept.files import Folder, Seal, salt_in
-from backends.kept.identity import identity
-from backends.kept.store import KeptStore
-from backends.protocol import ModelInfo, Report
-from backends.remote import Container
-from backends.upstream.fleet import Fleet
+from backends.contract.catalog import CPU, ModelFiles, command
+from backends.contract.identity import identity
+from backends.contract.protocol import ModelInfo, Report
+from backends.contract.remote import Container
+from backends.places.container import PortContainer
+from backends.places.kept.files import Folder, Seal, salt_in
+from backends.places.kept.store import KeptStore
+from backends.places.upstream.fleet import Fleet
 from config.engines import EngineOptions
 from config.errors import ConfigError
 from config.settings import KeptConfig

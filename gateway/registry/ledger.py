@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from backends.catalog import CPU
+from backends.contract.catalog import CPU
 from gateway.registry.memory import gibibytes
 from gateway.registry.nodes import SEPARATOR
 from gateway.registry.protocol import Bytes, Model

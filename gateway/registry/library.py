@@ -16,13 +16,13 @@ from typing import Protocol, TypeAlias
 import msgspec
 import structlog
 
-from backends.catalog import BACKENDS, Catalog, ModelFiles
-from backends.errors import LoadFailed
-from backends.protocol import AdapterScale
-from backends.samplers import Sampling
-from backends.upstream.fleet import Fleet, Roster, first_roster, roster_of
-from backends.upstream.lists import NOTHING_KEPT, KeptLists
-from backends.worker.node import Nodes
+from backends.contract.catalog import BACKENDS, Catalog, ModelFiles
+from backends.contract.errors import LoadFailed
+from backends.contract.protocol import AdapterScale
+from backends.contract.samplers import Sampling
+from backends.places.nodes.node import Nodes
+from backends.places.upstream.fleet import Fleet, Roster, first_roster, roster_of
+from backends.places.upstream.lists import NOTHING_KEPT, KeptLists
 from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -30,12 +30,12 @@ from config.models import options_for, sampling_for, written_names
 from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
 from config.values import hub_id
-from gateway.access import ADMIN, Access
-from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import Known, ModelEntry
 from gateway.registry.folders import ModelFolder, Recognise, Unusable
 from gateway.registry.origins import Names, hub_names
-from gateway.request import RequestedSampling
+from gateway.terms.errors import ModelNotFound, ModelUnavailable
+from gateway.terms.request import RequestedSampling
 
 log = structlog.get_logger(__name__)
 

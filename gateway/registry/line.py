@@ -9,10 +9,16 @@ from typing import Literal, Protocol
 import anyio
 import msgspec
 
-from backends.protocol import Progress
-from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, QueueFull, ShuttingDown
+from backends.contract.protocol import Progress
 from gateway.registry.protocol import Refuse, Ticket
 from gateway.registry.record import ModelRecord
+from gateway.terms.errors import (
+    GatewayError,
+    ModelNotFound,
+    ModelUnavailable,
+    QueueFull,
+    ShuttingDown,
+)
 
 # -------------------------------------------------------------------------------------------- clock
 # The registry's time: seconds that never go back, and waiting for a moment or an event.

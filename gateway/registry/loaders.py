@@ -8,12 +8,12 @@ from typing import Protocol
 
 from anyio import to_thread
 
-from backends.catalog import BACKENDS, Cards, Catalog, Fitted, ModelFiles, Placement, Room
-from backends.errors import BackendMissing, LoadFailed
-from backends.protocol import MemoryNeed, Report
-from backends.remote import Container
-from backends.worker import node
-from backends.worker.port import Workers
+from backends.contract.catalog import BACKENDS, Cards, Catalog, Fitted, ModelFiles, Placement, Room
+from backends.contract.errors import BackendMissing, LoadFailed
+from backends.contract.protocol import MemoryNeed, Report
+from backends.contract.remote import Container
+from backends.places.nodes import node
+from backends.places.worker import Workers
 from config.engines import EngineOptions
 from config.nodes import HERE
 
@@ -28,19 +28,19 @@ class Loader(Protocol):
     def placements(
         self, files: ModelFiles, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
-        """See `backends.catalog.FilesModule.placements`."""
+        """See `backends.contract.catalog.FilesModule.placements`."""
         ...
 
     def placed(
         self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
     ) -> EngineOptions:
-        """See `backends.catalog.FilesModule.placed`."""
+        """See `backends.contract.catalog.FilesModule.placed`."""
         ...
 
     def fit(
         self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
     ) -> Fitted | None:
-        """See `backends.catalog.FilesModule.fit`."""
+        """See `backends.contract.catalog.FilesModule.fit`."""
         ...
 
     def is_experimental(self, files: ModelFiles) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from backends.protocol import MemoryNeed
+from backends.contract.protocol import MemoryNeed
 from gateway.registry.protocol import Bytes, Evicted
 
 GIB = 2**30

@@ -16,15 +16,15 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from backends.catalog import BACKENDS, CPU
-from backends.cluster.nodes import ClusterNodes, NodeLost
-from backends.container import PortContainer
-from backends.errors import LoadFailed, OutOfMemory
-from backends.protocol import ModelInfo, Parkable, Progress, Report
-from backends.remote import Container
-from backends.supervision import Supervisor
-from backends.warm import WarmFiles
-from backends.worker.node import NodePort
+from backends.contract.catalog import BACKENDS, CPU
+from backends.contract.errors import LoadFailed, OutOfMemory
+from backends.contract.protocol import ModelInfo, Parkable, Progress, Report
+from backends.contract.remote import Container
+from backends.machine.supervision import Supervisor
+from backends.places.cluster.nodes import ClusterNodes, NodeLost
+from backends.places.container import PortContainer
+from backends.places.nodes.node import NodePort
+from backends.places.warm import WarmFiles
 from config.engines import EngineOptions
 from gateway.registry.entry import FileIdentity, ModelEntry, identity
 from gateway.registry.gauges import Gauge
@@ -37,7 +37,7 @@ from gateway.registry.nodes import bare, named, node_of
 from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes, Load, Unload, WhyUnload
 from gateway.registry.status import Lease
-from gateway.tasks import FileSystems
+from gateway.terms.tasks import FileSystems
 
 log = structlog.get_logger(__name__)
 

@@ -10,12 +10,12 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from backends.supervision import Supervisor
+from backends.machine.supervision import Supervisor
 from config.values import hub_id
-from gateway.access import ADMIN, Access
-from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
+from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry
 from gateway.registry.library import DEFAULT_NAMES, LATEST, ModelLibrary
+from gateway.terms.errors import GatewayError, ModelNotFound, ModelUnavailable
 
 log = structlog.get_logger(__name__)
 SCAN_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from backends.catalog import Cards, Placement
+from backends.contract.catalog import Cards, Placement
 
 HERE = ""  # the gateway's own machine
 ALONE = frozenset({HERE})

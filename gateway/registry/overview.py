@@ -11,9 +11,9 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
-from backends.catalog import Cards
-from backends.protocol import Progress
-from backends.remote import RemoteStanding
+from backends.contract.catalog import Cards
+from backends.contract.protocol import Progress
+from backends.contract.remote import RemoteStanding
 from gateway.registry.entry import ModelEntry
 from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.folders import Unusable

@@ -6,16 +6,15 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from backends.catalog import CPU, Cards, Fitted, Placement, Room, divided
-from backends.cluster.nodes import ClusterNodes
-from backends.errors import BackendError
-from backends.protocol import MemoryNeed
+from backends.contract.catalog import CPU, Cards, Fitted, Placement, Room, divided
+from backends.contract.errors import BackendError
+from backends.contract.protocol import MemoryNeed
+from backends.places.cluster.nodes import ClusterNodes
 from config.check import convert
 from config.engines import EngineOptions, Host
 from config.errors import ConfigError, Source
 from config.models import over
 from config.settings import Parking
-from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.entry import ModelEntry
 from gateway.registry.history import NOTICED, History, Measurement, paced
 from gateway.registry.loaders import Loader
@@ -23,6 +22,7 @@ from gateway.registry.memory import shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
 from gateway.registry.protocol import Bytes, Model, Smaller
+from gateway.terms.errors import InvalidRequest, ModelUnavailable
 
 STEPS = 8  # in which a model gives up cards
 UNLIKE = 1.25  # by how much a device is read faster or slower than was estimated with

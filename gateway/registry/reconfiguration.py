@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from gateway.errors import ModelUnavailable
 from gateway.registry.entry import Known, ModelEntry
 from gateway.registry.library import ModelLibrary
 from gateway.registry.line import Clock
@@ -18,6 +17,7 @@ from gateway.registry.orders import Orders
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.protocol import Order
 from gateway.registry.scheduler import Scheduler
+from gateway.terms.errors import ModelUnavailable
 
 log = structlog.get_logger(__name__)
 

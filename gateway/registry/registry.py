@@ -19,23 +19,15 @@ import anyio
 import structlog
 from anyio import to_thread
 
-from backends.catalog import CPU
-from backends.cluster.nodes import ClusterFailed, ClusterNode, ClusterNodes
-from backends.errors import LoadFailed
-from backends.protocol import Task
-from backends.supervision import Supervisor
-from backends.upstream.fleet import Fleet
+from backends.contract.catalog import CPU
+from backends.contract.errors import LoadFailed
+from backends.contract.protocol import Task
+from backends.machine.supervision import Supervisor
+from backends.places.cluster.nodes import ClusterFailed, ClusterNode, ClusterNodes
+from backends.places.upstream.fleet import Fleet
 from config.errors import ConfigError
 from config.settings import Config
-from gateway.access import ADMIN, Access
-from gateway.errors import (
-    Forbidden,
-    GatewayError,
-    ModelNotFound,
-    ModelUnavailable,
-    ShuttingDown,
-    translated,
-)
+from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
 from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
 from gateway.registry.history import History, default_path
@@ -62,7 +54,15 @@ from gateway.registry.status import (
     UnloadReport,
     Watchers,
 )
-from gateway.tasks import companions
+from gateway.terms.errors import (
+    Forbidden,
+    GatewayError,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+    translated,
+)
+from gateway.terms.tasks import companions
 
 log = structlog.get_logger(__name__)
 

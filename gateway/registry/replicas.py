@@ -2,9 +2,9 @@
 and when one is loaded besides.
 
 To the scheduler each replica is a model by itself, with its own line and memory, so that a swap, a
-crash or a lost node concerns one of them alone. Which is asked next, `backends.upstream.replicas`
-decides, as it does for servers elsewhere: one in memory first, then the least busy, and for a
-conversation the one that has it in its cache.
+crash or a lost node concerns one of them alone. Which is asked next,
+`backends.places.upstream.replicas` decides, as it does for servers elsewhere: one in memory first,
+then the least busy, and for a conversation the one that has it in its cache.
 
 A request loads one replica. The others follow when that is there, with a later request, and when
 memory becomes free or a machine joins, if nothing has to go for them and nobody waits for another
@@ -14,8 +14,8 @@ model. One that left since it was idle, or on request, stays away until answers 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from backends.remote import RemoteStanding, RemoteState
-from backends.upstream.replicas import Balance, Replica
+from backends.contract.remote import RemoteStanding, RemoteState
+from backends.places.upstream.replicas import Balance, Replica
 from gateway.registry.entry import ModelEntry
 from gateway.registry.line import Clock, Places
 from gateway.registry.names import ModelNames

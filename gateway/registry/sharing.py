@@ -22,7 +22,7 @@ from itertools import product
 
 import msgspec
 
-from backends.catalog import CPU
+from backends.contract.catalog import CPU
 from gateway.registry.nodes import name_at, node_of
 from gateway.registry.protocol import Bytes, Model, Smaller
 

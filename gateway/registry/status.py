@@ -8,8 +8,8 @@ from typing import Literal, Self, TypeAlias, cast
 import anyio
 import msgspec
 
-from backends.catalog import ModelFiles
-from backends.protocol import (
+from backends.contract.catalog import ModelFiles
+from backends.contract.protocol import (
     EncoderContainer,
     MemoryNeed,
     Modality,
@@ -19,11 +19,11 @@ from backends.protocol import (
     Slots,
     Task,
 )
-from backends.remote import Container, RemoteContainer
+from backends.contract.remote import Container, RemoteContainer
 from config.engines import EngineOptions
-from gateway.errors import InvalidRequest
 from gateway.registry.entry import ModelEntry
 from gateway.registry.protocol import Bytes, WhyUnload
+from gateway.terms.errors import InvalidRequest
 
 # ------------------------------------------------------------------------------------------ changes
 # Names of models whose state may have changed, for watchers that read when they can.

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from gateway.constraints.grammars import CompileBudget
-from gateway.request import NamedTool, Tool, ToolChoice
 from gateway.splitter import payloads
 from gateway.splitter.payloads import free_text
 from gateway.splitter.payloads.free_text import EndMarkers
@@ -26,6 +25,7 @@ from gateway.splitter.payloads.writing import (
     gap,
     plain_names,
 )
+from gateway.terms.request import NamedTool, Tool, ToolChoice
 
 Thinking: TypeAlias = Literal["opened", "possible", "off"]
 

@@ -23,9 +23,6 @@ import msgspec
 from gateway.constraints.checking import fault_of
 from gateway.constraints.grammars import Check
 from gateway.constraints.reading import read as read_schema
-from gateway.errors import InvalidRequest
-from gateway.events import Content, Event, Finished, FinishReason, Reasoning, called
-from gateway.request import Tool
 from gateway.splitter import payloads
 from gateway.splitter.payloads import named_json
 from gateway.splitter.payloads.calls import Calls
@@ -38,6 +35,9 @@ from gateway.splitter.payloads.reading import (
     markers_of,
 )
 from gateway.splitter.payloads.syntax import Format, Headers, JsonCalls, Syntax
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.events import Content, Event, Finished, FinishReason, Reasoning, called
+from gateway.terms.request import Tool
 
 
 class Phase(Enum):

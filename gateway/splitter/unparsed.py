@@ -7,10 +7,10 @@ like none stays content, as it is.
 import re
 from collections.abc import Sequence
 
-from gateway.events import Content, Event, Finished, ToolOpened
-from gateway.request import Tool
 from gateway.splitter.formats import FORMATS
 from gateway.splitter.splitter import Splitter
+from gateway.terms.events import Content, Event, Finished, ToolOpened
+from gateway.terms.request import Tool
 
 LONGEST = 200  # characters of a beginning
 

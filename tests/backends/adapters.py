@@ -15,10 +15,10 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from backends.errors import InvalidJob
-from backends.protocol import AdapterScale, Ended, Generation, ModelContainer
+from backends.contract.errors import InvalidJob
+from backends.contract.protocol import AdapterScale, Ended, Generation, ModelContainer
 from tests.backends.batching import GREETING, STORY
-from tests.backends.contract import GREEDY, run
+from tests.backends.container_contract import GREEDY, run
 from training.gguf_file import finish
 
 NAMES = ("poet", "clerk")

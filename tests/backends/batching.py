@@ -8,9 +8,9 @@ import random
 
 import anyio
 
-from backends.protocol import Ended, Generation, ModelContainer
-from backends.samplers import Sampling
-from tests.backends.contract import GREEDY, Subject, job, run, text_of
+from backends.contract.protocol import Ended, Generation, ModelContainer
+from backends.contract.samplers import Sampling
+from tests.backends.container_contract import GREEDY, Subject, job, run, text_of
 
 
 def asked(question: str, *, thinking: bool = False) -> str:

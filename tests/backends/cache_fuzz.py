@@ -10,9 +10,9 @@ import msgspec
 import numpy
 from numpy.typing import NDArray
 
-from backends.engine import Engine, PutBack, Token
-from backends.protocol import Generation
-from tests.backends.contract import GREEDY
+from backends.contract.protocol import Generation
+from backends.engines.engine import Engine, PutBack, Token
+from tests.backends.container_contract import GREEDY
 
 
 class Asked(msgspec.Struct):

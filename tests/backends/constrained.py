@@ -11,11 +11,11 @@ import anyio
 import msgspec
 import pytest
 
-from backends.errors import InvalidJob
-from backends.protocol import Constraint, Ended, ThinkingBudget, TokenLogprob
-from backends.samplers import Sampling
+from backends.contract.errors import InvalidJob
+from backends.contract.protocol import Constraint, Ended, ThinkingBudget, TokenLogprob
+from backends.contract.samplers import Sampling
 from tests.backends.constraints import lark, regex, schema
-from tests.backends.contract import GREEDY, Subject, job, run, text_of
+from tests.backends.container_contract import GREEDY, Subject, job, run, text_of
 
 HOT = 1.5  # a temperature at which nothing keeps to a form by itself
 EVERYTHING = lark("start: <[*]>*")

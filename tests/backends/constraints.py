@@ -2,7 +2,7 @@
 
 import json
 
-from backends.protocol import Constraint
+from backends.contract.protocol import Constraint
 
 
 def lark(text: str, *, fast_forward: bool = True) -> Constraint:

@@ -11,12 +11,12 @@ import anyio
 import msgspec
 import numpy
 
-from backends.driver import DrivenContainer
-from backends.protocol import Ended, Generation, Piece, ThinkingBudget
-from backends.speculation import Answering, Speculation, StepDraft
+from backends.contract.protocol import Ended, Generation, Piece, ThinkingBudget
+from backends.engines.driver import DrivenContainer
+from backends.engines.speculation import Answering, Speculation, StepDraft
 from config.engines import SpeculationOptions
 from tests.backends.constraints import regex
-from tests.backends.contract import GREEDY
+from tests.backends.container_contract import GREEDY
 
 ALWAYS = SpeculationOptions(mode="ngram")
 OFF = SpeculationOptions(mode="off")

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import gguf
 import numpy
 
-from backends.llamacpp import loading
-from backends.llamacpp.library import api
+from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.library import api
 from tests.backends import gguf_raw
+from tests.backends.engines.llamacpp import cache_kinds
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, UINT32, Entry, RawFile, RawTensor
-from tests.backends.llamacpp import cache_kinds
 from training.gguf_file import finish
 
 WIDTH, HEADS, HEAD, LAYERS = 64, 4, 16, 4

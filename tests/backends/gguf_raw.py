@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from backends.llamacpp.gguf import BLOCKS, MAGIC
+from backends.engines.llamacpp.gguf import BLOCKS, MAGIC
 
 SCALARS: Mapping[int, str] = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q",

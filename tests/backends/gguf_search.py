@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends import catalog
-from backends.catalog import ModelFiles
-from backends.errors import BackendError
-from backends.llamacpp import container as llamacpp
-from backends.llamacpp import trial
-from backends.protocol import Generation, Image
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.catalog import ModelFiles
+from backends.contract.errors import BackendError
+from backends.contract.protocol import Generation, Image
+from backends.contract.samplers import Sampling
+from backends.engines.llamacpp import container as llamacpp
+from backends.engines.llamacpp import trial
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, RawFile, RawTensor

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from backends.catalog import BACKENDS, Catalog
-from backends.container import PortContainer
-from backends.messages import Command, Event, Port, command_of, encode, event_of
-from backends.protocol import ModelContainer, ModelInfo
+from backends.contract.catalog import BACKENDS, Catalog
+from backends.contract.messages import Command, Event, Port, command_of, encode, event_of
+from backends.contract.protocol import ModelContainer, ModelInfo
+from backends.places.container import PortContainer
 
 
 class BytesPort:

@@ -14,12 +14,12 @@ import anyio
 import msgspec
 
 import bundled
-from backends import catalog
-from backends.protocol import Generation, ModelContainer
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.protocol import Generation, ModelContainer
+from backends.contract.samplers import Sampling
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import random_folder, random_gguf
-from tests.backends.contract import run
+from tests.backends.container_contract import run
 
 SPARE = 64  # tokens left for the answer: the last prompt is read while the first still answers
 GREEDY = Sampling(temperature=0.0)

@@ -4,7 +4,7 @@ billion parameters, and mixtures of experts.
 
 from typing import NamedTuple
 
-from backends.placement import LayerWeights, ModelWeights, Variant
+from backends.contract.placement import LayerWeights, ModelWeights, Variant
 
 BITS = 4.85  # of a weight, as Q4_K_M has them on average
 KV_BYTES = 2 * 2  # keys and values at 16 bits

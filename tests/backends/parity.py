@@ -9,10 +9,10 @@ import msgspec
 from transformers import AutoTokenizer
 
 import bundled
-from backends import catalog
-from backends.protocol import Cause, Generation, ModelContainer
+from backends.contract import catalog
+from backends.contract.protocol import Cause, Generation, ModelContainer
 from config.engines import EngineOptions
-from tests.backends.contract import GREEDY, run, text_of
+from tests.backends.container_contract import GREEDY, run, text_of
 
 WEATHER = {
     "type": "function",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 
 HOT = 6.0  # so that the bundled model, which is sure of itself, has something to choose from
 

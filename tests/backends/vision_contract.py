@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from backends.errors import InvalidJob
-from backends.protocol import Generation, Image, ModelContainer
-from backends.samplers import Sampling
+from backends.contract.errors import InvalidJob
+from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.samplers import Sampling
 from tests.backends import trained_vision
-from tests.backends.contract import GREEDY, run, text_of
+from tests.backends.container_contract import GREEDY, run, text_of
 
 
 def shown(colour: str, side: int = 40) -> Image:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.llamacpp.files import context_length, recognise
+from backends.engines.llamacpp.files import context_length, recognise
 from benchmarks import ahead
 from benchmarks.answers import Figures
 from benchmarks.realistic import SIZES, table, targets, weights, write

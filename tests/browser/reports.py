@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from backends.samplers import ROWS
+from backends.contract.samplers import ROWS
 
 NOW = 1_790_000_000.0
 GIB = 2**30

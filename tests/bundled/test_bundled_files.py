@@ -2,8 +2,8 @@
 
 import json
 
-from backends import catalog
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.samplers import Sampling
 from bundled import GGUF, SAFETENSORS
 
 MOST_BYTES = 8_000_000

@@ -18,7 +18,7 @@ from typing import Any
 from tests.cardless import triton_names
 from tests.cardless.cards import TorchWithCards
 
-SEEING = ("exllamav2", "exllamav3", "backends.exllama", "tests.gpu", "tests.cardless.test_")
+SEEING = ("exllamav2", "exllamav3", "backends.engines.exllama", "tests.gpu", "tests.cardless.test_")
 MODULES = Path(__file__).parent / "modules"  # found first: flash_attn, exllamav2_ext, …
 
 # Where a module would only believe a real card: its words, and what is said in their place.

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import bundled
-from backends import catalog
-from backends.protocol import ModelContainer
+from backends.contract import catalog
+from backends.contract.protocol import ModelContainer
 from config.engines import DraftOptions, ExLlamaOptions, LlamaCppOptions
 from tests.backends.adapters import NAMES, PROMISES, SETS, answered, write_folder, write_gguf
 from tests.backends.batching import STORY

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 import bundled
-from backends import catalog
-from backends.errors import GenerationFailed, InvalidJob
-from backends.exllama.jobs import STRETCH
-from backends.exllamav2.container import ExLlamaV2Library, installed, load_with
-from backends.protocol import Generation, ModelContainer
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.errors import GenerationFailed, InvalidJob
+from backends.contract.protocol import Generation, ModelContainer
+from backends.contract.samplers import Sampling
+from backends.engines.exllama.jobs import STRETCH
+from backends.engines.exllamav2.container import ExLlamaV2Library, installed, load_with
 from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.batching import (
     BATCHING,
@@ -23,7 +23,7 @@ from tests.backends.batching import (
 )
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.constraints import regex
-from tests.backends.contract import (
+from tests.backends.container_contract import (
     GREEDY,
     LASTING,
     Subject,

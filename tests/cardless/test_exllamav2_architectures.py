@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from backends.errors import LoadFailed, UnsupportedModel
-from backends.protocol import Generation
-from backends.samplers import Sampling
+from backends.contract.errors import LoadFailed, UnsupportedModel
+from backends.contract.protocol import Generation
+from backends.contract.samplers import Sampling
 from config.engines import ExLlamaV2Options, ExLlamaV3Options
-from tests.backends.contract import run
+from tests.backends.container_contract import run
 from tests.backends.parity import load
 from tests.cardless.random_models import FAMILIES, write
 

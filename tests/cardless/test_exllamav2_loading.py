@@ -12,15 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import bundled
-from backends import catalog
-from backends.errors import LoadFailed, OutOfMemory
-from backends.exllamav2 import loading
-from backends.exllamav2.container import installed
-from backends.exllamav2.loading import ExLlamaV2Model
-from backends.protocol import Generation, ModelContainer, Progress
+from backends.contract import catalog
+from backends.contract.errors import LoadFailed, OutOfMemory
+from backends.contract.protocol import Generation, ModelContainer, Progress
+from backends.engines.exllamav2 import loading
+from backends.engines.exllamav2.container import installed
+from backends.engines.exllamav2.loading import ExLlamaV2Model
 from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.batching import GREETING
-from tests.backends.contract import GREEDY, run, text_of
+from tests.backends.container_contract import GREEDY, run, text_of
 from tests.backends.parity import load
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

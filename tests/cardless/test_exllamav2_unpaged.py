@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.protocol import ModelContainer
+from backends.contract.protocol import ModelContainer
 from config.engines import ExLlamaV2Options
 from tests.backends.adapters import NAMES, answered, each_gets_its_own_in_any_company, write_folder
 from tests.backends.batching import GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.contract import PROMISES, Subject
+from tests.backends.container_contract import PROMISES, Subject
 from tests.backends.parity import load
 from tests.cardless.random_models import FAMILIES, write
 from tests.cardless.test_exllamav2_architectures import LENGTHS, NEAR, chances, expected, farthest

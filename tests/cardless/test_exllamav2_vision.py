@@ -13,11 +13,11 @@ import transformers
 from PIL import Image as Pillow
 from safetensors.torch import load_file, save_file
 
-from backends.protocol import Generation, Image, ModelContainer
-from backends.samplers import Sampling
+from backends.contract.protocol import Generation, Image, ModelContainer
+from backends.contract.samplers import Sampling
 from config.engines import ExLlamaV2Options
 from tests.backends import random_vision
-from tests.backends.contract import run
+from tests.backends.container_contract import run
 from tests.backends.parity import load
 from tests.backends.random_vision import KINDS, MROPE, Kind
 from tests.cardless.test_exllamav2_architectures import NEAR, ORDINARY

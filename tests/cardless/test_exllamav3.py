@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 import bundled
-from backends import catalog
-from backends.exllamav3 import loading
-from backends.exllamav3.container import installed
-from backends.protocol import ModelContainer
+from backends.contract import catalog
+from backends.contract.protocol import ModelContainer
+from backends.engines.exllamav3 import loading
+from backends.engines.exllamav3.container import installed
 from config.engines import DraftOptions, ExLlamaV3Options, TransformersOptions
 from tests.backends.batching import (
     BATCHING,
@@ -19,7 +19,7 @@ from tests.backends.batching import (
     a_seed_gives_the_same_text_in_any_company,
 )
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.contract import LASTING, Subject, closes_while_idle, ends_by_itself
+from tests.backends.container_contract import LASTING, Subject, closes_while_idle, ends_by_itself
 from tests.backends.parity import LOGPROB_TOLERANCE, answers, load, logprobs
 from tests.cardless.random_models import FAMILIES, write
 from tests.cardless.test_exllamav2_architectures import NEAR, chances, expected, farthest

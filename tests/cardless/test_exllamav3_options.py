@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import save_file
 
 import bundled
-from backends import catalog
-from backends.errors import LoadFailed, UnsupportedModel
-from backends.exllamav3 import loading
-from backends.exllamav3.container import installed
-from backends.exllamav3.files import DRAFTERS, HEADS, RINGS, SEES, STATES
-from backends.exllamav3.loading import ExLlamaV3Model
-from backends.protocol import Ended, Generation
+from backends.contract import catalog
+from backends.contract.errors import LoadFailed, UnsupportedModel
+from backends.contract.protocol import Ended, Generation
+from backends.engines.exllamav3 import loading
+from backends.engines.exllamav3.container import installed
+from backends.engines.exllamav3.files import DRAFTERS, HEADS, RINGS, SEES, STATES
+from backends.engines.exllamav3.loading import ExLlamaV3Model
 from config.engines import DraftOptions, ExLlamaV3Options
 from tests.backends.batching import STORY
-from tests.backends.contract import GREEDY, run, text_of
+from tests.backends.container_contract import GREEDY, run, text_of
 from tests.backends.parity import load
 from tests.cardless.random_models import RECURRENT, write, write_dflash, write_with_heads
 from tests.cardless.test_exllamav2_architectures import NEAR, chances, expected, farthest

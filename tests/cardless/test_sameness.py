@@ -17,15 +17,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import bundled
-from backends.protocol import Generation, ModelContainer, TokenLogprob
-from backends.samplers import SAMPLERS, Sampling
-from backends.sampling.batch import SamplerBatch
-from backends.sampling.draw import Draw, way
-from backends.sampling.state import SamplerState, SamplingContext
-from backends.vocabulary import HfVocabulary
+from backends.contract.protocol import Generation, ModelContainer, TokenLogprob
+from backends.contract.samplers import SAMPLERS, Sampling
+from backends.engines.sampling.batch import SamplerBatch
+from backends.engines.sampling.draw import Draw, way
+from backends.engines.sampling.state import SamplerState, SamplingContext
+from backends.engines.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options, LlamaCppOptions, TransformersOptions
 from tests.backends.batching import GREETING, STORY
-from tests.backends.contract import run
+from tests.backends.container_contract import run
 from tests.backends.parity import load
 from tests.backends.sampler_settings import SETTINGS
 
@@ -103,7 +103,7 @@ def the_model() -> Any:
 def on_tensors(
     logits: torch.Tensor, prompt: tuple[int, ...], answer: tuple[int, ...], sampling: Sampling
 ) -> dict[int, float]:
-    """What `backends.sampling` draws from."""
+    """What `backends.engines.sampling` draws from."""
     context = SamplingContext(HfVocabulary(bundled.SAFETENSORS, 768), torch.device("cpu"))
     tokens = list(prompt)
     state = SamplerState(Generation(prompt=prompt, sampling=sampling), tokens, context)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from config.errors import ConfigError
 from config.loader import load_config, locate

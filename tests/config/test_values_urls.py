@@ -4,7 +4,7 @@ import httpx
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backends.upstream.http1 import origin_of
+from backends.places.upstream.http1 import origin_of
 from config.values import LONGEST_URL, requested
 
 ODD = st.sampled_from([*"\u200b\x7f\r\n\t \0[]@:/?#%\\.-", "xn--", "..", "::", "99999", "ß", "。"])

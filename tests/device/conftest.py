@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 import bundled
-from backends import catalog, devices
-from backends.protocol import ModelContainer
+from backends.contract import catalog
+from backends.contract.protocol import ModelContainer
+from backends.machine import devices
 from config.engines import LlamaCppOptions
 
 FIRST, SECOND, *_ = (*devices.of_llamacpp(), "", "")

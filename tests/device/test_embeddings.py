@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends import catalog
-from backends.protocol import values
+from backends.contract import catalog
+from backends.contract.protocol import values
 from config.engines import LlamaCppOptions
 from tests.backends import random_bert
 from tests.device.conftest import SHORT

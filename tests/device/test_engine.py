@@ -11,14 +11,15 @@ import psutil
 import pytest
 
 import bundled
-from backends import catalog, devices
-from backends.errors import LoadFailed, OutOfMemory
-from backends.llamacpp import loading
-from backends.protocol import Generation, ModelContainer
+from backends.contract import catalog
+from backends.contract.errors import LoadFailed, OutOfMemory
+from backends.contract.protocol import Generation, ModelContainer
+from backends.engines.llamacpp import loading
+from backends.machine import devices
 from config.engines import LlamaCppOptions
-from tests.backends.contract import GREEDY, PROMISES, Subject, run, text_of
-from tests.backends.llamacpp import cache_kinds, random_projector
-from tests.backends.llamacpp.test_kv_cache import COLD, tried
+from tests.backends.container_contract import GREEDY, PROMISES, Subject, run, text_of
+from tests.backends.engines.llamacpp import cache_kinds, random_projector
+from tests.backends.engines.llamacpp.test_kv_cache import COLD, tried
 from tests.device.conftest import FIRST, SHORT, Loaded
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.gpu, pytest.mark.anyio]
@@ -138,7 +139,7 @@ async def test_layers_that_stay_in_main_memory_are_computed_there(loaded: Loaded
 
 async def test_a_load_computes_a_prompt_and_a_token_before_any_request_does() -> None:
     """So that kernels are compiled in the load. What was computed is forgotten."""
-    from backends.llamacpp.library import api
+    from backends.engines.llamacpp.library import api
 
     def computed(options: LlamaCppOptions) -> int:
         model = loading.load(catalog.recognise(bundled.GGUF), options, lambda _: True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from backends import prebuilt
-from backends.llamacpp import library
+from backends.engines.llamacpp import library
+from backends.machine import prebuilt
 
 if prebuilt.folder() is not None:
     library.imported()  # tests that import the bindings themselves would look for a compiled one

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gateway
-from backends.catalog import BACKENDS
+from backends.contract.catalog import BACKENDS
 from config.engines import EngineOptions
 
 NAMES = {*BACKENDS}

@@ -4,8 +4,8 @@ first token that differs, both tokens were nearly as likely.
 
 import msgspec
 
-from backends.protocol import Generation, ModelContainer, TokenLogprob
-from tests.backends.contract import GREEDY, run, text_of
+from backends.contract.protocol import Generation, ModelContainer, TokenLogprob
+from tests.backends.container_contract import GREEDY, run, text_of
 
 QUESTIONS = (
     "What is the capital of France?",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from backends import devices
+from backends.machine import devices
 from tests.real import lab
 
 DRY = os.environ.get("ROUNDHOUSE_CARD") == "none"
@@ -39,7 +39,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def library(card: str, backend: str) -> Any:
     """The backend's `Library`; its extension is compiled now if it wasn't before: some minutes."""
-    return import_module(f"backends.{backend}.container").installed()
+    return import_module(f"backends.engines.{backend}.container").installed()
 
 
 @pytest.fixture(scope="session")

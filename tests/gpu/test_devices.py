@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from backends import devices, ggml
+from backends.machine import devices, ggml
 from tests.gpu.conftest import DRY
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

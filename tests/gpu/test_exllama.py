@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import bundled
-from backends.protocol import Generation, ModelContainer
-from backends.samplers import NEUTRAL, Sampling
+from backends.contract.protocol import Generation, ModelContainer
+from backends.contract.samplers import NEUTRAL, Sampling
 from config.engines import (
     DraftOptions,
     ExLlamaOptions,
@@ -20,7 +20,7 @@ from config.engines import (
     LlamaCppOptions,
     TransformersOptions,
 )
-from tests.backends.contract import GREEDY, PROMISES, Subject, run
+from tests.backends.container_contract import GREEDY, PROMISES, Subject, run
 from tests.backends.parity import LOGPROB_TOLERANCE, answers, load, logprobs, prompts
 
 T = TypeVar("T")

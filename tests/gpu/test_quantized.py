@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.contract import PROMISES, Subject
+from tests.backends.container_contract import PROMISES, Subject
 from tests.backends.parity import load
 from tests.gpu import quantizers
 from tests.gpu.asking import QUESTIONS, greedy

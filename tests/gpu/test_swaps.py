@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bundled
-from backends import devices
+from backends.machine import devices
 from tests.cardless.test_serve import ENVIRONMENT_OF_SERVERS
 from tests.gpu.conftest import DEVICE, DRY
 from tests.real import lab

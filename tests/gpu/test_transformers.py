@@ -10,9 +10,9 @@ import anyio
 import msgspec
 import pytest
 
-from backends.protocol import ModelContainer
+from backends.contract.protocol import ModelContainer
 from config.engines import SpeculationOptions, TransformersOptions
-from tests.backends.contract import PROMISES, Subject
+from tests.backends.container_contract import PROMISES, Subject
 from tests.backends.parity import load, prompts
 from tests.gpu.asking import QUESTIONS, Said, greedy, near
 from tests.gpu.conftest import DEVICE

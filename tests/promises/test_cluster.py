@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 start: Any = pytest.importorskip("ray.scripts.scripts").start
-STANDIN = ROOT / "tests" / "backends" / "command" / "standin.py"
+STANDIN = ROOT / "tests" / "backends" / "places" / "command" / "standin.py"
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 

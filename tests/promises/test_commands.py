@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 import bundled
-from backends.command.container import free_port
+from backends.places.command.container import free_port
 from tests.hang import HANG
 from tests.served import ROOT, Served, events, scripted, served
 
 CHAT = "/v1/chat/completions"
-STANDIN = ROOT / "tests" / "backends" / "command" / "standin.py"
+STANDIN = ROOT / "tests" / "backends" / "places" / "command" / "standin.py"
 ANSWER = "Here is the answer."
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.server import MOST_BESIDE, PATIENCE
+from gateway.serving.server import MOST_BESIDE, PATIENCE
 from tests.hang import HANG
 from tests.served import Served, served
 

@@ -10,7 +10,7 @@ import msgspec
 import openai
 import pytest
 
-from backends.scripted import IMAGE_TOKENS
+from backends.engines.scripted import IMAGE_TOKENS
 from config.settings import Config, ImagesConfig, ModelConfig, ServerConfig
 from tests.gateway.answers.picture_hosts import RED, answer, encoded, hosting
 from tests.gateway.http.serving import Running, send_chat, serving

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import bundled
-from tests.backends.worker.workers import workers_of
+from tests.backends.places.workers import workers_of
 from tests.hang import HANG
 from tests.served import COMMAND, ROOT, Serve, Served, assert_sound, events, scripted
 

@@ -16,7 +16,7 @@ from litestar.routes import HTTPRoute
 import bundled
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.http.auth import require_declared
-from tests.backends.exllama.folders import quantized
+from tests.backends.engines.exllama.folders import quantized
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import bundled
-from tests.backends.llamacpp import cache_kinds
+from tests.backends.engines.llamacpp import cache_kinds
 from tests.served import Served, served
 
 CHAT = "/v1/chat/completions"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import bundled
-from tests.backends.worker.workers import is_there, workers_of
+from tests.backends.places.workers import is_there, workers_of
 from tests.hang import HANG
 from tests.served import Serve, Served, events, scripted
 

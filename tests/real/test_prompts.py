@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from backends import catalog
-from backends.engine import Token
-from backends.llamacpp import loading
-from backends.llamacpp.engine import LlamaCppEngine
-from backends.protocol import Generation
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.protocol import Generation
+from backends.contract.samplers import Sampling
+from backends.engines.engine import Token
+from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.engine import LlamaCppEngine
 from config.engines import LlamaCppOptions
 from tests.real import lab
 from tests.served import Serve, Served

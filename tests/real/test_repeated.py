@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from backends.catalog import BACKENDS
-from backends.protocol import Generation, Piece
-from backends.samplers import Sampling
+from backends.contract.catalog import BACKENDS
+from backends.contract.protocol import Generation, Piece
+from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions
 from tests.real import lab
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from gateway.request import CHARACTERS, Message, TextPart, Unapplied
+from gateway.terms.request import CHARACTERS, Message, TextPart, Unapplied
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.dialects.fields import MOST_NAMED
-from gateway.request import Unapplied
+from gateway.terms.request import Unapplied
 
 Json: TypeAlias = Mapping[str, Any]
 

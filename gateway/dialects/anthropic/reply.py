@@ -21,8 +21,8 @@ from msgspec import UNSET, UnsetType
 from gateway.dialects.anthropic.editing import ContextManaged
 from gateway.dialects.anthropic.request import MessagesExchange
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, named_frame
-from gateway.errors import GatewayError, ThreadNotHeld
-from gateway.events import (
+from gateway.terms.errors import GatewayError, ThreadNotHeld
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

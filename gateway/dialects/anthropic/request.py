@@ -30,8 +30,8 @@ from gateway.dialects.anthropic.tools import (
 from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
-from gateway.errors import ThreadNotHeld
-from gateway.request import (
+from gateway.terms.errors import ThreadNotHeld
+from gateway.terms.request import (
     ChatRequest,
     GenerationParams,
     ImagePart,

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.dialects.anthropic.tools import TOOLSET, ToolWire, kind_of
 from gateway.dialects.fields import Fields
-from gateway.request import ServedTools
+from gateway.terms.request import ServedTools
 
 LONGEST_NAME = 64
 

@@ -17,8 +17,8 @@ import msgspec
 
 from gateway.dialects.anthropic.history import History
 from gateway.dialects.fields import Fields
-from gateway.request import NamedTool, Tool, Unapplied
-from gateway.request import ToolChoice as Choice
+from gateway.terms.request import NamedTool, Tool, Unapplied
+from gateway.terms.request import ToolChoice as Choice
 
 
 class ToolsetConfigWire(msgspec.Struct, frozen=True):

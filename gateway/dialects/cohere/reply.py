@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import TokenLogprob
+from backends.contract.protocol import TokenLogprob
 from gateway.dialects.cohere.request import (
     AnswerMessage,
     CallDelta,
@@ -35,8 +35,8 @@ from gateway.dialects.cohere.request import (
     UsageWire,
 )
 from gateway.dialects.dialect import body, named_frame
-from gateway.errors import GatewayError
-from gateway.events import (
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

@@ -14,7 +14,7 @@ from gateway.dialects.encoding import PURPOSES, further, positive, written
 from gateway.dialects.fields import Fields, fields_of, json_object, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
-from gateway.request import (
+from gateway.terms.request import (
     ChatRequest,
     EmbeddingRequest,
     GenerationParams,

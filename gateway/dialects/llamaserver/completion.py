@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import Candidate, PromptProgress, SlotState, TokenLogprob
+from backends.contract.protocol import Candidate, PromptProgress, SlotState, TokenLogprob
 from gateway.dialects.dialect import frame
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,
@@ -23,8 +23,8 @@ from gateway.dialects.llamaserver.request import (
 )
 from gateway.dialects.models import error_event
 from gateway.dialects.openai.logprobs import ProgressWire, TextCuts, Timings, progress_wire, timings
-from gateway.errors import GatewayError
-from gateway.events import ChoiceReport, Content, Delta, Finished, Parameters, Usage
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import ChoiceReport, Content, Delta, Finished, Parameters, Usage
 
 _encode = msgspec.json.Encoder().encode
 _LEAST = -1e9  # JSON has no infinity

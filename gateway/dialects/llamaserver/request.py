@@ -20,14 +20,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import Generation, ModelInfo, Progress
-from backends.samplers import Sampling, order_of
+from backends.contract.protocol import Generation, ModelInfo, Progress
+from backends.contract.samplers import Sampling, order_of
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.encoding import EmbeddingExchange, Input, further, read_texts, written
 from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
 from gateway.dialects.openai.request import TextExchange, read_text_fields
-from gateway.errors import GatewayError, InvalidRequest
-from gateway.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
+from gateway.terms.errors import GatewayError, InvalidRequest
+from gateway.terms.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
 
 MOST_FIELDS = 64  # of an answer, that a request may choose
 

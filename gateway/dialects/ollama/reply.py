@@ -19,14 +19,14 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, line
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, read_fields
 from gateway.dialects.ollama.request import Presence, Preset, with_tag
 from gateway.dialects.parameters import read_keep_alive
-from gateway.errors import GatewayError
-from gateway.events import (
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,
@@ -38,7 +38,7 @@ from gateway.events import (
     Usage,
     given_object,
 )
-from gateway.request import EmbeddingRequest, Unapplied, all_unapplied
+from gateway.terms.request import EmbeddingRequest, Unapplied, all_unapplied
 
 
 class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):

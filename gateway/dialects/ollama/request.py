@@ -21,8 +21,8 @@ from gateway.dialects.fields import (
 )
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
-from gateway.errors import InvalidRequest, NotFound
-from gateway.request import (
+from gateway.terms.errors import InvalidRequest, NotFound
+from gateway.terms.request import (
     ChatRequest,
     GenerationParams,
     ImagePart,

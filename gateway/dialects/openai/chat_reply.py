@@ -22,8 +22,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import PromptProgress, TokenLogprob
-from backends.remote import RemoteFurther
+from backends.contract.protocol import PromptProgress, TokenLogprob
+from backends.contract.remote import RemoteFurther
 from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.models import envelope
@@ -42,8 +42,8 @@ from gateway.dialects.openai.logprobs import (
 )
 from gateway.dialects.openai.messages import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.openai.request import ChatExchange
-from gateway.errors import GatewayError
-from gateway.events import (
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

@@ -23,7 +23,7 @@ from gateway.dialects.encoding import (
     written,
 )
 from gateway.dialects.fields import read_fields
-from gateway.request import EmbeddingRequest
+from gateway.terms.request import EmbeddingRequest
 
 
 class EmbeddingsWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import Candidate, PromptProgress, TokenLogprob
-from gateway.events import Usage
+from backends.contract.protocol import Candidate, PromptProgress, TokenLogprob
+from gateway.terms.events import Usage
 
 FLOOR = -9999.0  # OpenAI's value for tokens that are too unlikely; JSON has no -Infinity
 

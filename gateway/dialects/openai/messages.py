@@ -10,7 +10,7 @@ from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
 from gateway.dialects.parameters import read_choice_mode, require_tool
 from gateway.dialects.served import McpToolWire, read_served
-from gateway.request import (
+from gateway.terms.request import (
     ImagePart,
     Message,
     NamedTool,

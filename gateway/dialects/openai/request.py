@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backends.protocol import AdapterScale
+from backends.contract.protocol import AdapterScale
 from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
-from gateway.request import (
+from gateway.terms.request import (
     ChatRequest,
     GenerationParams,
     Message,

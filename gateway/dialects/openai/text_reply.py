@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import TokenLogprob
+from backends.contract.protocol import TokenLogprob
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.models import envelope
 from gateway.dialects.openai.logprobs import (
@@ -27,8 +27,8 @@ from gateway.dialects.openai.logprobs import (
     usage_wire,
 )
 from gateway.dialects.openai.request import TextExchange
-from gateway.errors import GatewayError
-from gateway.events import Content, Delta, Event, Finished, Parameters, Usage
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import Content, Delta, Event, Finished, Parameters, Usage
 
 TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 

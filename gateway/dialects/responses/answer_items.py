@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, named_frame
 from gateway.dialects.responses.items import packed
@@ -23,7 +23,7 @@ from gateway.dialects.responses.tools import (
     patch_operation,
     shell_action,
 )
-from gateway.events import ToolOpened
+from gateway.terms.events import ToolOpened
 
 Progress: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 

@@ -14,9 +14,9 @@ from gateway.dialects.dialect import body
 from gateway.dialects.responses.answer_items import CompactionItem
 from gateway.dialects.responses.items import Item, kept, packed
 from gateway.dialects.responses.reply import UsageWire, usage_wire
-from gateway.errors import GatewayError, InternalError
-from gateway.events import Content, Delta, Usage
-from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
+from gateway.terms.errors import GatewayError, InternalError
+from gateway.terms.events import Content, Delta, Usage
+from gateway.terms.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
 
 LONGEST_SUMMARY = 4_096  # tokens
 PROMPT = """\

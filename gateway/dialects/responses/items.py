@@ -30,8 +30,8 @@ from gateway.dialects.custom import custom_call
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
 from gateway.dialects.responses.past_calls import past_messages
 from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
-from gateway.errors import InvalidRequest, NotFound, TooLarge
-from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
+from gateway.terms.errors import InvalidRequest, NotFound, TooLarge
+from gateway.terms.request import ImagePart, Message, Part, Role, TextPart, ToolCall
 
 PREFIX = "roundhouse-1."
 

@@ -24,7 +24,7 @@ from gateway.dialects.responses.mcp_items import (
     McpCallItem,
     McpListItem,
 )
-from gateway.events import ListedServer, ServedTool, ToolAnswered
+from gateway.terms.events import ListedServer, ServedTool, ToolAnswered
 
 
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from gateway.dialects.fields import TOO_DEEP, nests_deep
-from gateway.errors import InvalidRequest
-from gateway.request import ApprovedCall
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import ApprovedCall
 
 Item: TypeAlias = dict[str, Any]
 CallStatus: TypeAlias = Literal["in_progress", "calling", "completed", "incomplete", "failed"]

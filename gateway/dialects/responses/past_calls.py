@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from gateway.request import Message, TextPart, ToolCall
+from gateway.terms.request import Message, TextPart, ToolCall
 
 Item: TypeAlias = Mapping[str, Any]
 

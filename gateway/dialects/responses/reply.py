@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import TokenLogprob
+from backends.contract.protocol import TokenLogprob
 from gateway.dialects.dialect import body
 from gateway.dialects.responses.answer_items import (
     CompactionItem,
@@ -25,8 +25,8 @@ from gateway.dialects.responses.items import packed
 from gateway.dialects.responses.mcp_calls import McpCall, list_events, list_item
 from gateway.dialects.responses.mcp_items import McpListItem, listed_before
 from gateway.dialects.responses.request import ResponsesExchange
-from gateway.errors import GatewayError
-from gateway.events import (
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

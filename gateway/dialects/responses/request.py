@@ -30,8 +30,8 @@ from gateway.dialects.responses.mcp_items import approved_calls, settled
 from gateway.dialects.responses.tools import Toolbox, Tools
 from gateway.dialects.served import without_secrets
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
-from gateway.errors import NotFound
-from gateway.request import (
+from gateway.terms.errors import NotFound
+from gateway.terms.request import (
     ChatRequest,
     GenerationParams,
     Message,

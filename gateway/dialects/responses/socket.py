@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import json_object
 from gateway.dialects.models import ErrorDetail, envelope
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.terms.errors import GatewayError, InvalidRequest
 
 LONGEST_LANE = 256  # characters
 CREATE, CANCEL, STEER = "response.create", "response.cancel", "response.steer"

@@ -19,7 +19,7 @@ from gateway.dialects.custom import CustomWire, FormatWire, custom_tool
 from gateway.dialects.fields import Fields
 from gateway.dialects.parameters import read_choice_mode
 from gateway.dialects.served import McpToolWire, read_served
-from gateway.request import (
+from gateway.terms.request import (
     NamedTool,
     ServedChoice,
     ServedTools,

@@ -11,19 +11,19 @@ from litestar import delete, get, post
 from litestar.params import Parameter
 from litestar.types import ASGIApp
 
-from backends.upstream.replicas import Replica
+from backends.places.upstream.replicas import Replica
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.errors import InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain
-from gateway.joining import Announcement
+from gateway.keys.usage import GROUPS, Group, Period, UsageRow, as_csv
+from gateway.reconfiguring.joining import Announcement
+from gateway.reconfiguring.reloading import ReloadReport
 from gateway.registry.nodes import named
-from gateway.reloading import ReloadReport
-from gateway.usage import GROUPS, Group, Period, UsageRow, as_csv
+from gateway.terms.errors import InvalidRequest, NotFound
 
 
 @post("/v1/admin/reload", status_code=200, access="admin")

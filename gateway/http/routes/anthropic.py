@@ -24,7 +24,7 @@ from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.mcp.rounds import AnswerInRounds
-from gateway.request import ChatRequest, ImagePart, all_unapplied
+from gateway.terms.request import ChatRequest, ImagePart, all_unapplied
 
 
 def _remark(text: str) -> bytes:

@@ -24,11 +24,9 @@ from config.loader import DEFAULT, OptionOrigin
 from config.schema import OptionFacts, all_facts
 from config.settings import ApisConfig, Config
 from config.shape import value_of
-from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
@@ -39,8 +37,10 @@ from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.http.standing import RequestStanding
 from gateway.hub import DownloadState
-from gateway.logs import Level, LogLine
-from gateway.reloading import Explained, ReloadReport
+from gateway.keys.access import Access
+from gateway.reconfiguring.reloading import Explained, ReloadReport
+from gateway.terms.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
+from gateway.terms.logs import Level, LogLine
 
 
 class MeWire(msgspec.Struct, frozen=True, kw_only=True):

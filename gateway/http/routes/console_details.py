@@ -11,20 +11,20 @@ from anyio import to_thread
 from litestar import delete, get
 from litestar.types import ASGIApp
 
-from backends.samplers import DEFAULTS, SAMPLERS
-from gateway.access import Access
+from backends.contract.samplers import DEFAULTS, SAMPLERS
 from gateway.answers.interpreter import Known
 from gateway.answers.recording import Split
 from gateway.dialects.dialect import body
-from gateway.errors import Forbidden, GatewayError, InvalidRequest, ModelNotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.routes.hub import deletion
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand
+from gateway.keys.access import Access
 from gateway.registry import ModelStatus
 from gateway.registry.origins import HubOrigin, origin_of
+from gateway.terms.errors import Forbidden, GatewayError, InvalidRequest, ModelNotFound
 
 CARD, MOST_CARD = "README.md", 64 << 10  # the hub's model card, and bytes that are read of it
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md")

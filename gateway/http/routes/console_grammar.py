@@ -9,15 +9,15 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
-from backends.protocol import Grammar, JsonSchema, Regex, Shape
+from backends.contract.protocol import Grammar, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.errors import InvalidRequest
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
+from gateway.terms.errors import InvalidRequest
 
 
 class GrammarOrder(msgspec.Struct, frozen=True, kw_only=True):

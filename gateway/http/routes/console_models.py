@@ -17,16 +17,14 @@ from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from backends.samplers import ROWS, Number, Slider
+from backends.contract.samplers import ROWS, Number, Slider
 from config.models import written
 from config.schema import OptionFacts, facts
 from config.settings import ModelConfig
 from config.values import hub_id
-from gateway.access import Access
 from gateway.answers.parameters import undrafted, unsupported
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.http.auth import AnyRequest
 from gateway.http.gauges import ModelWire
 from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
@@ -47,9 +45,11 @@ from gateway.hub import (
     needed,
 )
 from gateway.hub.downloads import Report
+from gateway.keys.access import Access
+from gateway.reconfiguring.reloading import ModelCopy
 from gateway.registry import ModelEntry, ModelStatus
 from gateway.registry.overview import Proposal, Verdict
-from gateway.reloading import ModelCopy
+from gateway.terms.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 
 MOST_CHARACTERS = 200  # of a copy's name
 

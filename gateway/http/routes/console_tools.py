@@ -13,18 +13,18 @@ import msgspec
 from litestar import get, post
 from litestar.types import ASGIApp
 
-from gateway.access import Access
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
-from gateway.errors import InvalidRequest
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
+from gateway.keys.access import Access
 from gateway.mcp.servers import Toolset
-from gateway.request import ServedTools
-from gateway.tasks import companions
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import ServedTools
+from gateway.terms.tasks import companions
 
 
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):

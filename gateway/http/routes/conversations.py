@@ -6,15 +6,15 @@ import msgspec
 from litestar import delete, get, post
 from litestar.types import ASGIApp
 
-from gateway.access import Access
 from gateway.dialects.responses import items, stored
-from gateway.errors import NotFound
 from gateway.http.auth import AnyRequest
 from gateway.http.holding import held
 from gateway.http.openapi import Described, Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
-from gateway.store import KeptConversation, KeptItem, fresh_id
+from gateway.keys.access import Access
+from gateway.keys.store import KeptConversation, KeptItem, fresh_id
+from gateway.terms.errors import NotFound
 
 
 @post("/v1/conversations", access="user")

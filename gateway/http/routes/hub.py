@@ -9,19 +9,19 @@ import msgspec
 from litestar import delete, post
 from litestar.types import ASGIApp
 
-from gateway.access import Access
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
-from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress, Order, fits_in, hub_model
+from gateway.keys.access import Access
 from gateway.registry import ModelEntry
-from gateway.tasks import relayed
+from gateway.terms.errors import InvalidRequest, ModelUnavailable
+from gateway.terms.tasks import relayed
 
 T = TypeVar("T")
 

@@ -14,19 +14,19 @@ from litestar import get
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
-from backends.protocol import SpecialTokens
-from backends.samplers import Sampling
+from backends.contract.protocol import SpecialTokens
+from backends.contract.samplers import Sampling
 from config.changes import MASK
-from gateway.access import Access
 from gateway.answers.recording import Part, PartKind, RecordedPrompt, Span, Split, Written, spans
-from gateway.errors import GatewayError
 from gateway.http.auth import AnyRequest
 from gateway.http.inspector import Inspection
 from gateway.http.openapi import Described, Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.http.standing import RequestStanding
-from gateway.request import Unapplied
+from gateway.keys.access import Access
+from gateway.terms.errors import GatewayError
+from gateway.terms.request import Unapplied
 
 # Names under which clients send what is nobody else's, and objects all of whose values are such.
 _SECRET = re.compile(

@@ -8,15 +8,15 @@ import msgspec
 from litestar import delete, get, post
 from litestar.types import ASGIApp
 
-from backends.kept.beginnings import Tier
-from backends.kept.store import KeptBeginning, KeptCounts
+from backends.contract.beginnings import Tier
+from backends.places.kept.store import KeptBeginning, KeptCounts
 from gateway.dialects.fields import Fields, order_object
-from gateway.errors import InvalidRequest
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.services import LONGEST_CONVERSATION, Services
 from gateway.http.sse import Plain
+from gateway.terms.errors import InvalidRequest
 
 
 class KeptWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,13 +10,11 @@ from typing import Any
 from litestar import get, post, put
 from litestar.types import ASGIApp
 
-from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.dialects import kobold
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.parameters import SamplingWire
-from gateway.events import Usage
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import NO_USAGE, Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
@@ -24,7 +22,9 @@ from gateway.http.openapi import STRING, Body, Described, Routes
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import JSON, SSE, Plain
+from gateway.keys.access import Access
 from gateway.registry import ModelStatus
+from gateway.terms.events import Usage
 
 UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
 

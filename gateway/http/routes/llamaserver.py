@@ -21,10 +21,9 @@ from litestar.types import ASGIApp
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
-from backends.errors import BackendError
-from backends.protocol import ModelInfo, Slots, SlotState
-from backends.remote import Caller
-from gateway.access import Access
+from backends.contract.errors import BackendError
+from backends.contract.protocol import ModelInfo, Slots, SlotState
+from backends.contract.remote import Caller
 from gateway.dialects import openai
 from gateway.dialects.dialect import body
 from gateway.dialects.llamaserver import completion as wires
@@ -39,7 +38,6 @@ from gateway.dialects.llamaserver.request import (
 )
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.parameters import SamplingWire
-from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
@@ -48,9 +46,17 @@ from gateway.http.request_record import audit, line_of
 from gateway.http.routes import hub, llamaserver_models
 from gateway.http.services import Services, call_of, card
 from gateway.http.sse import Plain, WholeErrand
-from gateway.paths import within
+from gateway.keys.access import Access
 from gateway.registry import ModelStatus
-from gateway.request import ChatRequest, Unapplied
+from gateway.terms.errors import (
+    InvalidRequest,
+    ModelUnavailable,
+    NotFound,
+    NotSupported,
+    translated,
+)
+from gateway.terms.paths import within
+from gateway.terms.request import ChatRequest, Unapplied
 
 
 @post("/completion", access="user")

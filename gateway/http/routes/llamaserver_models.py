@@ -12,26 +12,26 @@ from litestar import get, post
 from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 
-from backends.catalog import CPU
-from backends.protocol import Generation
-from gateway.access import Access
+from backends.contract.catalog import CPU
+from backends.contract.protocol import Generation
 from gateway.dialects import openai
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.request import settings
 from gateway.dialects.models import ModelList
-from gateway.errors import NotSupported
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import NAMED, Described, Routes
 from gateway.http.request_record import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, context_length, status_wire
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
+from gateway.keys.access import Access
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import gibibytes
-from gateway.request import GenerationParams
-from gateway.tasks import relayed
+from gateway.terms.errors import NotSupported
+from gateway.terms.request import GenerationParams
+from gateway.terms.tasks import relayed
 
 # ------------------------------------------------------------------------------- transformers serve
 

@@ -14,7 +14,6 @@ from litestar import delete, get, head, post
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
-from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.answers.interpreter import Known
@@ -31,7 +30,6 @@ from gateway.dialects.ollama.request import (
     OptionsWire,
 )
 from gateway.dialects.parameters import SamplingWire
-from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described, Routes
@@ -40,9 +38,11 @@ from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to
 from gateway.http.services import Services, call_of
 from gateway.http.sse import NDJSON, EventStream, Framing, Plain, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress
+from gateway.keys.access import Access
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, Waiting
-from gateway.request import ChatRequest, TextRequest
+from gateway.terms.errors import GatewayError, InvalidRequest
+from gateway.terms.request import ChatRequest, TextRequest
 
 # A load or an unload is answered by one document even where a stream was asked for: so does
 # Ollama, and Open WebUI reads it so. While the load lasts, white space comes before it.

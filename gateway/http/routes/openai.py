@@ -7,7 +7,7 @@ import time
 from litestar import get, head, post
 from litestar.types import ASGIApp
 
-from backends.remote import HOPS
+from backends.contract.remote import HOPS
 from config.settings import Config
 from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
@@ -19,7 +19,6 @@ from gateway.dialects.openai.embeddings import EmbeddingList, EmbeddingsWire, Po
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
-from gateway.errors import Forbidden
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedAnswer, DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
@@ -30,6 +29,7 @@ from gateway.http.routes.llamaserver import checked_conversation, embedded
 from gateway.http.services import Services, call_of, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
+from gateway.terms.errors import Forbidden
 
 CONVERSATION = "x-conversation-id"  # of a chat stream that is kept when its client leaves
 

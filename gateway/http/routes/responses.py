@@ -24,11 +24,6 @@ from gateway.dialects.responses.answer_items import (
 )
 from gateway.dialects.responses.compaction import CompactedWire
 from gateway.dialects.responses.reply import Lifecycle, ResponseWire
-from gateway.errors import (
-    GatewayError,
-    InvalidRequest,
-    NotFound,
-)
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
@@ -39,8 +34,13 @@ from gateway.http.responding import Making, Reading
 from gateway.http.routes import conversations, responses_socket
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
-from gateway.request import ChatRequest
-from gateway.store import Part, fresh_id
+from gateway.keys.store import Part, fresh_id
+from gateway.terms.errors import (
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+)
+from gateway.terms.request import ChatRequest
 
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
 

@@ -20,7 +20,6 @@ from litestar.exceptions import WebSocketDisconnect
 from litestar.types import HTTPDisconnectEvent, Message, Scope
 from msgspec.structs import replace
 
-from gateway.access import Access
 from gateway.answers.call import Call
 from gateway.dialects import responses
 from gateway.dialects.responses.socket import (
@@ -33,14 +32,6 @@ from gateway.dialects.responses.socket import (
     read_message,
     steer_failed,
 )
-from gateway.errors import (
-    Cancelled,
-    GatewayError,
-    InvalidKey,
-    InvalidRequest,
-    QueueFull,
-    ShuttingDown,
-)
 from gateway.http.auth import caller
 from gateway.http.errors import headers as error_headers
 from gateway.http.holding import LONG_BODY, RequestHolding, held
@@ -51,8 +42,17 @@ from gateway.http.services import Services, conversation_of
 from gateway.http.sockets import CLOSED, POLICY, RESTARTS
 from gateway.http.sse import SSE, client_error
 from gateway.http.upgrades import refuse
-from gateway.request import Unapplied
-from gateway.tasks import Signal, companions
+from gateway.keys.access import Access
+from gateway.terms.errors import (
+    Cancelled,
+    GatewayError,
+    InvalidKey,
+    InvalidRequest,
+    QueueFull,
+    ShuttingDown,
+)
+from gateway.terms.request import Unapplied
+from gateway.terms.tasks import Signal, companions
 
 MOST_PENDING = 64  # requests of one connection that run or wait for their lane
 LINE = 120  # characters of a reason why a connection is closed (RFC 6455, 5.5: 123 bytes)

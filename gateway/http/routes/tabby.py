@@ -15,20 +15,11 @@ from anyio import to_thread
 from litestar import get, post
 from litestar.types import ASGIApp
 
-from gateway.access import Access
 from gateway.answers.interpreter import Chosen, preset
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body
 from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.tabby import Translation, engine_options
-from gateway.errors import (
-    GatewayError,
-    InvalidRequest,
-    ModelNotFound,
-    ModelUnavailable,
-    ShuttingDown,
-    UpstreamFailed,
-)
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import ignoring
 from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
@@ -36,8 +27,17 @@ from gateway.http.request_record import audit, line_of
 from gateway.http.routes import hub
 from gateway.http.services import Services, card, current_card
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
+from gateway.keys.access import Access
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting, require_task
-from gateway.request import all_unapplied
+from gateway.terms.errors import (
+    GatewayError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+    UpstreamFailed,
+)
+from gateway.terms.request import all_unapplied
 
 
 @get("/v1/model/embedding/list", access="user")

@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from gateway.events import ArgumentsGrown, Event, ToolClosed, ToolOpened
-from gateway.request import Tool
 from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.coercion import NOTHING, Declared
 from gateway.splitter.payloads.reading import LONGEST, Malformed, Parsing, Reader
+from gateway.terms.events import ArgumentsGrown, Event, ToolClosed, ToolOpened
+from gateway.terms.request import Tool
 
 IdStyle: TypeAlias = Literal["openai", "mistral", "kimi"]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backends.protocol import INPUT, Grammar, JsonSchema, Regex, ToolInput
+from backends.contract.protocol import INPUT, Grammar, JsonSchema, Regex, ToolInput
 from gateway.constraints.grammars import CompileBudget, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
 from gateway.constraints.lark_reading import (
@@ -20,8 +20,6 @@ from gateway.constraints.lark_reading import (
     ending_lark,
     read_lark,
 )
-from gateway.errors import InvalidRequest
-from gateway.request import Tool
 from gateway.splitter.payloads.calls import NAME
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.lark import (
@@ -46,6 +44,8 @@ from gateway.splitter.payloads.schemas import (
     StringValue,
 )
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import Tool
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
 BETWEEN = r"[ \t\r\n]{0,16}"

@@ -12,12 +12,12 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("transformers")
 
 import bundled
-from backends.protocol import Ended, Generation, ModelContainer, Piece, ThinkingBudget
-from backends.samplers import Sampling
+from backends.contract.protocol import Ended, Generation, ModelContainer, Piece, ThinkingBudget
+from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
-from tests.backends.contract import run, text_of
+from tests.backends.container_contract import run, text_of
+from tests.backends.engines.transformers.test_container import load_solo
 from tests.backends.parity import load, prompts
-from tests.backends.transformers.test_container import load_solo
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

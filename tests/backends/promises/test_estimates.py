@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 import bundled
-from backends import catalog
+from backends.contract import catalog
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import gguf_grown, random_folder, random_gguf
-from tests.backends.llamacpp import random_projector
-from tests.backends.llamacpp.random_projector import Tower
+from tests.backends.engines.llamacpp import random_projector
+from tests.backends.engines.llamacpp.random_projector import Tower
 
 pytestmark = pytest.mark.anyio
 WITHIN = 1.25

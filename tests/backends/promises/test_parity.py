@@ -8,7 +8,7 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("transformers")
 
 import bundled
-from backends.protocol import ModelContainer
+from backends.contract.protocol import ModelContainer
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.parity import LOGPROB_TOLERANCE, answers, load, logprobs
 

@@ -10,10 +10,10 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("transformers")
 
 import bundled
-from backends.protocol import Generation, ModelContainer
-from backends.samplers import Sampling
+from backends.contract.protocol import Generation, ModelContainer
+from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
-from tests.backends.contract import run, text_of
+from tests.backends.container_contract import run, text_of
 from tests.backends.parity import load, prompts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

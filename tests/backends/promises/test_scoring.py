@@ -13,14 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import bundled
-from backends.errors import InvalidJob
-from backends.protocol import Ended, Generation, ModelContainer, Scored, TokenLogprob
-from backends.samplers import Sampling
-from backends.vocabulary import HfVocabulary
+from backends.contract.errors import InvalidJob
+from backends.contract.protocol import Ended, Generation, ModelContainer, Scored, TokenLogprob
+from backends.contract.samplers import Sampling
+from backends.engines.vocabulary import HfVocabulary
 from config.engines import LlamaCppOptions, TransformersOptions
-from tests.backends.contract import GREEDY
+from tests.backends.container_contract import GREEDY
+from tests.backends.engines.transformers.test_container import load_solo
 from tests.backends.parity import load
-from tests.backends.transformers.test_container import load_solo
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("transformers")
 
 import bundled
-from backends.protocol import ModelContainer
+from backends.contract.protocol import ModelContainer
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.batching import a_seed_gives_the_same_text_in_any_company
 from tests.backends.parity import load

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.container import JobOutputs, Mailbox
-from backends.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
+from backends.contract.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
+from backends.places.container import JobOutputs, Mailbox
 from gateway.answers.answer import Choice, StopStrings
-from gateway.events import (
+from gateway.splitter import FORMATS, Splitter
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,
@@ -24,8 +25,7 @@ from gateway.events import (
     ToolOpened,
     joined,
 )
-from gateway.request import Tool
-from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 
 pytestmark = pytest.mark.anyio
 ENDED = Ended(cause="end_token", prompt_tokens=3, cached_tokens=0, completion_tokens=9)

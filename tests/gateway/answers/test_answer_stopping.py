@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from gateway.answers.answer import StopStrings, Unsplit
-from gateway.events import (
+from gateway.splitter import FORMATS, Splitter
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Event,
@@ -15,8 +16,7 @@ from gateway.events import (
     ToolOpened,
     joined,
 )
-from gateway.request import Tool
-from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 
 TOOL = Tool(name="f")
 CALL = '<tool_call>{"name": "f", "arguments": {"to": "user}"}}</tool_call>'

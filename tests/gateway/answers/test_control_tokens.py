@@ -16,12 +16,12 @@ pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import bundled
-from backends.protocol import ModelInfo, SpecialTokens
-from backends.scripted import CHATML
-from backends.vocabulary import HfVocabulary
+from backends.contract.protocol import ModelInfo, SpecialTokens
+from backends.engines.scripted import CHATML
+from backends.engines.vocabulary import HfVocabulary
 from gateway.answers.control_tokens import PromptTokenizer, Spellings
 from gateway.prompt import ChatTemplate
-from gateway.request import ChatRequest, Message, TextPart, Tool, ToolCall
+from gateway.terms.request import ChatRequest, Message, TextPart, Tool, ToolCall
 from tests.every import for_every
 
 CONTROL = ("<s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]")
@@ -94,7 +94,7 @@ def tiny() -> Tokenizing:
 
 def tiny_gguf() -> Tokenizing:
     api = pytest.importorskip("llama_cpp.llama_cpp")
-    from backends.llamacpp.vocabulary import LlamaVocabulary as Gguf
+    from backends.engines.llamacpp.vocabulary import LlamaVocabulary as Gguf
 
     api.llama_backend_init()
     options = api.llama_model_default_params()

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from backends.catalog import ModelFiles
-from backends.protocol import ModelInfo
+from backends.contract.catalog import ModelFiles
+from backends.contract.protocol import ModelInfo
 from config.engines import ScriptedOptions
 from gateway.answers.interpreter import interpret
 from gateway.registry import ModelEntry
-from gateway.request import ChatRequest, Message, TextPart
 from gateway.splitter import FORMATS, starts_in_reasoning
+from gateway.terms.request import ChatRequest, Message, TextPart
 
 PLAIN = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>"
 THINKING = PLAIN + "{% if false %}<think></think>{% endif %}"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import bundled
-from backends.remote import RemoteTarget
+from backends.contract.remote import RemoteTarget
 from config.settings import Config, ModelConfig
 from gateway.answers.interpreter import Capabilities, Templates
 from gateway.registry import History, ModelLibrary, ModelStatus, Registry

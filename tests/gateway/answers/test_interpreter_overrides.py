@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 from config.errors import ConfigError
 from gateway.answers.interpreter import SamplingOverrides, preset
 from gateway.dialects.openai import read_text
-from gateway.errors import InvalidRequest
-from gateway.request import GenerationParams
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import GenerationParams
 
 
 def asked(**body: Any) -> GenerationParams:

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import bundled
-from backends.protocol import Generation, ModelInfo
-from backends.samplers import Sampling, order_of
+from backends.contract.protocol import Generation, ModelInfo
+from backends.contract.samplers import Sampling, order_of
 from config.settings import ModelConfig
 from gateway.answers.parameters import parameters, unapplied_here, unapplied_sampling
 from gateway.dialects.openai import read_text

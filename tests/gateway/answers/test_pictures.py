@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from backends.protocol import Image
+from backends.contract.protocol import Image
 from config.settings import ImagesConfig
 from gateway.answers.pictures import ImageLoader, PlacedImage, Quota, images_in
-from gateway.errors import InvalidRequest, QueueFull
-from gateway.request import ImagePart, Message, TextPart
+from gateway.terms.errors import InvalidRequest, QueueFull
+from gateway.terms.request import ImagePart, Message, TextPart
 from tests.gateway.answers.picture_hosts import RED, Lookups, answer, encoded, hosting
 from tests.hang import HANG
 

@@ -9,7 +9,7 @@ from io import BytesIO
 import pytest
 from PIL import Image as Pillow
 
-from backends.protocol import Image
+from backends.contract.protocol import Image
 from gateway.answers.pictures import FORMATS, ImageRefused, decode
 from tests.gateway.answers.picture_hosts import RED, encoded
 

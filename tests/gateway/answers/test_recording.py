@@ -2,9 +2,9 @@
 
 import pytest
 
-from backends.protocol import Ended, Piece
+from backends.contract.protocol import Ended, Piece
 from gateway.answers.recording import FOLD, MOST_PIECES, RecordedChoice, Recording, Terms, spans
-from gateway.events import (
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Finished,

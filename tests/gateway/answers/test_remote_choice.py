@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backends.protocol import Tool
-from backends.remote import RemoteCall, RemoteDelta
+from backends.contract.protocol import Tool
+from backends.contract.remote import RemoteCall, RemoteDelta
 from gateway.answers.remote import reporting_wait
 from gateway.answers.remote_choice import (
     MOST_HABITS,
@@ -18,7 +18,10 @@ from gateway.answers.remote_choice import (
     Shown,
     ThinkingHabit,
 )
-from gateway.events import (
+from gateway.registry import Waiting
+from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.unparsed import BEGINNINGS, OPENERS
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Event,
@@ -28,9 +31,6 @@ from gateway.events import (
     ToolOpened,
     joined,
 )
-from gateway.registry import Waiting
-from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.unparsed import BEGINNINGS, OPENERS
 
 FOLDER = Path(__file__).parents[1] / "splitter" / "cases"
 

@@ -10,11 +10,11 @@ import anyio
 import msgspec
 import pytest
 
-from backends.protocol import ModelContainer, ModelInfo, SpecialTokens
+from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens
 from gateway.answers.interpreter import MOST_INTERPRETERS, Interpreters, Templates
 from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
-from gateway.errors import ContextLengthExceeded
-from gateway.tasks import Abandoned, Wanted, WorkerThreads
+from gateway.terms.errors import ContextLengthExceeded
+from gateway.terms.tasks import Abandoned, Wanted, WorkerThreads
 from tests.gateway.answers.test_interpreter import entry, info
 from tests.hang import HANG
 

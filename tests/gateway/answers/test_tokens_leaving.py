@@ -11,17 +11,17 @@ import anyio
 import msgspec
 import pytest
 
-from backends.catalog import BACKENDS, Backend, Catalog, ContainerModule, ModelFiles
-from backends.driver import DrivenContainer
-from backends.protocol import ModelContainer, Report
+from backends.contract.catalog import BACKENDS, Backend, Catalog, ContainerModule, ModelFiles
+from backends.contract.protocol import ModelContainer, Report
+from backends.engines.driver import DrivenContainer
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, ServerConfig
 from gateway.answers.tokens import LONG_TEXT
-from tests.backends.toy.engine import TableEngine
-from tests.backends.toy.files import ToyOptions, read
-from tests.backends.toy.test_container import ToyConfig
+from tests.backends.engines.toy.engine import TableEngine
+from tests.backends.engines.toy.files import ToyOptions, read
+from tests.backends.engines.toy.test_container import ToyConfig
 from tests.gateway.http.serving import send_chat, serving
-from tests.gateway.test_server_leaving import in_use
+from tests.gateway.serving.test_server_leaving import in_use
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,9 @@ def settings(folder: Path) -> Config:
 async def test_the_lease_goes_back_while_the_text_is_tokenized(
     streamed: bool, gate: Gate, tmp_path: Path
 ) -> None:
-    toy = SlowBackend(name="toy", options=ToyOptions, package="tests.backends.toy", gate=gate)
+    toy = SlowBackend(
+        name="toy", options=ToyOptions, package="tests.backends.engines.toy", gate=gate
+    )
     said = [{"role": "user", "content": "x" * LONG_TEXT}]
     body = msgspec.json.encode({"model": "a", "messages": said, "stream": streamed})
     async with serving(settings(tmp_path), tmp_path, Catalog((*BACKENDS.values(), toy))) as running:

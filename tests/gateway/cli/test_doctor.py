@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.catalog import BACKENDS
+from backends.contract.catalog import BACKENDS
 from gateway.cli import main
 from gateway.cli.doctor import TABLE, markdown, row_of, this_platform
 

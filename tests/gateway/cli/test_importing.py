@@ -15,7 +15,7 @@ from gateway.cli import main
 from gateway.cli.importing import Imported, translated, written
 from tests.served import ROOT, served
 
-STANDIN = ROOT / "tests" / "backends" / "command" / "standin.py"
+STANDIN = ROOT / "tests" / "backends" / "places" / "command" / "standin.py"
 ENVIRONMENT = {"HOME": "/home/u", "TOKEN": "s3cret"}
 
 

@@ -19,7 +19,7 @@ import pytest
 from anyio import to_thread
 
 import bundled
-from backends.ggml import offloads
+from backends.machine.ggml import offloads
 from config.settings import Config
 from gateway.cli.configured import with_downloads
 from gateway.hub.downloads import CHUNK

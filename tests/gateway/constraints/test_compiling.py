@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from backends.protocol import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
+from backends.contract.protocol import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import grammar_of
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine, machine
 
 GBNF = 'root ::= greeting " " [a-z]+\ngreeting ::= "hello" | "good day"\n'

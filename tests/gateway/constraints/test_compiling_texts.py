@@ -2,7 +2,15 @@
 
 import pytest
 
-from backends.protocol import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape, StructuralTags
+from backends.contract.protocol import (
+    Choices,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Shape,
+    StructuralTags,
+)
 from gateway.constraints.compiling import fault_unconstrained
 
 TAGS = (

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
+from backends.contract.protocol import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
 from gateway.constraints import grammars
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import CompileBudget, Limit
 from gateway.constraints.json_schema import schema_grammar
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 TEXT = {"type": "string"}
 

@@ -14,13 +14,13 @@ import pytest
 from jsonschema.validators import validator_for
 
 import bundled
-from backends import catalog
-from backends.protocol import Cause, Constraint, ModelContainer
-from backends.samplers import Sampling
+from backends.contract import catalog
+from backends.contract.protocol import Cause, Constraint, ModelContainer
+from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from gateway.constraints.checking import fault_of
 from gateway.constraints.grammars import ShapeGrammar
-from tests.backends.contract import Subject, job, run, text_of
+from tests.backends.container_contract import Subject, job, run, text_of
 from tests.gateway.constraints.machine import Case, Machine, cases, schema
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.constraints.checking import Passed, verdict
 from gateway.constraints.keywords import KEYWORDS
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine, schema
 
 NO_A = {"not": {"required": ["a"]}}

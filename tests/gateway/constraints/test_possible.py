@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
-from backends.grammar_limits import parser_limits
-from backends.protocol import Grammar, JsonSchema, Regex, Shape
+from backends.contract.grammar_limits import parser_limits
+from backends.contract.protocol import Grammar, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import END, ShapeGrammar, byte_tokenizer
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 SELF = {"$ref": "#/$defs/a"}
 LISTS = {"type": "array", "minItems": 1, "items": SELF}

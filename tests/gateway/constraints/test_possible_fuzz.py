@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from backends.grammar_limits import parser_limits
-from backends.protocol import JsonSchema
+from backends.contract.grammar_limits import parser_limits
+from backends.contract.protocol import JsonSchema
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import END, byte_tokenizer
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 NAMES = ("a", "b", "c")
 REFERENCES = st.sampled_from([{"$ref": f"#/$defs/{name}"} for name in NAMES])

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from backends.protocol import StructuralTags
+from backends.contract.protocol import StructuralTags
 from gateway.constraints.compiling import grammar_of
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -17,8 +17,8 @@ import msgspec
 from gateway.dialects import anthropic, cohere, kobold, ollama, openai, responses, tgi
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.tabby import read_load
-from gateway.errors import InvalidRequest
-from gateway.request import Unapplied
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import Unapplied
 
 HERE = Path(__file__).parent
 # What needs no name: it stands where nothing else can.

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects import cohere, kobold, ollama, openai, responses, tgi
 from gateway.dialects.anthropic import MessagesReply
 from gateway.dialects.llamaserver.completion import CompletionReply
-from gateway.events import (
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

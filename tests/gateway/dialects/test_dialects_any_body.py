@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.dialects import anthropic, cohere, kobold, ollama, openai, responses, tgi
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.responses import stored
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 from tests.growth import GROWTH, growth
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -10,7 +10,7 @@ import pytest
 from gateway.dialects import anthropic, ollama, openai, responses
 from gateway.dialects.fields import COUNTS, ORDER, SORTS, check_size, json_object, order_object
 from gateway.dialects.responses.stored import read_conversation
-from gateway.errors import GatewayError, InvalidRequest, TooLarge
+from gateway.terms.errors import GatewayError, InvalidRequest, TooLarge
 
 MESSAGE: dict[str, Any] = {"role": "user", "content": "Hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}

@@ -5,7 +5,7 @@ import pytest
 from openai.types import Model
 
 from gateway.dialects.openai import ModelCard, error_body, model_card, model_list
-from gateway.errors import GatewayError, InvalidRequest, ModelNotFound, QueueFull
+from gateway.terms.errors import GatewayError, InvalidRequest, ModelNotFound, QueueFull
 
 
 def test_a_card_is_a_model_of_the_official_client() -> None:

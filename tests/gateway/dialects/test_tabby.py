@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Progress
+from backends.contract.protocol import Progress
 from gateway.dialects.models import problem_body
 from gateway.dialects.tabby import LoadReply
-from gateway.errors import ModelNotFound
+from gateway.terms.errors import ModelNotFound
 
 
 def events_of(*steps: Progress) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.catalog import BACKENDS
+from backends.contract.catalog import BACKENDS
 from config import shape
 from config.engines import (
     ExLlamaV2Options,
@@ -15,7 +15,7 @@ from config.engines import (
 )
 from config.models import ENGINES
 from gateway.dialects import tabby
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 from tests.every import for_every
 
 CONFIGURED_ONLY = BACKENDS.configured_only

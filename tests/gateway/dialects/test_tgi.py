@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects import tgi
-from gateway.errors import InvalidRequest, QueueFull
-from gateway.events import Content, Delta, Finished, Usage
+from gateway.terms.errors import InvalidRequest, QueueFull
+from gateway.terms.events import Content, Delta, Finished, Usage
 
 # huggingface_hub 2.4, text_generation(prompt, max_new_tokens=8, stream=True)
 USAGE = Usage(prompt_tokens=3, completion_tokens=2)

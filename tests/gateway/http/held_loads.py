@@ -6,10 +6,10 @@ from typing import cast
 
 import anyio
 
-from backends.catalog import BACKENDS, Backend, Catalog, ContainerModule, ModelFiles
-from backends.driver import DrivenContainer
-from backends.protocol import ModelContainer, Progress, Report
-from backends.scripted import ScriptedEngine, read
+from backends.contract.catalog import BACKENDS, Backend, Catalog, ContainerModule, ModelFiles
+from backends.contract.protocol import ModelContainer, Progress, Report
+from backends.engines.driver import DrivenContainer
+from backends.engines.scripted import ScriptedEngine, read
 from config.engines import EngineOptions, ScriptedOptions
 
 

@@ -13,17 +13,17 @@ import msgspec
 from anyio.abc import SocketStream
 
 import bundled
-from backends.catalog import BACKENDS, Catalog
+from backends.contract.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
-from gateway.app import build
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
-from gateway.logs import LogLines
+from gateway.reconfiguring.reloading import ConfigSource, Reloader
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.line import Clock
 from gateway.registry.loaders import CatalogLoader
-from gateway.reloading import ConfigSource, Reloader
-from gateway.server import Server
+from gateway.serving.app import build
+from gateway.serving.server import Server
+from gateway.terms.logs import LogLines
 from tests.hang import HANG
 
 SCRIPT = """{"context_length": 4096, "lines": [

@@ -6,7 +6,7 @@ import pytest
 
 from config.errors import ConfigError
 from config.settings import KeyConfig, ServerConfig
-from gateway.app import refuse_open_access
+from gateway.serving.app import refuse_open_access
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio

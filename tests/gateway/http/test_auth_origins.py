@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from config.settings import KeyConfig, ServerConfig
-from gateway.app import build
-from gateway.errors import Forbidden, GatewayError
 from gateway.http.auth import OriginGuard
 from gateway.http.metrics import Metrics
 from gateway.registry import ModelLibrary, Registry
+from gateway.serving.app import build
+from gateway.terms.errors import Forbidden, GatewayError
 from tests.gateway.http.serving import HELLO, Running, config, serving, state
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from backends.supervision import Supervisor
-from gateway.errors import QueueFull
+from backends.machine.supervision import Supervisor
 from gateway.http.detached import (
     BACKGROUND,
     POLLED,
@@ -21,6 +20,7 @@ from gateway.http.detached import (
     PolledAnswer,
     PolledAnswers,
 )
+from gateway.terms.errors import QueueFull
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

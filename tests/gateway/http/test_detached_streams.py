@@ -9,10 +9,10 @@ import httpx
 import msgspec
 import pytest
 
-from backends.supervision import Supervisor
+from backends.machine.supervision import Supervisor
 from config.settings import Config, KeyConfig, LlamaServerConfig
-from gateway.errors import InvalidRequest, QueueFull
 from gateway.http.detached import Bounds, DetachedAnswer, DetachedAnswers
+from gateway.terms.errors import InvalidRequest, QueueFull
 from tests.gateway.http.serving import LASTING, Running, config, events, serving, state
 from tests.hang import HANG
 

@@ -11,7 +11,7 @@ import pytest
 from config.settings import ServerConfig
 from gateway.answers.encoding import Encoded
 from gateway.http.exchange import MOST_CHARACTERS, MOST_NAMES, about, names_line
-from gateway.request import Unapplied
+from gateway.terms.request import Unapplied
 from tests.gateway.http.serving import HELLO, Running, config, events, serving
 
 pytestmark = pytest.mark.anyio

@@ -9,16 +9,16 @@ import anyio
 import msgspec
 import pytest
 
-from backends.protocol import SlotState
-from backends.supervision import Supervisor
+from backends.contract.protocol import SlotState
+from backends.machine.supervision import Supervisor
 from config.settings import KeyConfig, ServerConfig
-from gateway.access import ADMIN, Access
 from gateway.http.feed import Feed, ModelRemoved
 from gateway.http.gauges import kept_tokens
 from gateway.http.publishing import poll_forever, progress_of
+from gateway.keys.access import ADMIN, Access
+from gateway.reconfiguring.reloading import ConfigSource
 from gateway.registry import ModelStatus
 from gateway.registry.overview import NO_PARTS, ModelCost
-from gateway.reloading import ConfigSource
 from tests.gateway.http.serving import HELLO, Running, config, serving
 from tests.hang import HANG
 

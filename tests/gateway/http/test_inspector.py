@@ -2,14 +2,14 @@
 
 import pytest
 
-from backends.protocol import Piece
+from backends.contract.protocol import Piece
 from config.settings import InspectorConfig
-from gateway.access import ADMIN, Access
-from gateway.errors import NotFound
-from gateway.events import Content
 from gateway.http.inspector import MOST_BODY, Inspector, KeptBody
 from gateway.http.request_record import RequestLine
 from gateway.http.standing import RequestStanding
+from gateway.keys.access import ADMIN, Access
+from gateway.terms.errors import NotFound
+from gateway.terms.events import Content
 
 ONE, TWO = Access(owner="one"), Access(owner="two")
 STANDING = RequestStanding(

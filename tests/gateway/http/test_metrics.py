@@ -14,8 +14,6 @@ from structlog.testing import capture_logs
 
 from config.settings import InspectorConfig, KeyConfig, LlamaServerConfig
 from config.upstreams import UpstreamConfig
-from gateway.access import ADMIN
-from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
@@ -27,8 +25,10 @@ from gateway.http.request_record import (
     Waits,
 )
 from gateway.http.standing import GAPS, RequestReport
-from gateway.limits import Limiter
+from gateway.keys.access import ADMIN
+from gateway.keys.limits import Limiter
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
+from gateway.terms.events import Usage
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state
 from tests.hang import HANG
 

@@ -3,7 +3,7 @@
 from gateway.http import remembering
 from gateway.http.holding import Holdings, RequestHolding
 from gateway.http.remembering import Memory
-from gateway.store import KeptTurn
+from gateway.keys.store import KeptTurn
 
 
 def turn(previous: str | None, size: int = 10) -> KeptTurn:

@@ -9,13 +9,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 
-from backends.remote import Caller
+from backends.contract.remote import Caller
 from config.settings import TracingConfig
-from gateway.access import Access
-from gateway.events import Usage
 from gateway.http.otel import OpenTelemetry, stages
 from gateway.http.standing import RequestReport
 from gateway.http.tracing import trace_headers
+from gateway.keys.access import Access
+from gateway.terms.events import Usage
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -111,7 +111,7 @@ def test_a_request_that_never_began_to_answer_has_only_waited() -> None:
 
 def test_the_sdk_is_imported_only_where_traces_are_configured() -> None:
     code = (
-        "import sys, gateway.app, gateway.cli.serve\n"
+        "import sys, gateway.serving.app, gateway.cli.serve\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
         "sys.modules['opentelemetry.sdk'] = None\n"  # as where it isn't installed
         "from config.errors import ConfigError\n"

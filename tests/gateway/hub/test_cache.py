@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import bundled
-from backends.catalog import ModelFiles
+from backends.contract.catalog import ModelFiles
 from gateway.hub import CachedFiles, CachedModels
 from gateway.hub.cache import cached
 from tests.gateway.hub.standin import COMMIT, into_cache, standin

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from config.settings import Config, HubConfig
-from gateway.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub import CachedFiles, DownloadProgress, Hub, Order
 from gateway.hub.downloads import fetch
 from gateway.hub.repository import RemoteFile
+from gateway.terms.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
 from tests.gateway.hub.standin import StandIn, standin
 from tests.hang import HANG
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from backends.catalog import BACKENDS
+from backends.contract.catalog import BACKENDS
 from config.settings import Config
 from config.values import HUB
-from gateway.errors import InvalidRequest
 from gateway.hub import Fits, OfferedModel, Order, fits_in
 from gateway.hub.repository import Listing, RemoteFile, Selection, hub_model, selected
+from gateway.terms.errors import InvalidRequest
 
 GB = 10**9
 QUANTIZED = {

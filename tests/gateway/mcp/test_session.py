@@ -15,7 +15,7 @@ import pytest
 
 from config.mcp import McpConfig
 from gateway.mcp.session import McpServer, ServerFailed
-from gateway.tasks import companions
+from gateway.terms.tasks import companions
 from tests.hang import HANG
 from tests.mcp_servers.hostile_http import hostile as hostile_over_http
 from tests.served import ROOT

@@ -26,8 +26,8 @@ import pytest
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from backends.catalog import ModelFiles
-from backends.protocol import ModelInfo, SpecialTokens
+from backends.contract.catalog import ModelFiles
+from backends.contract.protocol import ModelInfo, SpecialTokens
 from config.engines import ScriptedOptions
 from gateway.answers.interpreter import Interpreter, interpret
 from gateway.prompt.conversation import given_variables

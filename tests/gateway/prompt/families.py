@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from backends.protocol import SpecialTokens
+from backends.contract.protocol import SpecialTokens
 from gateway.prompt import ChatTemplate
-from gateway.request import (
+from gateway.terms.request import (
     ChatRequest,
     ImagePart,
     Message,

@@ -1,6 +1,6 @@
 import pytest
 
-from backends.scripted import CHATML
+from backends.engines.scripted import CHATML
 from gateway.prompt import ChatTemplate, TemplateTraits
 from gateway.prompt.conversation import ThinkingSwitch
 from tests.gateway.prompt.families import SPECIAL, source, template

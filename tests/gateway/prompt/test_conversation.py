@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.prompt.conversation import TemplateTraits, arranged
-from gateway.request import Message, TextPart, ToolCall
+from gateway.terms.request import Message, TextPart, ToolCall
 from tests.gateway.prompt.families import (
     FAMILIES,
     PICTURE,

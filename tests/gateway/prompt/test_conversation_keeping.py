@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.prompt import ChatTemplate, with_reasoning
-from gateway.request import Message
+from gateway.terms.request import Message
 from tests.gateway.prompt.families import SPECIAL, assistant, request, user
 
 TURN = (

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from jinja2.filters import FILTERS
 
-from backends.protocol import SpecialTokens
-from gateway.errors import InvalidRequest, InvalidTemplate
+from backends.contract.protocol import SpecialTokens
 from gateway.prompt import ChatTemplate
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused, metered_filters
 from gateway.prompt.metering import AT_ONCE, TEXT_METHODS, Allowance, LimitExceeded, Meter
 from gateway.prompt.template import RenderedPrompt
-from gateway.request import ChatRequest, Message, TextPart
-from gateway.tasks import Abandoned
+from gateway.terms.errors import InvalidRequest, InvalidTemplate
+from gateway.terms.request import ChatRequest, Message, TextPart
+from gateway.terms.tasks import Abandoned
 from tests.every import for_every
 
 SMALL = Allowance(steps=300_000, size=16 << 20, seconds=2.0)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from backends.protocol import Message, TextPart, Tool, ToolCall
+from backends.contract.protocol import Message, TextPart, Tool, ToolCall
 from gateway.prompt.parting import (
     Outline,
     Turn,

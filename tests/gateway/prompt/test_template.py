@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from backends.protocol import SpecialTokens
-from backends.scripted import CHATML
-from gateway.errors import InvalidRequest, InvalidTemplate, ModelUnavailable
+from backends.contract.protocol import SpecialTokens
+from backends.engines.scripted import CHATML
 from gateway.prompt import ChatTemplate
-from gateway.request import ImagePart, Message, NamedTool, TextPart, Thinking, Tool, ToolCall
 from gateway.splitter import FORMATS, starts_in_reasoning
+from gateway.terms.errors import InvalidRequest, InvalidTemplate, ModelUnavailable
+from gateway.terms.request import ImagePart, Message, NamedTool, TextPart, Thinking, Tool, ToolCall
 from tests.gateway.prompt.families import (
     FAMILIES,
     PICTURE,

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.scripted import CHATML
-from gateway.errors import InvalidRequest
+from backends.engines.scripted import CHATML
 from gateway.prompt import ChatTemplate
-from gateway.request import Message, Thinking
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.request import Message, Thinking
 from tests.gateway.prompt.families import (
     FAMILIES,
     SPECIAL,

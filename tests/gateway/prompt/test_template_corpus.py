@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.prompt.conversation import tool_dict
-from gateway.request import Message, Tool, ToolCall
 from gateway.splitter import Splitter, starts_in_reasoning
+from gateway.terms.request import Message, Tool, ToolCall
 from tests.every import for_every
 from tests.gateway.prompt.corpus import interpreter, plain, templates
 from tests.gateway.prompt.families import assistant, calling, request, result, system, user

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.request import ChatRequest, Thinking
+from gateway.terms.request import ChatRequest, Thinking
 from tests.gateway.prompt.families import (
     WEATHER,
     assistant,

@@ -14,9 +14,9 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from backends.catalog import Cards, Fitted, ModelFiles, Placement, Room
-from backends.errors import UnsupportedModel
-from backends.protocol import (
+from backends.contract.catalog import Cards, Fitted, ModelFiles, Placement, Room
+from backends.contract.errors import UnsupportedModel
+from backends.contract.protocol import (
     Generation,
     MemoryNeed,
     ModelInfo,
@@ -28,9 +28,9 @@ from backends.protocol import (
 )
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
-from gateway.errors import GatewayError
 from gateway.registry import History, Lease, ModelEvent, ModelLibrary, Registry, Waiting
 from gateway.registry.protocol import Bytes
+from gateway.terms.errors import GatewayError
 
 AT_ONCE = SwapConfig(min_stay=0.0)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from backends.catalog import ModelFiles
+from backends.contract.catalog import ModelFiles
 from config.engines import ScriptedOptions
 from gateway.registry.history import History, Measurement
 

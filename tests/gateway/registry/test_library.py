@@ -9,14 +9,14 @@ import pytest
 from structlog.testing import capture_logs
 
 import bundled
-from backends.catalog import ModelFiles
-from backends.errors import LoadFailed, UnsupportedModel
+from backends.contract.catalog import ModelFiles
+from backends.contract.errors import LoadFailed, UnsupportedModel
 from config.engines import ScriptedOptions
 from config.errors import ConfigError
 from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
-from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry import ModelLibrary
 from gateway.registry.library import MAX_UNUSABLE
+from gateway.terms.errors import ModelNotFound, ModelUnavailable
 from tests.backends.projectors import write_projector
 
 

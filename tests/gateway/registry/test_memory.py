@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.protocol import MemoryNeed
+from backends.contract.protocol import MemoryNeed
 from gateway.registry.memory import GIB, MIB, arithmetic, corrected, placed, shares
 from gateway.registry.protocol import Evicted
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from backends.catalog import ModelFiles
+from backends.contract.catalog import ModelFiles
 from config.settings import Config, ModelConfig
-from gateway.access import Access
-from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.keys.access import Access
 from gateway.registry import ModelLibrary, Registry
+from gateway.terms.errors import ModelNotFound, ModelUnavailable
 from tests.gateway.registry.fake_engine import FakeEngine, registry_of
 
 pytestmark = pytest.mark.anyio

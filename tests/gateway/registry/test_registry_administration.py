@@ -5,11 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from backends.errors import LoadFailed
+from backends.contract.errors import LoadFailed
 from config.engines import ScriptedOptions
 from config.settings import Config, SwapConfig
-from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.registry import Registry, Waiting
+from gateway.terms.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from tests.gateway.registry.fake_engine import (
     Client,
     FakeEngine,

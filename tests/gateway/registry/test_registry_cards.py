@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.catalog import Cards, ModelFiles, Placement, smallest_first
+from backends.contract.catalog import Cards, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
 from config.settings import ModelConfig
 from gateway.registry import Registry

@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 import pytest
 
-from backends.catalog import Cards, Fitted, ModelFiles, Room
-from backends.errors import OutOfMemory
-from backends.protocol import MemoryNeed
+from backends.contract.catalog import Cards, Fitted, ModelFiles, Room
+from backends.contract.errors import OutOfMemory
+from backends.contract.protocol import MemoryNeed
 from config.engines import EngineOptions
-from gateway.errors import ModelUnavailable
 from gateway.registry import History
 from gateway.registry.protocol import Bytes
+from gateway.terms.errors import ModelUnavailable
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
     FakeContainer,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from backends.errors import LoadFailed, OutOfMemory
+from backends.contract.errors import LoadFailed, OutOfMemory
 from config.settings import SwapConfig
-from gateway.access import Access
-from gateway.errors import Forbidden, ModelNotFound, ModelUnavailable, QueueFull
+from gateway.keys.access import Access
 from gateway.registry import Lease, Registry, Waiting
+from gateway.terms.errors import Forbidden, ModelNotFound, ModelUnavailable, QueueFull
 from tests.gateway.registry.fake_engine import (
     Client,
     FakeEngine,

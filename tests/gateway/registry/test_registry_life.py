@@ -5,10 +5,9 @@ import pytest
 from anyio.abc import TaskGroup
 
 import bundled
-from backends.errors import LoadFailed
+from backends.contract.errors import LoadFailed
 from config.engines import ScriptedOptions
 from config.settings import Config, ModelConfig
-from gateway.errors import ShuttingDown
 from gateway.registry import (
     History,
     ModelLibrary,
@@ -19,6 +18,7 @@ from gateway.registry import (
     Registry,
 )
 from gateway.registry.history import Measurement
+from gateway.terms.errors import ShuttingDown
 from tests.gateway.registry.fake_engine import (
     Client,
     Clients,

@@ -9,9 +9,9 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from backends.catalog import Cards, ModelFiles, Placement
-from backends.errors import LoadFailed
-from backends.protocol import Report
+from backends.contract.catalog import Cards, ModelFiles, Placement
+from backends.contract.errors import LoadFailed
+from backends.contract.protocol import Report
 from config.engines import EngineOptions
 from gateway.registry import Lease, Registry
 from gateway.registry.protocol import Bytes

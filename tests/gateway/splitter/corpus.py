@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.events import (
+from gateway.splitter import FORMATS, Splitter
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Event,
@@ -19,8 +20,7 @@ from gateway.events import (
     ToolClosed,
     ToolOpened,
 )
-from gateway.request import Tool
-from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 
 CASES = Path(__file__).with_name("cases")
 

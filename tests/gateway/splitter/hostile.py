@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Format, Splitter
 from gateway.splitter.splitter import phase_tables
+from gateway.terms.request import Tool
 from tests.gateway.splitter.renderers import RENDERERS
 
 TOKEN = 4  # characters of a piece

@@ -5,8 +5,8 @@
 import json
 from typing import Any
 
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS

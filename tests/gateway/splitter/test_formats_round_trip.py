@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 from tests.gateway.splitter.corpus import join
 from tests.gateway.splitter.renderers import RENDERERS, Calls
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.events import Finished, FinishReason, ToolOpened
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.payloads.arguments import DEEPEST
+from gateway.terms.events import Finished, FinishReason, ToolOpened
+from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.arguments import DEEPEST
@@ -19,6 +18,7 @@ from gateway.splitter.payloads.coercion import (
     guess,
     types_of,
 )
+from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS

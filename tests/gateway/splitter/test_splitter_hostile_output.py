@@ -11,9 +11,9 @@ from itertools import product
 import pytest
 
 import gateway.splitter
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter, starts_in_reasoning
 from gateway.splitter.payloads.reading import LONGEST, Markers
+from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.splitter.corpus import join
 from tests.gateway.splitter.hostile import NOTE, TOKEN, Hostile, drawn

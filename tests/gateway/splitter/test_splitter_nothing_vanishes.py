@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.payloads.syntax import JsonCalls
+from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS

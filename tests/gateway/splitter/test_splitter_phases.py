@@ -4,9 +4,9 @@
 
 import pytest
 
-from gateway.events import Finished
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.terms.events import Finished
+from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.splitter.corpus import join
 

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.events import Content, Event, Reasoning
 from gateway.splitter import FORMATS, Format, Splitter
+from gateway.terms.events import Content, Event, Reasoning
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Case, join, load, run
 

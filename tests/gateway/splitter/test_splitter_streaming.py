@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gateway.events import (
+from gateway.splitter import FORMATS, Splitter
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Event,
@@ -15,8 +16,7 @@ from gateway.events import (
     ToolClosed,
     ToolOpened,
 )
-from gateway.request import Tool
-from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 
 WEATHER = Tool(
     name="weather",

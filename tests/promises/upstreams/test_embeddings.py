@@ -10,7 +10,7 @@ import pytest
 
 from config.settings import Config, KeyConfig
 from config.upstreams import UpstreamConfig
-from tests.backends.upstream.far import far, with_status
+from tests.backends.places.upstream.far import far, with_status
 from tests.gateway.http.serving import serving
 from tests.promises.test_embeddings import TEXTS, settings
 

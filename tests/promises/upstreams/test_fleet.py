@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.catalog import BACKENDS, Catalog
+from backends.contract.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig
 from config.upstreams import UpstreamConfig
-from gateway.access import Access
-from gateway.errors import Forbidden, ModelUnavailable
+from gateway.keys.access import Access
+from gateway.terms.errors import Forbidden, ModelUnavailable
 from tests.gateway.http.held_loads import HeldLoads
 from tests.gateway.http.serving import LASTING, Running, events, serving
 from tests.hang import HANG

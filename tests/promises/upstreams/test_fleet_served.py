@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.backends.upstream.test_upstream_connections import Certified
+from tests.backends.places.upstream.test_upstream_connections import Certified
 from tests.hang import HANG
 from tests.promises.upstreams.test_mesh import free_ports, said, wait_for_list
 from tests.served import Served, command, scripted, served

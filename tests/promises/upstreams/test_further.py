@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.backends.upstream.far import chunk, far, streams, text, with_status
+from tests.backends.places.upstream.far import chunk, far, streams, text, with_status
 from tests.gateway.http.serving import HELLO, events
 from tests.promises.upstreams.test_upstreams import answer, ask, relaying
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import bundled
-from tests.backends.upstream.far import Asked, Far, Says, far, with_status
+from tests.backends.places.upstream.far import Asked, Far, Says, far, with_status
 from tests.promises.upstreams.test_upstreams import relaying
 from tests.served import Served, served
 

@@ -15,8 +15,8 @@ import pytest
 
 from config.settings import Config, ImagesConfig, KeyConfig
 from config.upstreams import UpstreamConfig
-from tests.backends.upstream import far as other
-from tests.backends.upstream.far import (
+from tests.backends.places.upstream import far as other
+from tests.backends.places.upstream.far import (
     Far,
     Says,
     chunk,

@@ -10,7 +10,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.dialects.anthropic import MessagesReply, error_body, error_event, read_messages
-from gateway.errors import (
+from gateway.terms.errors import (
     ContextLengthExceeded,
     GatewayError,
     InternalError,
@@ -19,7 +19,7 @@ from gateway.errors import (
     ModelUnavailable,
     QueueFull,
 )
-from gateway.events import (
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

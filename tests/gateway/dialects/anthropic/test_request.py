@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dialects.anthropic import read_messages
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

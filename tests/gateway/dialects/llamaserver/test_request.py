@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Candidate, Progress, TokenLogprob
+from backends.contract.protocol import Candidate, Progress, TokenLogprob
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.completion import CompletionReply, chosen
 from gateway.dialects.llamaserver.request import read_completion
-from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.events import Content, Delta, Finished, Usage
+from gateway.terms.errors import InvalidRequest, ModelUnavailable
+from gateway.terms.events import Content, Delta, Finished, Usage
 
 
 def frames(data: bytes) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ import msgspec
 import ollama
 import pytest
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.ollama import OllamaReply, error_body, error_line
-from gateway.errors import ModelNotFound
-from gateway.events import (
+from gateway.terms.errors import ModelNotFound
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dialects.ollama import hub_name, read_named, without_latest
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 
 def test_names() -> None:

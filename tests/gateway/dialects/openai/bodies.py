@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.dialects.openai import ChatExchange, TextExchange, read_chat, read_text
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 

@@ -7,9 +7,9 @@ import msgspec
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.openai import ChatReply, TextReply, read_chat, read_text
-from gateway.events import Delta, Event, Finished, Usage
+from gateway.terms.events import Delta, Event, Finished, Usage
 
 DONE = "[DONE]"
 USAGE = Usage(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
-from gateway.events import (
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from huggingface_hub.inference._common import _stream_chat_completion_response
 
-from gateway.events import Delta
+from gateway.terms.events import Delta
 from tests.every import for_every
 from tests.gateway.dialects.openai.streams import USAGE, accumulated, chat_reply, stream
 from tests.gateway.splitter.corpus import Call, Case, load

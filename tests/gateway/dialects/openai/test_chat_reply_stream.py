@@ -7,10 +7,10 @@ import pytest
 from huggingface_hub.inference._common import _stream_chat_completion_response
 from openai.types.chat import ChatCompletionChunk
 
-from backends.protocol import PromptProgress
+from backends.contract.protocol import PromptProgress
 from gateway.dialects.openai import ChatReply, read_chat
-from gateway.errors import ContextLengthExceeded, InternalError
-from gateway.events import (
+from gateway.terms.errors import ContextLengthExceeded, InternalError
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

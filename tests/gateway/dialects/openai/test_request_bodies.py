@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backends.remote import RemoteChanges
+from backends.contract.remote import RemoteChanges
 from gateway.answers.parameters import refuse_unapplied_there, refuse_unparsed
 from gateway.dialects.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.dialects.openai import read_chat, read_text
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 from tests.every import for_every
 from tests.gateway.dialects.openai.bodies import USER, chat, chat_fault, text, text_fault
 from tests.unapplied import names as unapplied_names

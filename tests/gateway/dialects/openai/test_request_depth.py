@@ -7,7 +7,7 @@ import pytest
 
 from gateway.dialects.fields import MAX_DEPTH
 from gateway.dialects.openai import read_chat, read_text
-from gateway.errors import InvalidRequest
+from gateway.terms.errors import InvalidRequest
 
 
 def nested(levels: int) -> Any:

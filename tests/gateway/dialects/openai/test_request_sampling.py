@@ -1,6 +1,6 @@
 """Sampling parameters: what was named, and what its spellings mean."""
 
-from backends.samplers import Sampling
+from backends.contract.samplers import Sampling
 from gateway.dialects.parameters import SamplingWire
 from tests.gateway.dialects.openai.bodies import chat
 

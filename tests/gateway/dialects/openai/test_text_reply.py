@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from openai.types import Completion
 
 from gateway.dialects.openai import TextReply, read_text
-from gateway.errors import InternalError
-from gateway.events import Content, Delta, Finished, Reasoning
+from gateway.terms.errors import InternalError
+from gateway.terms.events import Content, Delta, Finished, Reasoning
 from tests.gateway.dialects.openai.streams import (
     DONE,
     STOP,

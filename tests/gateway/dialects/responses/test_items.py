@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dialects.responses import items
-from gateway.errors import InvalidRequest, NotFound
+from gateway.terms.errors import InvalidRequest, NotFound
 
 HOME = "0123456789abcdef" * 2
 ITEM = {"type": "message", "role": "user", "content": "Hi"}

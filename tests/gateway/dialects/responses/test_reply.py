@@ -11,10 +11,10 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.responses import ResponsesReply, read_response
-from gateway.errors import ContextLengthExceeded, InternalError
-from gateway.events import (
+from gateway.terms.errors import ContextLengthExceeded, InternalError
+from gateway.terms.events import (
     ArgumentsGrown,
     Content,
     Delta,

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.dialects.responses import ResponsesExchange, read_response
 from gateway.dialects.responses.items import kept
-from gateway.errors import NotFound
+from gateway.terms.errors import NotFound
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}

@@ -13,7 +13,7 @@ from gateway.dialects.responses.socket import (
     read_message,
     steer_failed,
 )
-from gateway.errors import InvalidRequest, QueueFull
+from gateway.terms.errors import InvalidRequest, QueueFull
 
 FRAMES = b": still here\n\n" + b"".join(
     b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, "text": text}).encode())

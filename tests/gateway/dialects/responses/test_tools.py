@@ -10,11 +10,19 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from backends.protocol import Grammar, ToolInput
+from backends.contract.protocol import Grammar, ToolInput
 from gateway.dialects.responses import ResponsesExchange, ResponsesReply, read_response
-from gateway.errors import InvalidRequest
-from gateway.events import ArgumentsGrown, Delta, Event, Finished, ToolClosed, ToolOpened, Usage
-from gateway.request import NamedTool
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.events import (
+    ArgumentsGrown,
+    Delta,
+    Event,
+    Finished,
+    ToolClosed,
+    ToolOpened,
+    Usage,
+)
+from gateway.terms.request import NamedTool
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 LARK = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}

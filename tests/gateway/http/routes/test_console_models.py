@@ -10,7 +10,7 @@ import pytest
 
 from config.document import parse
 from config.settings import KeyConfig, ModelConfig
-from gateway.reloading import ConfigSource
+from gateway.reconfiguring.reloading import ConfigSource
 from tests.gateway.http.serving import HELLO, Running, config, serving, state
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import bundled
-from backends.catalog import BACKENDS
+from backends.contract.catalog import BACKENDS
 from config.settings import HubConfig, KeyConfig, SwapConfig
 from gateway.hub import choices
 from gateway.hub.repository import Listing, RemoteFile

@@ -9,8 +9,8 @@ import pytest
 
 from config.loader import load_text, origins
 from config.settings import Config, KeyConfig
-from gateway.logs import LogLines
-from gateway.reloading import ConfigSource, Explained
+from gateway.reconfiguring.reloading import ConfigSource, Explained
+from gateway.terms.logs import LogLines
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 
 from config.settings import Config, InspectorConfig, KeyConfig
 from gateway.http.routes.inspector import masked_body, texts_of
-from tests.backends.upstream.far import far, streams, text
+from tests.backends.places.upstream.far import far, streams, text
 from tests.gateway.http.serving import HELLO, LASTING, LONG, Running, config, serving
 from tests.hang import HANG
 from tests.promises.upstreams.test_upstreams import relaying

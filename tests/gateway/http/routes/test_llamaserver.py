@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from config.settings import ModelConfig
+from tests.backends.places.upstream.far import far, with_status
 from tests.backends.random_gguf import FILLING, Dimensions, write
-from tests.backends.upstream.far import far, with_status
 from tests.gateway.http.serving import Running, config, events, serving
 from tests.promises.upstreams.test_upstreams import relaying
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.terms.request import Tool
 from tests.gateway.splitter.corpus import join
 
 SCHEMA = {

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from backends.protocol import Grammar, Regex, ToolInput
+from backends.contract.protocol import Grammar, Regex, ToolInput
 from gateway.constraints.compiling import fault_unconstrained
-from gateway.errors import InvalidRequest
-from gateway.events import ArgumentsGrown
-from gateway.request import NamedTool, Tool
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.grammar import WantedOutput, output_grammar
+from gateway.terms.errors import InvalidRequest
+from gateway.terms.events import ArgumentsGrown
+from gateway.terms.request import NamedTool, Tool
 from tests.every import for_every
 from tests.gateway.splitter.grammars import (
     closers_of,

@@ -1,6 +1,0 @@
-"""Other machines, found by Ray: it says which there are, and our own sockets carry what models say.
-
-gateway ──pipe──▶ control: the one process that imports Ray
-                  ──Ray──▶ a supervisor on each node, which keeps a listener for workers there
-        ──TCP────────────▶ that listener (`backends.worker`): loads, prompts, tokens
-"""

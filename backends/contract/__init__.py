@@ -1,0 +1,1 @@
+"""What crosses between the two ends of a model: the contract, its messages, its bounds."""

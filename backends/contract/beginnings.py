@@ -1,0 +1,136 @@
+"""What an engine and the store of computed beginnings say to each other.
+
+A beginning is what a slot holds of one sequence: its cells as bytes, and snapshots of what of it
+can't be cut (`backends.engines.snapshots`). The bytes are the engine's own. The store compares
+tokens, and hands back what it was given, to an engine of the same identity alone.
+
+The store lives in the gateway's process: what it knows outlives a model's container, and so the
+process of an engine that has its own, which speaks to it through `afar`.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 32  # tokens of a link of the chain; a shorter beginning isn't kept
+WORD = array("q").itemsize
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Tier: TypeAlias = Literal["memory", "disk"]
+
+
+class Part(msgspec.Struct, frozen=True, eq=False):
+    """A snapshot: what of the sequence can't be cut, as it was behind `cells` cells."""
+
+    cells: int
+    state: Bytes
+
+
+class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A sequence that was taken out. `tokens`: a number for each cell, below 0 for a picture's.
+    `cuts_from`: from so many cells on it can be cut without a snapshot. `seconds`: what computing
+    it again would take.
+    """
+
+    owner: str
+    tokens: Sequence[int]
+    cuts_from: int
+    whole: Bytes
+    parts: tuple[Part, ...] = ()
+    conversation: str = ""  # its client's name for it
+    seconds: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.whole.nbytes + sum(part.state.nbytes for part in self.parts)
+
+
+class Found(msgspec.Struct, frozen=True, eq=False):
+    """What is to be put back: a prompt can go on behind the first `start` of its cells."""
+
+    number: int
+    taken: Taken
+    start: int
+    tier: Tier  # where it lay when it was looked for
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How a beginning is put back between the steps of other jobs: in pieces of so many bytes, and
+    so many seconds of a step; one piece at least.
+    """
+
+    piece: int = 8 << 20
+    seconds: float = 0.02
+
+
+AT_EASE = Pace()
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """A longer beginning is being read from disk: look again soon."""
+
+
+class Beginnings(Protocol):
+    """The store, as the engine of one model sees it. Called by the engine's thread; only `wait`
+    waits.
+    """
+
+    def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
+        """The beginning of `tokens` that leaves the least of them to compute, if it leaves less
+        than `than` cells do, by more than it takes to put it back.
+        """
+        ...
+
+    def put_back(self, found: Found, tokens: int, seconds: float) -> None:
+        """It was, in `seconds`, and `tokens` of a prompt needn't be computed."""
+        ...
+
+    def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
+        """Whether a sequence is worth being taken out: it has `size` bytes, and computing it again
+        would take `seconds`.
+        """
+        ...
+
+    def keep(self, taken: Taken, seconds: float) -> None:
+        """It was taken out, in `seconds`."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Until what was `Coming` is there, or time is up."""
+        ...
+
+
+class NothingKept:
+    """Keeps nothing. See `Beginnings`."""
+
+    def longest(self, owner: str, tokens: Sequence[int], than: int) -> None:
+        return None
+
+    def put_back(self, found: Found, tokens: int, seconds: float) -> None:
+        pass
+
+    def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
+        return False
+
+    def keep(self, taken: Taken, seconds: float) -> None:
+        pass
+
+    def wait(self, seconds: float) -> None:
+        pass
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """An engine that takes sequences out and puts them back. `kept` is set before its first job."""
+
+    kept: Beginnings
+
+
+def packed(tokens: Sequence[int]) -> bytes:
+    """As an entry has them."""
+    return array("q", tokens).tobytes()

@@ -1,0 +1,430 @@
+"""The messages between the two ends of a container that generates. All are frozen structs, and
+`encode` makes bytes of each that `command_of` and `event_of` read back: so the engine's end may
+live in another process.
+
+    the gateway's end (`backends.places.container`)          the engine's end
+    (`backends.engines.driver`) Begin(key, job) ──────────────────────────────▶   compiles its
+    grammar, waits in line, runs it
+         ◀── Began(key) ───────────────────────────   only of a job with a constraint
+         ◀── Outcomes ─────────────────────────────   one for each step, with all jobs' outputs
+    Finish(key) ──────────────────────────────────▶   its `Ended` comes in one of these
+    Leave(key) ───────────────────────────────────▶   the device drops it
+         ◀── Left(key) ────────────────────────────
+    ReadSlots, SaveSlot, RestoreSlot, EraseSlot ──▶   carried out between two steps
+         ◀── Answered(number, ...) ────────────────
+    Encode(key, inputs) ──────────────────────────▶   of a model that makes vectors or ranks
+         ◀── Encoded(key, ...) ────────────────────
+    Keep ─────────────────────────────────────────▶   its conversations are kept from now on
+         ◀── KeptAsked(number, ...) ───────────────   what its engine asks the store
+    KeptAnswered(number, ...) ────────────────────▶
+         ◀── Broke(reason) ────────────────────────   before the errors that it causes
+    Close ────────────────────────────────────────▶
+         ◀── Closed ───────────────────────────────
+         ◀── Lost(reason) ─────────────────────────   in place of all that is to come
+
+A job's key and an order's number are chosen by the gateway's end, and used once. After a job's
+`Ended` or `Failure` nothing more comes of it but `Left`, where it is to leave all the same.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias, get_args
+
+import msgspec
+
+from backends.contract.beginnings import (
+    Bytes,
+    Part,
+    Taken,
+    Tier,
+)
+from backends.contract.errors import (
+    BackendError,
+    BackendMissing,
+    EngineLost,
+    GenerationFailed,
+    InvalidJob,
+    LoadFailed,
+    NotAble,
+    OutOfMemory,
+    PromptTooLong,
+    UnsupportedModel,
+)
+from backends.contract.protocol import (
+    EncoderInput,
+    Generation,
+    ModelInfo,
+    Output,
+    SavedSlot,
+    SlotState,
+)
+
+Kind: TypeAlias = Literal[
+    "BackendError",
+    "BackendMissing",
+    "EngineLost",
+    "GenerationFailed",
+    "InvalidJob",
+    "LoadFailed",
+    "NotAble",
+    "OutOfMemory",
+    "PromptTooLong",
+    "UnsupportedModel",
+]
+_KINDS: dict[str, type[BackendError]] = {
+    kind.__name__: kind
+    for kind in (
+        BackendError,
+        BackendMissing,
+        EngineLost,
+        GenerationFailed,
+        InvalidJob,
+        LoadFailed,
+        NotAble,
+        OutOfMemory,
+        PromptTooLong,
+        UnsupportedModel,
+    )
+}
+assert set(_KINDS) == set(get_args(Kind))
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A `BackendError` on its way. `param`: of an InvalidJob; the counts: of a PromptTooLong."""
+
+    kind: Kind
+    text: str
+    param: str | None = None
+    prompt_tokens: int = 0
+    context_length: int = 0
+
+    @classmethod
+    def of(cls, error: BackendError) -> "Failure":
+        """What `error` says; a kind that isn't told apart here is the nearest one that is."""
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _KINDS)
+        match error:
+            case PromptTooLong():
+                counts = error.prompt_tokens, error.context_length
+                return cls("PromptTooLong", str(error), error.param, *counts)
+            case InvalidJob():
+                return cls("InvalidJob", str(error), error.param)
+        return cls(kind, str(error))  # type: ignore[arg-type]  # a key of `_KINDS`
+
+    def error(self) -> BackendError:
+        """The error, to be raised where it came to."""
+        match self.kind:
+            case "PromptTooLong":
+                return PromptTooLong(self.prompt_tokens, self.context_length)
+            case "InvalidJob":
+                return InvalidJob(self.text, self.param)
+        return _KINDS[self.kind](self.text)
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A job joins the line. It is within `backends.contract.bounds`."""
+
+    key: int
+    job: Generation
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A job ends before the next step, with the cause "stopped"; harmless when it is over."""
+
+    key: int
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A job's reader has gone: answered with `Left` when the device doesn't work for it."""
+
+    key: int
+
+
+class ReadSlots(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `SlotStates`, between two steps."""
+
+    number: int
+
+
+class SaveSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with a `SavedSlot` once the slot is idle."""
+
+    number: int
+    slot: int
+
+
+class RestoreSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `SlotTokens` once the slot is idle. `data`: of a `SavedSlot`."""
+
+    number: int
+    slot: int
+    data: bytes
+
+
+class EraseSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answered with `SlotTokens` once the slot is idle."""
+
+    number: int
+    slot: int
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Who gave the order has left: it is not carried out any more, nor answered."""
+
+    number: int
+
+
+class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The last command: the device is given back, and all that is left gets an error."""
+
+
+class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To a model that makes vectors or ranks: answered with `Encoded`, or `Left` after `Leave`."""
+
+    key: int
+    inputs: tuple[EncoderInput, ...]
+
+
+class Keep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Its conversations outlive their slots: the store may be asked. Before the first `Begin`."""
+
+
+class FoundThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A beginning that can be read by the number of its question. `sizes`: bytes of the whole and
+    of each snapshot, `places`: cells before each of these; else as `beginnings.Found` and `Taken`.
+    """
+
+    start: int
+    tier: Tier
+    tokens: bytes
+    cuts_from: int
+    sizes: tuple[int, ...]
+    places: tuple[int, ...]
+    seconds: float
+    conversation: str = ""
+
+
+class ComingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One is being read from disk: ask again."""
+
+
+class NothingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """There is none; or no, or what was asked for is gone."""
+
+
+class KeptBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A piece of one."""
+
+    data: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Yes."""
+
+
+KeptAnswer: TypeAlias = FoundThere | ComingThere | NothingThere | KeptBytes | Welcome
+
+
+class KeptAnswered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To the `KeptAsked` of that number."""
+
+    number: int
+    answer: KeptAnswer
+
+
+SlotOrder: TypeAlias = ReadSlots | SaveSlot | RestoreSlot | EraseSlot
+Command: TypeAlias = (
+    Begin | Finish | Leave | SlotOrder | Withdraw | Close | Encode | Keep | KeptAnswered
+)
+
+# ------------------------------------------------------------------------------------------- events
+
+
+class Began(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The grammar of a job's constraint is compiled, and the job is in line."""
+
+    key: int
+
+
+class Outcomes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What one step gave, for all jobs: by the job's key, in order."""
+
+    outputs: tuple[tuple[int, Output | Failure], ...]
+
+
+class Left(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The device no longer works for this job."""
+
+    key: int
+
+
+class SlotStates(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All slots, in order."""
+
+    states: tuple[SlotState, ...]
+
+
+class SlotTokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How many tokens were restored, or erased."""
+
+    tokens: int
+
+
+SlotAnswer: TypeAlias = SlotStates | SavedSlot | SlotTokens
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What became of an order."""
+
+    number: int
+    answer: SlotAnswer | Failure
+
+
+class Broke(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The model can't generate any more."""
+
+    reason: str
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The device is free. The last event."""
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The other end is gone, and the device free: no command is carried out any more, and none is
+    answered. The last event; the gateway's own port says so, for who is gone says nothing.
+    """
+
+    reason: str
+
+
+class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """For each input, in their order, what `EncoderContainer.encode` gives; or why it doesn't."""
+
+    key: int
+    vectors: tuple[bytes, ...] = ()
+    failure: Failure | None = None
+
+
+class FindLongest(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Beginnings.longest`; tokens as `shelf.packed` has them. Answered with `FoundThere`,
+    `ComingThere` or `NothingThere`.
+    """
+
+    owner: str
+    tokens: bytes
+    than: int
+
+
+class ReadFound(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Of what the question `found` was answered with: `size` bytes of its buffer `part` (0: the
+    whole), from `start` on. Answered with `KeptBytes`.
+    """
+
+    found: int
+    part: int
+    start: int
+    size: int
+
+
+class FoundRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All that is wanted of it is read. Not answered."""
+
+    found: int
+
+
+class FoundUsed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Beginnings.put_back`. Not answered."""
+
+    found: int
+    tokens: int
+    seconds: float
+
+
+class IsWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`Beginnings.wants`. Answered with `Welcome` or `NothingThere`, as all that follow."""
+
+    owner: str
+    tokens: bytes
+    size: int
+    seconds: float
+
+
+class Offer(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A beginning is about to come, in pieces, by the number of this question. See `FoundThere`."""
+
+    owner: str
+    tokens: bytes
+    cuts_from: int
+    sizes: tuple[int, ...]
+    places: tuple[int, ...]
+    seconds: float
+    conversation: str = ""
+
+
+class OfferedBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A piece of the buffer `part`, from `start` on."""
+
+    offer: int
+    part: int
+    start: int
+    data: bytes
+
+
+class Offered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All of it has come: `Beginnings.keep`."""
+
+    offer: int
+    seconds: float
+
+
+KeptQuestion: TypeAlias = (
+    FindLongest | ReadFound | FoundRead | FoundUsed | IsWanted | Offer | OfferedBytes | Offered
+)
+
+
+class KeptAsked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An engine asks the store of conversations. Numbers are the engine's end's."""
+
+    number: int
+    question: KeptQuestion
+
+
+Event: TypeAlias = Began | Outcomes | Left | Answered | Broke | Closed | Lost | Encoded | KeptAsked
+
+
+class Port(Protocol):
+    """The engine's end, as the gateway's sees it. Used on the event loop's thread."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        """`receive` gets all events from now on, on the event loop's thread, in their order."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Does not wait."""
+        ...
+
+
+encode = msgspec.msgpack.Encoder().encode
+command_of: Callable[[bytes], Command] = msgspec.msgpack.Decoder(Command).decode
+event_of: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
+
+
+def together(owner: str, head: FoundThere | Offer, buffers: Sequence[Bytes]) -> Taken:
+    """A beginning of what came of it."""
+    whole, *states = buffers
+    parts = (Part(*one) for one in zip(head.places, states, strict=True))
+    return Taken(
+        owner=owner,
+        tokens=array("q", head.tokens),
+        cuts_from=head.cuts_from,
+        whole=whole,
+        parts=tuple(parts),
+        conversation=head.conversation,
+        seconds=head.seconds,
+    )

@@ -1,0 +1,769 @@
+"""The contract between the gateway and a loaded model.
+
+What goes to a container that generates and comes back are messages, frozen structs that can be
+sent as bytes (`backends.contract.messages`), so the engine may run elsewhere without a caller
+noticing. Two things don't cross: a model's tokenizer, which is made anew from `ModelInfo` where
+texts are read, and what a reader has its outputs handed to (`Outputs`), which is all on the
+gateway's side. This module knows no engine and no gateway.
+
+    async with container.generate(job) as outputs:
+        async for output in outputs:
+            match output:
+                case Scored(): ...          # only where `prompt_logprobs` are asked for
+                case Piece(): ...
+                case Ended(): ...           # always the last one, exactly once
+    # here the device no longer works for this job
+
+Times are seconds, sizes are bytes, probabilities are natural logarithms.
+
+The contract between the gateway and a loaded model that reads texts and writes none: embeddings
+(its task is "embed"), or scores of documents for a query ("rank").
+
+A sibling of the contract above, under the same registry, leases and memory. What it encodes is
+tokens in and bytes out; its texts are read in the gateway's process, wherever it runs.
+
+    inputs = [container.read(text) for text in texts]       # in any thread
+    vectors = await container.encode(inputs)                # of all of them, in their order
+
+Requested output shapes (structured output), whichever API and field they came in.
+
+Schemas and structural tags are kept as the JSON text that came, so that a shape can be hashed and
+is read in one place, under limits. `field` is the client's name of what it sent, for errors.
+
+A conversation and its tools, in one form for all APIs. Text is str, pictures are references.
+
+They stand below the gateway because engines elsewhere are handed a conversation as it is.
+"""
+
+import math
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from backends.contract.samplers import Sampling
+
+Modality: TypeAlias = Literal["text", "image"]
+Task: TypeAlias = Literal[
+    "generate", "embed", "rank"
+]  # the last two: see `backends.contract.protocol`
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop reasoning after `tokens` tokens and go on with the answer.
+
+    The driver counts from one of `opens` to the first of `closes` (a call may end reasoning, too);
+    at the limit the engine is made to continue with `closing` (a closing message and a close
+    marker, tokenized) as if the model had written it.
+    """
+
+    tokens: int
+    closing: tuple[int, ...]
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    anywhere: bool = False  # what opens does so wherever it stands, else only before all other text
+    is_open: bool  # the rendered prompt ends inside reasoning
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the whole output must match, from the first sampled token on: reasoning, free text and
+    tool calls included.
+
+    `grammar` is llguidance's top-level grammar as JSON text, `{"grammars": [...]}`. A control token
+    of the vocabulary stands in it as `<name>` where its text is written so, else as `<[id]>`; a
+    text in it never means a control token. When nothing can follow, the job ends with the cause
+    "end_token", without such a token. Bans (`banned_tokens`, `ban_eos`, `min_tokens`…) hold within
+    the grammar; where it leaves only the end, the job ends.
+    """
+
+    grammar: str
+    # What the grammar leaves no choice in is fed, not sampled. Not where logprobs are wanted.
+    fast_forward: bool = True
+
+
+class Image(msgspec.Struct, frozen=True):
+    """One decoded picture: `rgb` holds height * width * 3 bytes, row by row."""
+
+    width: int
+    height: int
+    rgb: bytes
+
+
+class AdapterScale(msgspec.Struct, frozen=True, array_like=True):
+    """How strongly an adapter counts; 1: as it was trained. `adapter` is its name, or its number in
+    `ModelInfo.adapters`.
+    """
+
+    adapter: int | str
+    scale: float
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. `prompt` is the tokenized prompt; where the model has an image encoder, image k
+    stands at its k-th placeholder: `ModelInfo.image_marker`, or what the chat template writes.
+    """
+
+    prompt: tuple[int, ...]
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None  # None: until the context is full; 0: the prompt alone
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()  # not included in the text
+    logprobs: int | None = None  # alternatives per token; None: no logprobs at all
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens; see `Scored`
+    thinking: ThinkingBudget | None = None
+    constraint: Constraint | None = None
+    images: tuple[Image, ...] = ()
+    request: int | None = None  # jobs of one request share its turns in line; None: it is alone
+    # Of the key that it came with: owners take turns in line, and nothing is drafted from another's
+    # answers. "": nobody is known.
+    owner: str = ""
+    slot: int | None = None  # the one to compute it in, with what is cached there; None: any
+    # Of its prompt, how many tokens come before the places where later prompts may part from it:
+    # before the last user's message, before the answer. Hints alone.
+    marks: tuple[int, ...] = ()
+    reports_progress: bool = False  # of reading its prompt, see `PromptProgress`
+    after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
+    cached_for: str = ""  # whose jobs find what is cached of it; "": that of all alike
+    conversation: str = ""  # what its client calls the conversation it belongs to
+    drafts: int | None = None  # tokens drafted at a time, at most; None: as the model's options say
+    # The LoRA adapters that count for it, and no others; None: as the model is loaded.
+    adapters: tuple[AdapterScale, ...] | None = None
+
+
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
+    """A token that could have been chosen. `text` is its bytes; they need not be whole UTF-8."""
+
+    token: int
+    text: bytes
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """What was chosen, and the best alternatives, from the model's own distribution before
+    sampling. What was forced (the closing of a `ThinkingBudget`) is certain: its logprob is 0, and
+    it has no alternatives.
+    """
+
+    chosen: Candidate
+    top: tuple[Candidate, ...] = ()
+
+
+class Scored(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The next tokens of the prompt and how likely the model finds each after those before it.
+
+    All of them come, in one or several of these, before the first `Piece`. Nothing stands before
+    the prompt's first token: its logprob is 0, and it has no alternatives.
+    """
+
+    logprobs: tuple[TokenLogprob, ...]
+
+
+class PromptProgress(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How much of the prompt has been read: `done` of `total` tokens, of which `cached` were in the
+    KV cache. `seconds` since its slot was there. The first comes before anything is computed.
+    `position` in the line of those that wait for another's `ahead` tokens; 0: it is read.
+    """
+
+    total: int
+    cached: int
+    done: int
+    seconds: float
+    position: int = 0
+    ahead: int = 0
+
+    @property
+    def percent(self) -> int:
+        """How far it is."""
+        return 100 * self.done // max(1, self.total)
+
+
+# There is one for each token.
+class Piece(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a
+    character). `parts`: what it was joined from, where a reader came late; else empty.
+    """
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    parts: "tuple[Piece, ...]" = ()
+
+
+Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full", "stopped"]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """Why a job ended, and its usage. `token`: the end token, if the model has written one. It
+    counts, but has no text, and so no piece; `logprob` is its own, where logprobs are wanted.
+    """
+
+    cause: Cause
+    stop_string: str | None = None
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_tokens: int
+    cached_tokens: int  # of prompt_tokens, found in the KV cache and not computed again
+    completion_tokens: int
+    # Of cached_tokens, those that were put back from the store of kept conversations, and from
+    # where: "memory", "disk".
+    kept_tokens: int = 0
+    kept_in: str = ""
+    drafted_tokens: int = 0  # that were guessed to come next, see `backends.engines.speculation`
+    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
+    fault: str = ""  # why the answer is not held to its grammar to the end
+    queued: float = 0.0  # waiting for a slot
+    prefill: float = 0.0  # from the slot to the first token
+    decode: float = 0.0  # from the first token to the last
+
+
+Output: TypeAlias = Scored | PromptProgress | Piece | Ended
+
+
+class Outputs(Protocol):
+    """What a job gives: an asynchronous iterator of pieces, and its `Ended` as the last."""
+
+    def __aiter__(self) -> AsyncIterator[Output]: ...
+
+    def __anext__(self) -> Awaitable[Output]: ...
+
+    def stop(self) -> None:
+        """The reader needs no more: the engine drops the job before its next step, and its `Ended`
+        comes with the cause "stopped". What was generated meanwhile may come before it. Does not
+        wait; harmless when the job is over.
+        """
+        ...
+
+    def offer(self, take: "Callable[[Piece], bool]", flush: "Callable[[], None]") -> None:
+        """From now on `take` is called with each piece that comes while a reader awaits the next
+        output and none is queued, on the event loop's thread: without a task's wake-up. The pieces
+        for which it returns False come as usual, as everything else does. `flush` is called, before
+        anything else runs there, when all jobs' outputs of the step have come: what was taken may
+        wait for that. Neither crosses to the engine's end: they are called where its messages come.
+        Implementations without a direct path ignore this.
+        """
+        ...
+
+
+class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts of the special tokens, as chat templates take them, and all control tokens of the
+    vocabulary.
+    """
+
+    bos: str = ""
+    eos: str = ""
+    pad: str = ""
+    unk: str = ""
+    control: tuple[str, ...] = ()
+    # fill-in-the-middle: before the text so far, before the suffix, before the answer
+    fill_prefix: str = ""
+    fill_suffix: str = ""
+    fill_middle: str = ""
+    fill_repository: str = ""  # before a repository's name
+    fill_file: str = ""  # before each of its files
+
+
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes a loaded model takes, by use. `engine`: activations and other buffers. `snapshots`:
+    what it may take of main memory besides, later and only while that is free: it is promised to
+    nobody.
+    """
+
+    weights: int
+    cache: int
+    engine: int
+    snapshots: int = 0
+
+    @property
+    def total(self) -> int:
+        """What is taken once it is loaded."""
+        return self.weights + self.cache + self.engine
+
+    def plus(self, other: "MemoryNeed | None") -> "MemoryNeed":
+        """What both take."""
+        if other is None:
+            return self
+        return MemoryNeed(
+            weights=self.weights + other.weights,
+            cache=self.cache + other.cache,
+            engine=self.engine + other.engine,
+            snapshots=self.snapshots + other.snapshots,
+        )
+
+
+class Vectors(msgspec.Struct, frozen=True, kw_only=True):
+    """What the vectors of an embedding model are. `prompts`: texts that its makers put in front of
+    others, by what they are for ("query"); `prompt`: of them the one in front of any text.
+    """
+
+    width: int  # values
+    normalized: bool  # their length is 1
+    prompts: Mapping[str, str] = {}
+    prompt: str = ""
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter of a model. `scale`: how strongly it counts where a job doesn't say. `file`:
+    the name of its file or folder, without those above.
+    """
+
+    name: str
+    scale: float = 1.0
+    file: str = ""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens that a model which reads texts wants around them: around one text, and before,
+    between and behind those of a pair.
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (), ())
+    joined: bool = False  # a pair is one text to it: it isn't told where the second begins
+    lower: bool = False  # it reads small letters
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loaded model is and can do; fixed for its life."""
+
+    backend: str  # "llamacpp"
+    format: str  # "gguf", "safetensors", "exl2"
+    architecture: str  # "llama", "qwen3"
+    context_length: int  # tokens, prompt and completion together, for one job
+    max_concurrent: int  # jobs computed together; more wait in line
+    vocab_size: int
+    size_bytes: int
+    # The most bytes of a text that one token may stand for, whatever normalizes it before: a text
+    # of n bytes has at least n / longest_token_bytes tokens. 0: unknown, or without limit.
+    longest_token_bytes: int = 0
+    chat_template: str | None = None
+    tool_template: str | None = None  # in its place where there are tools; None: there is one
+    response_template: str | None = None  # Hugging Face's declarative output format, JSON text
+    special: SpecialTokens = SpecialTokens()
+    adds_bos: bool = False  # the tokenizer puts bos in front of every text
+    modalities: tuple[Modality, ...] = ("text",)
+    image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
+    samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
+    rewinds: bool = False  # tokens can be taken back, for banned strings
+    penalties_first: bool = False  # whatever order `Sampling.samplers` says
+    scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
+    constrains: bool = False  # whether a job may have a `constraint`
+    reports_progress: bool = False  # whether a job may request it
+    reports_after_samplers: bool = False  # whether a job may ask for it
+    keeps_slots: bool = False  # whether a job may name its `slot`, and slots be saved
+    heeds_marks: bool = False  # whether a job's `marks` are of use
+    chooses_adapters: bool = False  # whether a job may choose of `adapters`
+    adapters: tuple[Adapter, ...] = ()
+    forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
+    drafts: bool = False  # whether a job's `drafts` are of use
+    undrafted: str = ""  # why they are not; "": the engine has none
+    memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
+    task: Task = "generate"
+    vectors: Vectors | None = None  # where its task is "embed"
+    reading: Reading | None = None  # where it reads texts and writes none
+    layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported
+    buffers: Mapping[str, int] = {}  # bytes by the engine's own names; empty: not reported
+    # Bytes on each device, as measured when it was loaded, where it has a process of its own; None:
+    # it shares one.
+    held: Mapping[str, int] | None = None
+    # The file or folder from which its tokenizer can be made in another process
+    # (`catalog.ContainerModule.tokenizer`); None: from no file, or it can't be.
+    tokenizer_path: str | None = None
+    # What computes its cells: the library's version and how it was built. Cells of one build are
+    # not put back into another. "": they can't be taken out at all.
+    build: str = ""
+    # `backends.contract.identity` of a model on another machine, whose files are there; "": it is
+    # here.
+    identity: str = ""
+
+    def adapter_scales(self, chosen: tuple[AdapterScale, ...] | None = None) -> tuple[float, ...]:
+        """How strongly each of `adapters` counts for a job that chose so, within its bounds."""
+        if chosen is None:
+            return tuple(adapter.scale for adapter in self.adapters)
+        scales = {self.adapter_number(each.adapter): each.scale for each in chosen}
+        return tuple(scales.get(number, 0.0) for number in range(len(self.adapters)))
+
+    def adapter_number(self, adapter: int | str) -> int | None:
+        """The place in `adapters` of a name or a number; None: there is none."""
+        if isinstance(adapter, int):
+            return adapter if 0 <= adapter < len(self.adapters) else None
+        names = [each.name for each in self.adapters]
+        return names.index(adapter) if adapter in names else None
+
+
+class Tokenizer(Protocol):
+    """A model's texts and tokens. Needs no device; any thread may call it."""
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """See `ModelContainer.tokenize`."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
+
+    def piece(self, token: int) -> bytes:
+        """The token's text as bytes, control tokens included."""
+        ...
+
+    def ends(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        ...
+
+
+class SlotState(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot at this moment. Counts are tokens."""
+
+    id: int
+    cells: int | None = None  # whose cells it holds; None: its engine doesn't report it
+    task: int | None = None  # the job that is computed in it; None: it is idle
+    job: Generation | None = None
+    prompt: int = 0
+    generated: int = 0
+
+
+class SavedSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
+
+    tokens: int
+    data: bytearray  # gigabytes, perhaps: written once, and copied by nobody
+
+
+class Slots(Protocol):
+    """The slots of a model, in which its jobs are computed."""
+
+    async def states(self) -> Sequence[SlotState]:
+        """All of them, in order, between two steps. Raises BackendError."""
+        ...
+
+    async def save(self, slot: int) -> SavedSlot:
+        """The cells of a slot, once it is idle. Raises BackendError."""
+        ...
+
+    async def restore(self, slot: int, data: bytes) -> int:
+        """Put back what `save` gave, once the slot is idle; its tokens. Raises BackendError."""
+        ...
+
+    async def erase(self, slot: int) -> int:
+        """Forget a slot's cells, once it is idle; the tokens they held. Raises BackendError."""
+        ...
+
+
+class ModelContainer(Protocol):
+    """A model in memory. Every container passes `tests/backends/container_contract.py`, as it is
+    and with bytes between its two ends.
+
+    Texts become tokens, and tokens texts, in the caller's process: by its tokenizer.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can't generate any more; None while it can. The engine reports it once, before the
+        errors of the jobs that it ends.
+        """
+        ...
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """`tell` is called on the event loop's thread when there is a `failure`, whether the model
+        is used then or not.
+        """
+        ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """`special`: control-token texts become their tokens. Adds no bos of its own."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, control tokens included; broken UTF-8 becomes U+FFFD.
+
+        Raises InvalidJob for a token that is not in the vocabulary.
+        """
+        ...
+
+    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
+        """The bytes of each token, which need not be whole UTF-8. Raises as `detokenize`."""
+        ...
+
+    @property
+    def slots(self) -> Slots: ...
+
+    def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:
+        """Run `job`. When the context has exited the device no longer works for it and its cells
+        are free.
+
+        Raises on entry: PromptTooLong, InvalidJob. Raises while iterating: GenerationFailed,
+        OutOfMemory; InvalidJob where a constraint and what else the job forbids leave no token.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free the device. Called only when no generation is open; harmless a second time."""
+        ...
+
+
+@runtime_checkable
+class Parkable(Protocol):
+    """A container that can give back its device's memory and keep its process, so that it is there
+    sooner than by a load.
+    """
+
+    async def park(self) -> Mapping[str, int]:
+        """Returns the bytes that it still holds, per device. Called as `aclose`. Raises LoadFailed,
+        and is to be closed then.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """It can be used again. Raises LoadFailed, and is to be closed then."""
+        ...
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a load is: `done` of `total` units of `stage` ("weights": bytes)."""
+
+    stage: str
+    done: int
+    total: int
+
+
+Report: TypeAlias = Callable[[Progress], None]  # called on the event loop's thread
+
+
+class EncoderInput(msgspec.Struct, frozen=True):
+    """One text, or a query with a document, as the model reads it: with the special tokens around.
+
+    `second`: where the second text of a pair begins; 0: there is none. `cut`: how many tokens were
+    left out so that it fits.
+    """
+
+    tokens: tuple[int, ...]
+    second: int = 0
+    cut: int = 0
+
+
+class EncoderTokenizer(Protocol):
+    """What every container here has, whatever its task."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """See `ModelContainer.tokenize`."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """See `ModelContainer.detokenize`."""
+        ...
+
+
+class EncoderContainer(EncoderTokenizer, Protocol):
+    """A model in memory. Every container passes `tests/backends/encoder_contract.py`."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can't encode any more; None while it can."""
+        ...
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `ModelContainer.on_failure`."""
+        ...
+
+    def read(self, text: str, most: int | None = None) -> EncoderInput:
+        """The tokens of `text`, of which the last are left out so that there are at most `most` in
+        all. Texts of control tokens are plain text.
+        """
+        ...
+
+    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput:
+        """As `read`; what is left out is of the longer one first. Only of a model that ranks."""
+        ...
+
+    async def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
+        """For each input, in their order, `info.vectors.width` numbers; where the task is "rank"
+        one, the higher the better. They are float32, the lowest byte first.
+
+        When it returns, or was cancelled, the device no longer works for them. Raises InvalidJob,
+        InputTooLong, GenerationFailed, OutOfMemory.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free the device. Called only when nothing is being encoded; harmless a second time."""
+        ...
+
+
+ITEM = array("f").itemsize  # bytes of one value
+
+
+def values(vector: bytes) -> list[float]:
+    """The numbers of a vector."""
+    numbers = array("f")
+    numbers.frombytes(vector)
+    return numbers.tolist()
+
+
+def shortened(vector: bytes, width: int, *, normalized: bool) -> bytes:
+    """The first `width` values, of length 1 again where the vector is `normalized`."""
+    if width * ITEM >= len(vector):
+        return vector
+    kept = values(vector[: width * ITEM])
+    length = math.hypot(*kept) if normalized else 1.0
+    return array("f", [value / length for value in kept] if length else kept).tobytes()
+
+
+def cosine(first: Sequence[float], second: Sequence[float]) -> bytes:
+    """Of the angle between two vectors: one number, as a score is given."""
+    lengths = math.hypot(*first) * math.hypot(*second)
+    product = math.fsum(one * other for one, other in zip(first, second, strict=True))
+    return array("f", (product / lengths if lengths else 0.0,)).tobytes()
+
+
+def room_of_each(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts stay where both together may have `room`: the longer one gives
+    up tokens until they are alike, then both do (transformers' "longest_first").
+    """
+    if first + second <= room:
+        return first, second
+    half = room // 2
+    if first <= half:
+        return first, room - first
+    if second <= half:
+        return room - second, second
+    return (room - half, half) if first > second else (half, room - half)
+
+
+class JsonObject(msgspec.Struct, frozen=True, kw_only=True, tag="json_object"):
+    """Any JSON object."""
+
+    field: str = "response_format"
+
+
+class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema"):
+    """JSON that satisfies `schema`, which is JSON text.
+
+    `strict`: what can't be enforced while the answer is written is an error; else it is relaxed,
+    named and checked afterwards.
+    """
+
+    schema: bytes
+    strict: bool = False
+    field: str = "response_format.json_schema.schema"
+
+
+class Regex(msgspec.Struct, frozen=True, kw_only=True, tag="regex"):
+    """A text that `pattern` matches from its beginning to its end."""
+
+    pattern: str
+    field: str = "regex_pattern"
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True, tag="grammar"):
+    """A text of a grammar: llama.cpp's GBNF, known by its `::=`, or Lark as llguidance has it."""
+
+    text: str
+    field: str = "grammar"
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True, tag="choices"):
+    """One of some texts."""
+
+    texts: tuple[str, ...]
+    field: str = "guided_choice"
+
+
+class StructuralTags(msgspec.Struct, frozen=True, kw_only=True, tag="structural_tag"):
+    """Free text in which some markers begin constrained parts.
+
+    `request` is the object's JSON text: `{"type": "structural_tag", ...}` with `structures` and
+    `triggers`, or with xgrammar's `format`.
+    """
+
+    request: bytes
+    field: str = "structural_tag"
+
+
+Shape: TypeAlias = JsonObject | JsonSchema | Regex | Grammar | Choices | StructuralTags
+
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    """Some text of a message."""
+
+    text: str
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag="image"):
+    """A picture by reference: a `data:`, `http:` or `https:` URL. `field` is where the client put
+    it, for errors; None: where OpenAI's clients do.
+    """
+
+    url: str
+    field: str | None = None
+
+
+Part: TypeAlias = TextPart | ImagePart
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call the model made earlier in the conversation. `arguments` is JSON text as the client
+    sent it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    further: Mapping[str, Any] = {}  # as `Message.further`
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the
+    client; `further`: what the server of a model added to it, which that server alone reads.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    further: Mapping[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by newlines."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+INPUT = "input"  # the one parameter of a tool whose input is a text
+
+
+class ToolInput(msgspec.Struct, frozen=True):
+    """What a custom tool's input may be; `shape` None: any text."""
+
+    shape: Grammar | Regex | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function the model may call. `parameters` is its JSON schema; None: no parameters given.
+    `input`: it takes a text instead, which is to the model its one parameter `INPUT`.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    strict: bool | None = None
+    input: ToolInput | None = None
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The client requires a call of this tool."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool

@@ -1,0 +1,596 @@
+"""The parameters of sampling: a row for each, and the order in which samplers are applied.
+
+All that is known of a parameter without an engine stands at its field of `Sampling`: its type and
+neutral value, the range that every engine can take, what clients call it and send, the sampler that
+it switches on, the slider that people move. The fields stand in the order of their samplers:
+penalties, DRY, temperature, truncations, XTC, as is usual in the field (transformers, vLLM,
+exllamav2). `temperature_last` moves the temperature behind the others, and `Sampling.samplers`
+gives the whole order. As llama-server has it, a sampler that it knows and such a list leaves out is
+not applied; those that only other servers know keep their place.
+
+How a sampler is computed is in the engines. This module knows none of them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+if TYPE_CHECKING:
+    from backends.contract.protocol import ModelInfo
+
+Extent = Literal["context", "vocabulary"]
+
+
+class Bound(Protocol):
+    """What one field may hold."""
+
+    def fault(self, value: object) -> str | None:
+        """Why `value` can't be, whatever the model; None where it can."""
+        ...
+
+    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+        """Why this model can't have `value`, which has no other fault."""
+        ...
+
+    def fitted(self, value: object, info: "ModelInfo") -> object:
+        """`value`, or what means the same to this model and is not larger than it needs to be."""
+        ...
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A bound without faults, for others to be made of."""
+
+    def fault(self, value: object) -> str | None:
+        return None
+
+    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+        return None
+
+    def fitted(self, value: object, info: "ModelInfo") -> object:
+        return value
+
+
+class Flag(Kind, frozen=True):
+    """True or false."""
+
+
+class Number(Kind, frozen=True, kw_only=True):
+    """From `low` to `high`, both included; or None, where the field may be. What is above `enough`
+    of the model means the same as that.
+    """
+
+    low: float
+    high: float = math.inf  # infinity only where `enough` is given: then it never arrives
+    enough: Extent | None = None
+
+    def fault(self, value: object) -> str | None:
+        assert value is None or isinstance(value, int | float)
+        if value is None or (self.low <= value <= self.high and value != math.inf):
+            return None
+        end = "" if self.high == math.inf else f" to {self.high:g}"
+        return f"Expected a number from {self.low:g}{end}, got {_short(value)}."
+
+    def fitted(self, value: object, info: "ModelInfo") -> object:
+        if value is None or self.enough is None:
+            return value
+        assert isinstance(value, int)
+        return min(value, _extent(info, self.enough))
+
+
+class Texts(Kind, frozen=True):
+    """At most `count` texts of at most `size` characters each; or one text alone."""
+
+    count: int
+    size: int
+    total: int | None = None  # characters of all of them; None: as many as they may have each
+
+    def fault(self, value: object) -> str | None:
+        if isinstance(value, str):
+            value = (value,)
+        assert isinstance(value, tuple)
+        if len(value) > self.count:
+            return f"Expected at most {self.count} texts, got {len(value)}."
+        longest = max(map(len, value), default=0)
+        if longest > self.size:
+            return f"Expected texts of at most {self.size} characters, one has {longest}."
+        if self.total is not None and sum(map(len, value)) > self.total:
+            return f"Expected at most {self.total} characters in all texts together."
+        if any(map(is_half, value)):
+            return "A text contains an unpaired surrogate."
+        return None
+
+
+class TokenIds(Kind, frozen=True):
+    """Token ids of the vocabulary; no more of them than it has."""
+
+    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+        assert isinstance(value, tuple)
+        return _wrong(value, info)
+
+
+class Biases(Kind, frozen=True):
+    """Pairs of a token id of the vocabulary and what is added to its logit: from `-high` to `high`,
+    or minus infinity, which bans it.
+    """
+
+    high: float
+
+    def fault(self, value: object) -> str | None:
+        assert isinstance(value, tuple)
+        for _, bias in value:
+            if not (-self.high <= bias <= self.high or bias == -math.inf):
+                least, most = -self.high, self.high
+                return f"Expected a bias from {least:g} to {most:g}, got {_short(bias)}."
+        return None
+
+    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+        assert isinstance(value, tuple)
+        return _wrong([token for token, _ in value], info)
+
+
+def _extent(info: "ModelInfo", extent: Extent) -> int:
+    return info.context_length if extent == "context" else info.vocab_size
+
+
+def _wrong(tokens: Sequence[int], info: "ModelInfo") -> str | None:
+    if len(tokens) > info.vocab_size:
+        return f"Expected at most {info.vocab_size} tokens, got {len(tokens)}."
+    return unknown(tokens, info)
+
+
+def unknown(tokens: Sequence[int], info: "ModelInfo") -> str | None:
+    """The ends first: this is done for every token of every prompt."""
+    if not tokens or (min(tokens) >= 0 and max(tokens) < info.vocab_size):
+        return None
+    wrong = next(token for token in tokens if not 0 <= token < info.vocab_size)
+    return f"token {_short(wrong)} is not in the vocabulary"
+
+
+def _short(number: float) -> str:
+    """Python refuses to write whole numbers of thousands of digits."""
+    if isinstance(number, int):
+        return str(number) if abs(number) < 2**64 else "one far beyond"
+    return f"{number:g}"
+
+
+def is_half(text: str) -> bool:
+    """Whether half a surrogate pair stands in `text`, which is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+class Slider(msgspec.Struct, frozen=True):
+    """How people set a parameter: what they call it, and how far a slider goes. Without `low` and
+    `high`: a field for a number.
+    """
+
+    group: Literal["Sampling", "Repetition", "Further samplers"]
+    label: str
+    low: float | None = None
+    high: float | None = None
+    step: float = 1
+    hint: str = ""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What is known of a parameter besides its type and its neutral value."""
+
+    bound: Bound  # what engines can take
+    sent: Any = None  # the type that clients send; None: its own
+    names: tuple[str, ...] = ()  # what clients call it besides
+    sampler: str = ""  # the one that it switches on; "": it is a detail of another
+    letter: str = ""  # llama.cpp's for that sampler (common/sampling.cpp); "": it has none
+    slider: Slider | None = None
+
+
+SHARE = Number(low=0, high=1)
+SOME = Number(low=0, high=100)
+ANY = Number(low=-100, high=100)
+OF_CONTEXT = Number(low=0, enough="context")
+RANGE = Number(low=-1, enough="context")  # -1: the whole context
+
+# What clients may send: OpenAI's ranges where it has them, else TabbyAPI's, inside those above.
+SentShare: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+SentPositive: TypeAlias = Annotated[float, Meta(gt=0)]
+SentNotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
+SentTemperature: TypeAlias = Annotated[float, Meta(ge=0, le=10)]
+SentPenalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+SentCount: TypeAlias = Annotated[int, Meta(ge=0)]
+SentCountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
+SentTexts: TypeAlias = str | list[str]
+SentTokens: TypeAlias = str | list[int]
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen. Every default is neutral: it changes nothing.
+
+    An engine applies what it can and names those fields in `ModelInfo.samplers`; the gateway
+    reports the requested ones that it lacks, so that nothing is ignored silently.
+    """
+
+    repetition_penalty: Annotated[
+        float,
+        Row(
+            Number(low=0.01, high=100),
+            SentPositive,
+            names=("rep_pen", "repeat_penalty"),
+            sampler="penalties",
+            letter="e",
+            slider=Slider("Repetition", "Repetition penalty", 0.8, 2, 0.01),
+        ),
+    ] = 1.0  # a divisor of logits
+    frequency_penalty: Annotated[
+        float,
+        Row(
+            ANY,
+            SentPenalty,
+            sampler="penalties",
+            letter="e",
+            slider=Slider("Repetition", "Frequency penalty", -2, 2, 0.05),
+        ),
+    ] = 0.0
+    presence_penalty: Annotated[
+        float,
+        Row(
+            ANY,
+            SentPenalty,
+            sampler="penalties",
+            letter="e",
+            slider=Slider("Repetition", "Presence penalty", -2, 2, 0.05),
+        ),
+    ] = 0.0
+    # The last tokens that count; -1 is the whole context. Memory is taken for so many tokens.
+    penalty_range: Annotated[
+        int,
+        Row(
+            RANGE,
+            SentCountOrAll,
+            names=(
+                "repetition_range",
+                "repetition_penalty_range",
+                "rep_pen_range",
+                "repeat_last_n",
+            ),
+            slider=Slider("Repetition", "Penalty range", hint="−1: all"),
+        ),
+    ] = -1
+    repetition_decay: Annotated[
+        int,
+        Row(OF_CONTEXT, SentCount),
+    ] = 0
+    dry_multiplier: Annotated[
+        float,
+        Row(
+            SOME,
+            SentNotNegative,
+            sampler="dry",
+            letter="d",
+            slider=Slider("Repetition", "DRY multiplier", 0, 5, 0.05),
+        ),
+    ] = 0.0
+    # Raised to powers of up to the length of a repetition.
+    dry_base: Annotated[
+        float,
+        Row(SOME, SentNotNegative, slider=Slider("Repetition", "DRY base", 1, 4, 0.05)),
+    ] = 1.75
+    dry_allowed_length: Annotated[
+        int,
+        Row(OF_CONTEXT, SentCount, slider=Slider("Repetition", "DRY allowed length", 1, 20, 1)),
+    ] = 2
+    dry_range: Annotated[
+        int,
+        Row(
+            RANGE,
+            SentCountOrAll,
+            names=("dry_penalty_last_n",),
+            slider=Slider("Repetition", "DRY range", hint="−1: all"),
+        ),
+    ] = -1
+    # Each is searched for in the text of every token; llama.cpp cuts longer ones off.
+    dry_sequence_breakers: Annotated[
+        tuple[str, ...],
+        Row(Texts(64, 40), SentTexts),
+    ] = ("\n", ":", '"', "*")
+    # Below `bounds.GREEDY_BELOW` it is greedy.
+    temperature: Annotated[
+        float,
+        Row(
+            SOME,
+            SentTemperature,
+            sampler="temperature",
+            letter="t",
+            slider=Slider("Sampling", "Temperature", 0, 2, 0.05),
+        ),
+    ] = 1.0
+    temperature_last: Annotated[
+        bool,
+        Row(Flag()),
+    ] = False
+    # Dynamic temperature runs from min_temp to max_temp when they differ.
+    min_temp: Annotated[
+        float,
+        Row(
+            SOME,
+            SentTemperature,
+            names=("dynatemp_low",),
+            sampler="temperature",
+            letter="t",
+            slider=Slider("Further samplers", "Dynamic, lowest", 0, 3, 0.05),
+        ),
+    ] = 1.0
+    max_temp: Annotated[
+        float,
+        Row(
+            SOME,
+            SentTemperature,
+            names=("dynatemp_high",),
+            sampler="temperature",
+            letter="t",
+            slider=Slider("Further samplers", "Dynamic, highest", 0, 3, 0.05),
+        ),
+    ] = 1.0
+    temp_exponent: Annotated[
+        float,
+        Row(SOME, SentNotNegative, names=("dynatemp_exponent",)),
+    ] = 1.0
+    smoothing_factor: Annotated[
+        float,
+        Row(
+            SOME,
+            SentNotNegative,
+            sampler="temperature",
+            letter="t",
+            slider=Slider("Further samplers", "Smoothing factor", 0, 10, 0.1),
+        ),
+    ] = 0.0
+    smoothing_curve: Annotated[
+        float,
+        Row(
+            SOME, SentNotNegative, slider=Slider("Further samplers", "Smoothing curve", 0, 10, 0.1)
+        ),
+    ] = 1.0
+    top_n_sigma: Annotated[
+        float,
+        Row(
+            Number(low=0, high=1e6),
+            names=("nsigma",),
+            sampler="top_n_sigma",
+            letter="s",
+            slider=Slider("Further samplers", "Top nσ", 0, 5, 0.1),
+        ),
+    ] = 0.0
+    top_k: Annotated[
+        int,
+        Row(
+            Number(low=0, enough="vocabulary"),
+            SentCountOrAll,
+            sampler="top_k",
+            letter="k",
+            slider=Slider("Sampling", "Top K", 0, 200, 1, hint="0: all"),
+        ),
+    ] = 0
+    tfs: Annotated[
+        float,
+        Row(
+            SHARE,
+            SentShare,
+            names=("tfs_z",),
+            sampler="tfs",
+            slider=Slider("Further samplers", "Tail free", 0, 1, 0.01),
+        ),
+    ] = 1.0
+    typical_p: Annotated[
+        float,
+        Row(
+            SHARE,
+            SentShare,
+            names=("typical", "typ_p"),
+            sampler="typical_p",
+            letter="y",
+            slider=Slider("Further samplers", "Typical P", 0, 1, 0.01),
+        ),
+    ] = 1.0
+    top_p: Annotated[
+        float,
+        Row(
+            SHARE,
+            SentShare,
+            sampler="top_p",
+            letter="p",
+            slider=Slider("Sampling", "Top P", 0, 1, 0.01),
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Row(
+            SHARE,
+            SentShare,
+            sampler="min_p",
+            letter="m",
+            slider=Slider("Sampling", "Min P", 0, 1, 0.01),
+        ),
+    ] = 0.0
+    top_a: Annotated[
+        float,
+        Row(
+            SOME,
+            SentNotNegative,
+            sampler="top_a",
+            slider=Slider("Further samplers", "Top A", 0, 1, 0.01),
+        ),
+    ] = 0.0
+    xtc_probability: Annotated[
+        float,
+        Row(
+            SHARE,
+            SentShare,
+            sampler="xtc",
+            letter="x",
+            slider=Slider("Further samplers", "XTC probability", 0, 1, 0.01),
+        ),
+    ] = 0.0
+    xtc_threshold: Annotated[
+        float,
+        Row(SHARE, SentShare, slider=Slider("Further samplers", "XTC threshold", 0, 0.5, 0.01)),
+    ] = 0.1
+    skew: Annotated[
+        float,
+        Row(ANY, slider=Slider("Further samplers", "Skew", -5, 5, 0.1)),
+    ] = 0.0
+    mirostat_mode: Annotated[
+        Literal[0, 1, 2],
+        Row(
+            Number(low=0, high=2),
+            Annotated[int, Meta(ge=0, le=2)],
+            names=("mirostat",),
+            slider=Slider("Further samplers", "Mirostat", 0, 2, 1),
+        ),
+    ] = 0
+    mirostat_tau: Annotated[
+        float,
+        Row(SOME, SentNotNegative, slider=Slider("Further samplers", "Mirostat τ", 0, 10, 0.1)),
+    ] = 5.0
+    mirostat_eta: Annotated[
+        float,
+        Row(SOME, SentNotNegative, slider=Slider("Further samplers", "Mirostat η", 0, 1, 0.01)),
+    ] = 0.1
+    adaptive_target: Annotated[
+        float,
+        Row(
+            Number(low=-100, high=1),
+            slider=Slider("Further samplers", "Adaptive target", -1, 1, 0.01, hint="below 0: off"),
+        ),
+    ] = -1.0
+    # llama.cpp takes 0.99 for all above.
+    adaptive_decay: Annotated[
+        float,
+        Row(SHARE, SentShare, slider=Slider("Further samplers", "Adaptive decay", 0, 1, 0.01)),
+    ] = 0.9
+    seed: Annotated[
+        int | None,
+        Row(
+            Number(low=-(2**63), high=2**64 - 1),
+            Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
+            names=("sampler_seed",),
+            slider=Slider("Sampling", "Seed", hint="any"),
+        ),
+    ] = None  # engines take of it what they can
+    samplers: Annotated[
+        tuple[str, ...],
+        Row(Texts(64, 40), SentTexts, names=("sampler_priority",)),
+    ] = ()  # the order; empty: ours
+    # Pairs of a token id and what is added to its logit.
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...],
+        Row(Biases(1e4), dict[str, float] | list[tuple[int | str, float | bool]]),
+    ] = ()
+    banned_tokens: Annotated[
+        tuple[int, ...],
+        Row(TokenIds(), SentTokens, names=("custom_token_bans",)),
+    ] = ()
+    allowed_tokens: Annotated[
+        tuple[int, ...],
+        Row(TokenIds(), SentTokens, names=("allowed_token_ids",)),
+    ] = ()  # empty: all
+    # Each character is a node of a tree.
+    banned_strings: Annotated[
+        tuple[str, ...],
+        Row(Texts(1_024, 1_000, total=32_768), SentTexts),
+    ] = ()
+    ban_eos: Annotated[
+        bool,
+        Row(Flag(), names=("ban_eos_token", "ignore_eos")),
+    ] = False
+
+    def requested(self) -> frozenset[str]:
+        """The fields that differ from their neutral value."""
+        values = zip(SAMPLERS, msgspec.structs.astuple(self), _NEUTRAL_VALUES, strict=True)
+        return frozenset([name for name, value, neutral in values if value != neutral])
+
+
+NEUTRAL = Sampling()
+# Where nobody chose: llama-server's. Small and quantized models ramble where every token may come.
+DEFAULTS = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+SAMPLERS = Sampling.__struct_fields__
+_NEUTRAL_VALUES = msgspec.structs.astuple(NEUTRAL)
+_HINTS = get_type_hints(Sampling, include_extras=True)
+ROWS: Mapping[str, Row] = {name: _HINTS[name].__metadata__[0] for name in SAMPLERS}
+
+ORDER = tuple(dict.fromkeys(row.sampler for row in ROWS.values() if row.sampler))
+# Of these llama-server has no sampler, or has given it up: its clients' lists can't mean them.
+_ELSEWHERE = frozenset(ORDER) - {row.sampler for row in ROWS.values() if row.letter}
+# What comes first on an engine whose samplers work on tensors, whatever a list says.
+FIRST = ("penalties", "dry")
+# The fields of each sampler.
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    sampler: tuple(name for name, row in ROWS.items() if row.sampler == sampler)
+    for sampler in ORDER
+}
+_BEHIND = ORDER[ORDER.index("temperature") + 1 :]
+TRUNCATIONS = tuple(name for name in _BEHIND if name != "xtc")
+
+
+def order_of(sampling: Sampling) -> tuple[str, ...]:
+    """The samplers of `ORDER` that a job may use, in the requested order."""
+    if sampling.samplers:
+        return _listed(sampling.samplers)
+    if sampling.temperature_last:
+        return (*(name for name in ORDER if name != "temperature"), "temperature")
+    return ORDER
+
+
+def _listed(names: Sequence[str]) -> tuple[str, ...]:
+    order = [name for name in dict.fromkeys(names) if name in FIELDS]
+    for name in _BEHIND:
+        if name in _ELSEWHERE and name not in order:
+            order.insert(_place(name, order), name)
+    return tuple(order)
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    """Of a truncation that a list can't mean: behind those listed that stand before it in `ORDER`,
+    else before the others listed.
+    """
+    earlier = _BEHIND[: _BEHIND.index(name)]
+    behind = [place + 1 for place, one in enumerate(order) if one in earlier]
+    others = [place for place, one in enumerate(order) if one in _BEHIND]
+    return max(behind) if behind else min(others, default=len(order))
+
+
+def penalties_first(order: Sequence[str]) -> bool:
+    """Whether nothing stands before the penalties and DRY, so far as they are there at all."""
+    leading = [name for name in order if name in FIRST]
+    return list(order[: len(leading)]) == leading
+
+
+def fades(sampling: Sampling) -> bool:
+    """Whether the repetition penalty decays."""
+    return (
+        sampling.repetition_penalty != 1
+        and sampling.repetition_decay > 0
+        and sampling.penalty_range >= 0
+    )
+
+
+def without_effect(sampling: Sampling) -> Mapping[str, str]:
+    """The fields that are set but have no effect beside others of `sampling`: why."""
+    found: dict[str, str] = {}
+    if sampling.samplers:
+        used = order_of(sampling)
+        for name, fields in FIELDS.items():
+            if name not in used:
+                found |= dict.fromkeys(fields, "samplers does not list it")
+    if sampling.mirostat_mode and sampling.temperature > 0:
+        for name in _BEHIND:
+            found |= dict.fromkeys(FIELDS[name], "mirostat takes its place")
+        found |= dict.fromkeys(("adaptive_target", "skew"), "mirostat takes its place")
+    if sampling.samplers and sampling.temperature_last and order_of(sampling)[-1] != "temperature":
+        found["temperature_last"] = "samplers gives the order"
+    requested = sampling.requested() if found else ()
+    return {name: why for name, why in found.items() if name in requested}

@@ -1,0 +1,1 @@
+"""What runs where a model lies: in this process, in a worker, on another machine."""

@@ -1,0 +1,477 @@
+"""Constrained decoding, written once for every engine: which tokens may come next, by a grammar.
+
+`tokenizer` makes llguidance's view of a loaded model's vocabulary, `grammars` compiles and keeps
+grammars under `limits`, and `matcher` is one job's place in its grammar, and computes what may come
+next on other threads while the device works. The driver owns the matchers; an engine sees `Mask`
+alone: bits, no grammar. llguidance (https://github.com/guidance-ai/llguidance) is imported nowhere
+else below the gateway.
+
+One job's state in its grammar: the tokens so far, the allowed next ones, the forced ones.
+
+The driver passes it each token (`take`) and asks for forced tokens (`force`); an engine asks for
+the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may be
+computed on another one (`MaskThreads`) while the device works, which the next caller waits for.
+
+Compiled grammars, each once for a model, by its text.
+
+Compiling is off the event loop and off the engine's thread, on two threads with stacks deep enough
+for any grammar that `backends.contract.bounds` lets through: llguidance's compiler recurses into
+rules and `$ref`s (about 5 KB a level), and a stack that overflows ends the process. It doesn't hold
+the GIL.
+
+A loaded model's vocabulary in llguidance's form, alike for every engine.
+
+It is made of what each engine reports of its tokens: their bytes, which of them are control tokens,
+which end a generation, and how a text is tokenized. The last is what makes forced tokens those that
+the model's own tokenizer makes of their text.
+"""
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+import msgspec
+from llguidance import LLMatcher, LLTokenizer
+
+from backends.contract.errors import BackendError, GenerationFailed, InvalidJob
+from backends.contract.grammar_limits import TOO_MUCH, control_tokens, parser_limits
+from backends.contract.protocol import Constraint, Generation, ModelInfo
+from backends.engines.threads import cores
+
+_NEVER = float("-inf")
+THREADS = 4  # at most; a mask takes some ten microseconds, and seldom milliseconds
+
+
+class Mask(Protocol):
+    """Which tokens a job may draw next."""
+
+    def allowed(self) -> bytes:
+        """One bit per token: bit t % 8 of byte t // 8, as many bytes as the vocabulary's tokens
+        need. At least one is set. Waits for it where it is being computed.
+
+        Raises InvalidJob or GenerationFailed, which is the job's failure alone.
+        """
+        ...
+
+    def drawn(self, token: int) -> None:
+        """For an engine that draws on before it hands the token over: what follows it is asked for
+        next.
+        """
+        ...
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, the first ones, the grammar allows in this order."""
+        ...
+
+    def taken_back(self, count: int) -> None:
+        """The last `count` tokens that were drawn so are not handed over, but drawn anew."""
+        ...
+
+
+class Bans:
+    """Tokens that the client bans beside the grammar, as one number with a bit for each token.
+
+    An engine is given the job without them (`unbanned`), so that its samplers and the mask can't
+    contradict each other, and the choice is never made among tokens that are all forbidden.
+    """
+
+    def __init__(self, job: Generation, ends: Sequence[int], size: int) -> None:
+        sampling = job.sampling
+        self.bytes = -(-size // 8)  # of a mask
+        self.all = _bits(range(size), size).to_bytes(self.bytes, "little")
+        self.least = job.min_tokens
+        self.no_end = sampling.ban_eos
+        self.ends = _bits(ends, size)
+        biased = (token for token, bias in sampling.logit_bias if bias == _NEVER)
+        self.banned = _bits((*sampling.banned_tokens, *biased), size)
+        if sampling.allowed_tokens:
+            self.banned |= _bits(range(size), size) & ~_bits(sampling.allowed_tokens, size)
+
+    def applied(self, allowed: bytes, said: int) -> bytes:
+        """Of the tokens a grammar allows after `said` tokens, those that may come. Where it allows
+        nothing but to end, that may come. Raises InvalidJob where nothing is left.
+        """
+        held = self.no_end or said < self.least
+        if not held and not self.banned:
+            return allowed
+        left = int.from_bytes(allowed, "little") & ~self.banned
+        if held:
+            left = left & ~self.ends or left
+        if not left:
+            reason = "no token is left that the grammar allows and the request doesn't forbid"
+            raise InvalidJob(reason, "logit_bias")
+        return left.to_bytes(len(allowed), "little")
+
+
+def unbanned(job: Generation) -> Generation:
+    """The job without what `Bans` handles."""
+    finite = tuple(pair for pair in job.sampling.logit_bias if pair[1] != _NEVER)
+    sampling = msgspec.structs.replace(
+        job.sampling, logit_bias=finite, banned_tokens=(), allowed_tokens=(), ban_eos=False
+    )
+    return msgspec.structs.replace(job, sampling=sampling, min_tokens=0)
+
+
+def _bits(tokens: Iterable[int], size: int) -> int:
+    marked = bytearray(-(-size // 8))
+    for token in tokens:
+        marked[token >> 3] |= 1 << (token & 7)
+    return int.from_bytes(marked, "little")
+
+
+class Matcher:
+    """See above. `forces`: as many tokens as the grammar leaves no choice in are forced; 0: none
+    ever.
+    """
+
+    def __init__(self, place: LLMatcher, bans: Bans, *, forces: int) -> None:
+        self._place = place
+        self._bans = bans
+        self._forces = forces
+        self._ahead: deque[int] = deque()  # consumed, and not yet taken
+        self._said = 0  # tokens consumed
+        self.complete = False  # nothing can follow them
+        self.let_go = ""  # why the grammar binds no more, from some token on
+        self._pending: Future[None] | None = None
+        self._allowed: bytes | None = None  # of the present place
+
+    # -- the driver's side -----------------------------------------------------------------------
+
+    def take(self, token: int) -> None:
+        """`token` is part of the output. Raises GenerationFailed where the grammar has no such."""
+        if self._ahead:
+            expected = self._ahead.popleft()
+            assert token == expected, "an engine hands over what it was forced to, and what it drew"
+            return
+        self._consume(token)
+
+    def force(self, tokens: Sequence[int] = ()) -> tuple[int, ...]:
+        """What must come next: `tokens`, whatever an engine has drawn ahead, and after them what
+        the grammar leaves no choice in. Raises GenerationFailed where it has no such `tokens`.
+        """
+        if self._ahead and not tokens:
+            return ()
+        self.rewind(0)
+        self._say(tokens)
+        self._say(self._no_choice())
+        return tuple(self._ahead)
+
+    def _say(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._consume(token)
+            self._ahead.append(token)
+
+    def _no_choice(self) -> Sequence[int]:
+        if not self._forces or self._bans.banned or self.complete or self.let_go:
+            return ()
+        self._settle()
+        tokens = self._place.compute_ff_tokens()
+        return tokens if len(tokens) >= self._forces else ()
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing can follow what was taken."""
+        return self.complete and not self._ahead
+
+    def rewind(self, count: int) -> None:
+        """The last `count` tokens taken are void, nor was what an engine has drawn ahead."""
+        back = count + len(self._ahead)
+        self._ahead.clear()
+        self._back(back)
+
+    def _back(self, count: int) -> None:
+        if not count:
+            return
+        self._settle()
+        self._said -= count
+        self._allowed, self.complete = None, False
+        if not self.let_go and not self._place.rollback(count):
+            self._fail()
+
+    # -- the engine's side -----------------------------------------------------------------------
+
+    def allowed(self) -> bytes:
+        """See `Mask.allowed`."""
+        self._settle()
+        if self._allowed is None:
+            self.compute()
+        assert self._allowed is not None
+        return self._allowed
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """See `Mask.fitting`."""
+        self._settle()
+        if self.let_go:
+            return len(tokens)
+        return 0 if self.complete else int(self._place.validate_tokens(list(tokens)))
+
+    def drawn(self, token: int) -> None:
+        """See `Mask.drawn`."""
+        self._consume(token)
+        self._ahead.append(token)
+
+    def taken_back(self, count: int) -> None:
+        """See `Mask.taken_back`."""
+        assert count <= len(self._ahead)
+        for _ in range(count):
+            self._ahead.pop()
+        self._back(count)
+
+    # -- masks -----------------------------------------------------------------------------------
+
+    @property
+    def wants_mask(self) -> bool:
+        return self._allowed is None and self._pending is None
+
+    def await_mask(self, pending: "Future[None]") -> None:
+        """`pending` computes the mask of the present place."""
+        self._pending = pending
+
+    def compute(self) -> None:
+        """The mask, without the GIL where it takes time. Raises InvalidJob or GenerationFailed."""
+        allowed = self._bans.all if self.let_go else self._place.compute_bitmask()
+        if self._place.is_error() and not self.let_go:
+            self._fail()
+            allowed = self._bans.all
+        self._allowed = self._bans.applied(allowed[: self._bans.bytes], self._said)
+
+    def _settle(self) -> None:
+        """Wait for the thread that computes the mask; its errors are raised again by `compute`."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.exception()
+
+    def _consume(self, token: int) -> None:
+        self._settle()
+        self._said += 1
+        self._allowed = None
+        if self.let_go:
+            return
+        if self._place.consume_token(token):
+            self.complete = self._place.is_stopped()
+        else:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Lets go where the grammar took more than it may: what is written stands, and goes on
+        freely. Raises InvalidJob where nothing is, GenerationFailed where it has no such token.
+        """
+        reason = self._place.get_error()
+        if not any(words in reason for words in TOO_MUCH):
+            raise GenerationFailed(f"the grammar could not be followed: {reason}")
+        if not self._said:
+            raise InvalidJob(f"can't be enforced: {reason}", "response_format")
+        self.let_go = f"the grammar was let go midway: {reason.partition('<state>')[0].strip()}"
+
+
+class MaskThreads:
+    """Those of one driver, for masks. Begins none until the first constrained job."""
+
+    def __init__(self) -> None:
+        self._count = min(THREADS, cores())
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, matchers: Iterable[Matcher]) -> None:
+        """Compute the next masks of those that want one, shared out among the threads."""
+        wanting = [one for one in matchers if one.wants_mask]
+        if wanting and self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, "masks")
+        for first in range(min(self._count, len(wanting))):
+            part = wanting[first :: self._count]
+            assert self._pool is not None
+            pending = self._pool.submit(_compute, part)
+            for matcher in part:
+                matcher.await_mask(pending)
+
+    def close(self) -> None:
+        """No mask is being computed once this has returned."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def _compute(matchers: Sequence[Matcher]) -> None:
+    for matcher in matchers:
+        with suppress(BackendError):  # raised again when the mask is requested
+            matcher.compute()
+
+
+# Written before a text that is tokenized alone, so that no tokenizer takes its beginning for that
+# of a document and puts a space there; the tokens it takes are left out again.
+_MARK = "\x02"
+
+
+class EngineTokenizer(Protocol):
+    """The part of `engine.Engine` that describes tokens; any thread may call it."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
+
+    def piece(self, token: int) -> bytes: ...
+
+    def ends(self, token: int) -> bool: ...
+
+
+class _Spelled:
+    """What `LLTokenizer` takes for a tokenizer (llguidance's `TokenizerWrapper`)."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: EngineTokenizer) -> None:
+        size = vocabulary.info.vocab_size
+        self.ends = [token for token in range(size) if vocabulary.ends(token)]
+        self.eos_token_id = next(iter(self.ends), size - 1)
+        self.special_token_ids = sorted({*self.ends, *control_tokens(vocabulary).values()})
+        self.tokens = [vocabulary.piece(token) for token in range(size)]
+        for token in self.special_token_ids:  # an end token may have no text
+            self.tokens[token] = self.tokens[token] or b"<token-%d>" % token
+        self._tokenized = _context_free(vocabulary)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        whole = text.decode(errors="replace") if isinstance(text, bytes) else text
+        return list(self._tokenized(whole))
+
+
+def _context_free(vocabulary: EngineTokenizer) -> Callable[[str], Sequence[int]]:
+    """Tokenizes a text as one that stands after others."""
+    mark = vocabulary.tokenize(_MARK, special=False)
+
+    def tokenized(text: str) -> Sequence[int]:
+        tokens = vocabulary.tokenize(_MARK + text, special=False)
+        if tokens[: len(mark)] == mark:
+            return tokens[len(mark) :]
+        return vocabulary.tokenize(text, special=False)
+
+    return tokenized
+
+
+class GrammarTokenizer:
+    """Of one model. Made on a worker thread: llguidance keeps the GIL for 2 to 3 us a token."""
+
+    def __init__(self, vocabulary: EngineTokenizer) -> None:
+        spelled = _Spelled(vocabulary)
+        self.size = vocabulary.info.vocab_size
+        self.ends = spelled.ends
+        self.tokens = LLTokenizer(
+            spelled,  # type: ignore[arg-type]  # it is asked for by its attributes
+            n_vocab=self.size,
+            eos_token=self.ends or None,
+        )
+
+
+KEPT = 128  # compiled grammars
+KEPT_BYTES = 4 << 20  # of their texts; a compiled one takes some times its text
+COMPILERS = 2  # a costly grammar holds up only others like it
+STACK = 256 << 20  # bytes; of address space, of which only what is reached becomes memory
+_stack = threading.Lock()  # of `threading.stack_size`, which is the process's
+
+
+class Compiling:
+    """One grammar under way, and how many jobs wait for it."""
+
+    def __init__(self, future: "Future[LLMatcher]") -> None:
+        self.future = future
+        self.waiting = 0
+
+
+class Grammars:
+    """Those of one model. Only the event loop's thread calls it."""
+
+    def __init__(self, vocabulary: EngineTokenizer) -> None:
+        self._vocabulary = vocabulary
+        self._tokenizer: GrammarTokenizer | None = None
+        self._making = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._known: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._under_way: dict[str, Compiling] = {}
+
+    @property
+    def kept(self) -> int:
+        """How many compiled grammars are kept."""
+        return len(self._known)
+
+    async def matcher(self, job: Generation, constraint: Constraint) -> Matcher:
+        """For one job. Raises InvalidJob for a grammar that can't be compiled."""
+        compiled = await self._compiled(constraint.grammar)
+        assert self._tokenizer is not None  # a grammar was compiled with it
+        wanted = constraint.fast_forward and job.logprobs is None
+        forces = self._vocabulary.info.forces_from if wanted else 0
+        bans = Bans(job, self._tokenizer.ends, self._tokenizer.size)
+        return Matcher(compiled.deep_copy(), bans, forces=forces)
+
+    async def aclose(self) -> None:
+        """No thread asks the vocabulary for anything once this has returned."""
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(lambda: threads.shutdown(cancel_futures=True))
+
+    async def _compiled(self, grammar: str) -> LLMatcher:
+        if (known := self._known.get(grammar)) is not None:
+            self._known.move_to_end(grammar)
+            return known
+        compiling = self._under_way.get(grammar) or self._begin(grammar)
+        compiling.waiting += 1
+        try:
+            await _done(compiling.future)
+            return compiling.future.result()
+        finally:
+            compiling.waiting -= 1
+            if not compiling.waiting:
+                self._ended(grammar, compiling)
+
+    def _begin(self, grammar: str) -> Compiling:
+        compiling = Compiling(self._submit(grammar))
+        self._under_way[grammar] = compiling
+        return compiling
+
+    def _ended(self, grammar: str, compiling: Compiling) -> None:
+        """No job waits for it any more: it is done, or cancelled."""
+        del self._under_way[grammar]
+        if compiling.future.cancel() or not compiling.future.done():
+            return
+        if compiling.future.exception() is None:
+            self._keep(grammar, compiling.future.result())
+
+    def _keep(self, grammar: str, compiled: LLMatcher) -> None:
+        self._known[grammar] = compiled
+        while len(self._known) > KEPT or sum(map(len, self._known)) > KEPT_BYTES:
+            self._known.popitem(last=False)
+
+    def _submit(self, grammar: str) -> "Future[LLMatcher]":
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(COMPILERS, "grammar")
+        with _stack:
+            before = threading.stack_size(STACK)
+            try:
+                return self._threads.submit(self._compile, grammar)
+            finally:
+                threading.stack_size(before)
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        """On a thread. The first mask is computed too: it is where most of what a grammar costs at
+        all is paid, and copies have it.
+        """
+        with self._making:
+            if self._tokenizer is None:
+                self._tokenizer = GrammarTokenizer(self._vocabulary)
+        compiled = LLMatcher(self._tokenizer.tokens, grammar, log_level=0, limits=parser_limits())
+        if not compiled.is_error():
+            compiled.compute_bitmask()
+        if compiled.is_error():
+            raise InvalidJob(f"can't be enforced: {compiled.get_error()}", "response_format")
+        return compiled
+
+
+async def _done(future: "Future[LLMatcher]") -> None:
+    """A cancelled caller leaves `future` to the other waiters."""
+    waiter = asyncio.wrap_future(future)
+    waiter.add_done_callback(lambda one: one.cancelled() or one.exception())
+    await asyncio.wait([waiter])

@@ -1,0 +1,597 @@
+"""The engine's end of a container: one thread steps an engine; everything asynchronous is here.
+
+    event loop                                engine thread
+    EnginePort.send: Begin ───────────────▶   waits in line, then engine.admit
+      ◀── Outcomes, one a step ────────────   engine.step, for all jobs together
+    Finish ───────────────────────────────▶   engine.release
+      ◀── Outcomes, with its Ended ────────
+    Leave ────────────────────────────────▶   engine.release
+      ◀── Left ────────────────────────────
+
+An engine is a small synchronous object (`backends.engines.engine`); `DrivenContainer` makes a
+`ModelContainer` of it. The driver knows nothing of models: text, stop strings and limits are
+`backends.engines.transcript`'s, what a grammar allows is `backends.engines.constraints`'. Its
+messages are `backends.contract.messages`', and `backends.places.container` is their other end.
+
+The threads of an engine beside the event loop: the one it is loaded on, and the one it belongs
+to from then on (`EngineThread`). Commands to that one, events to the loop, and the handling of
+either's end. It knows no jobs.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Generic, Protocol, TypeAlias, TypeVar, TypeVarTuple
+
+import anyio
+import msgspec
+
+from backends.contract.beginnings import Beginnings, Keeping
+from backends.contract.errors import (
+    CLOSED,
+    BackendError,
+    GenerationFailed,
+    OutOfMemory,
+    PromptTooLong,
+    while_generating,
+)
+from backends.contract.messages import (
+    Answered,
+    Began,
+    Begin,
+    Broke,
+    Close,
+    Closed,
+    Command,
+    Encode,
+    Event,
+    Failure,
+    Finish,
+    Keep,
+    KeptAnswered,
+    KeptAsked,
+    Leave,
+    Left,
+    Outcomes,
+    SlotOrder,
+    Withdraw,
+)
+from backends.contract.protocol import Ended, Generation, ModelInfo, Output, Progress, Report
+from backends.engines.constraints import Grammars, MaskThreads, Matcher, unbanned
+from backends.engines.engine import Engine, JobFailed, PromptRead, PromptScored, PutBack, Token
+from backends.engines.jobs import (
+    DriverJob,
+    SlotKeeper,
+    SlotOrders,
+    Turns,
+    output_of,
+    tokens_left,
+    write,
+)
+from backends.engines.kept import BeginningsAfar
+from backends.engines.transcript import BannedStrings, Transcript, Written
+from backends.places.container import PortContainer
+
+
+class Owned(Protocol):
+    """What the thread itself does with its engine."""
+
+    def recover(self) -> None:
+        """After a failed step: start anew."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+E = TypeVar("E", bound=Owned)
+Job = TypeVar("Job")
+OtherCommand = TypeVar("OtherCommand")
+Loaded = TypeVar("Loaded")
+Arguments = TypeVarTuple("Arguments")
+
+
+class Submit(msgspec.Struct, Generic[Job], frozen=True):
+    """A job joins the line."""
+
+    running: Job
+
+
+class EngineThread(ABC, Generic[E, Job, OtherCommand]):
+    """Created on the event loop it reports to; the engine belongs to the thread from then on.
+    A subclass calls `_start` when it is fully constructed.
+    """
+
+    def __init__(self, engine: E, name: str) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._commands: queue.SimpleQueue[Submit[Job] | OtherCommand | Close] = queue.SimpleQueue()
+        self._failures = 0  # failed steps since the last that went well
+        self.failure: str | None = None  # why the engine is unusable
+        self._open = True
+        self._ended = False  # the thread takes no more commands
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def submit(self, running: Job) -> None:
+        self._put(Submit(running))
+
+    async def close(self) -> None:
+        self._commands.put(Close())
+        await anyio.to_thread.run_sync(self._thread.join)
+
+    # -- for subclasses ------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _put(self, command: Submit[Job] | OtherCommand) -> None:
+        self._commands.put(command)
+        if self._ended:  # checked second: whichever side comes last finds the command
+            self._answer_the_rest()
+
+    def _call(self, function: Callable[[*Arguments], object], *args: *Arguments) -> None:
+        """On the event loop's thread."""
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the loop is closed: there is no reader left
+            self._open = False
+
+    # -- on the engine's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Whatever an engine raises, every job gets its end and the thread goes on."""
+        while self._open:
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001 - see above
+                reason = translated(error)
+                self._break(reason)  # the engine's state is unknown
+                self._give_up(reason)
+        if self.failure is not None:
+            with suppress(Exception):
+                self._engine.recover()  # what it has may be wrong: nothing of it is to be kept
+        with suppress(Exception):  # the model is gone, one way or the other
+            self._let_go()
+            self._engine.close()
+        self._ended = True
+        self._answer_the_rest()
+
+    def _rebuilt(self, error: Exception) -> BackendError:
+        """The error for jobs whose step failed. The engine is rebuilt once; a second failure in a
+        row is final. Where memory ran out it is sound: the next requests may be smaller.
+        """
+        reason = translated(error)
+        self._failures += not isinstance(reason, OutOfMemory)
+        if self._failures > 1:
+            self._break(reason)
+        try:
+            self._engine.recover()
+        except Exception as hopeless:  # noqa: BLE001 - as in `_run`
+            self._break(translated(hopeless))
+        return reason
+
+    def _break(self, reason: BackendError) -> None:
+        """The engine is unusable from now on."""
+        self.failure = str(reason)
+
+    def _answer_the_rest(self) -> None:
+        """No commands are taken any more: answer those that are left."""
+        self._give_up(closed())
+        with suppress(queue.Empty):
+            while True:
+                command = self._commands.get_nowait()
+                if not isinstance(command, Close):
+                    self._refuse(command)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Take commands and step the engine until `_open` is false."""
+
+    @abstractmethod
+    def _give_up(self, reason: BackendError) -> None:
+        """Every job there is has failed."""
+
+    @abstractmethod
+    def _refuse(self, command: Submit[Job] | OtherCommand) -> None:
+        """It will not be carried out: report that."""
+
+    def _let_go(self) -> None:
+        """Release what there is besides the engine."""
+
+
+def closed() -> BackendError:
+    """The error for callers after the model is closed."""
+    return GenerationFailed(CLOSED)
+
+
+def translated(error: Exception) -> BackendError:
+    """An engine's exception as one of ours."""
+    return while_generating(error, "the engine")
+
+
+async def run_abandonable(
+    work: Callable[[Callable[[], bool]], Loaded], discard: Callable[[Loaded], None]
+) -> Loaded:
+    """Run `work(wanted)` on a thread. When this call is cancelled, `wanted()` becomes False.
+
+    Cancellation waits until the thread has ended, and a result that came all the same goes to
+    `discard`, so that nothing is left behind. `work` should check `wanted` often and raise when it
+    is False.
+    """
+    abandoned = threading.Event()
+    future = asyncio.get_running_loop().run_in_executor(None, work, lambda: not abandoned.is_set())
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        abandoned.set()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([future])
+        if future.exception() is None:
+            discard(future.result())
+        raise
+
+
+async def run_loading(
+    load: Callable[[Callable[[Progress], bool]], Loaded],
+    report: Report,
+    discard: Callable[[Loaded], None],
+) -> Loaded:
+    """As `run_abandonable`: `load` tells its steps, and hears whether it is still wanted."""
+    loop = asyncio.get_running_loop()
+
+    def work(wanted: Callable[[], bool]) -> Loaded:
+        def tell(step: Progress) -> bool:
+            loop.call_soon_threadsafe(report, step)
+            return wanted()
+
+        return load(tell)
+
+    return await run_abandonable(work, discard)
+
+
+def of_weights(tell: Callable[[Progress], bool], size: int) -> Callable[[float], bool]:
+    """For an engine that says how much of the `size` bytes is loaded, from 0 to 1."""
+    return lambda done: tell(Progress("weights", int(size * done), size))
+
+
+# What the engine's thread is told besides of jobs that come.
+JobCommand: TypeAlias = Finish | Leave | SlotOrder | Withdraw
+
+
+class Driver(EngineThread[Engine, DriverJob, JobCommand]):
+    """The thread of an engine that generates."""
+
+    def __init__(
+        self, engine: Engine, keeper: SlotKeeper | None, hand_on: Callable[[Event], None]
+    ) -> None:
+        """`hand_on` gets each event, on the event loop's thread or, `directly`, on this one."""
+        super().__init__(engine, f"engine-{engine.info.architecture}")
+        self._hand_on = hand_on
+        self.directly = False
+        self._waiting: Turns[DriverJob] = Turns()  # by their adapters
+        self._active: dict[int, DriverJob] = {}
+        self._jobs: dict[int, DriverJob] = {}  # both
+        self._orders = SlotOrders(engine.info, self._by_age, keeper, self._tell)
+        self._masks = MaskThreads()
+        self._start()
+
+    def put(self, command: JobCommand) -> None:
+        """To be taken between two steps."""
+        self._put(command)
+
+    def ask(self, question: KeptAsked) -> None:
+        """Of the store in another process. By any thread."""
+        self._tell(question)
+
+    def _tell(self, event: Event) -> None:
+        if self.directly:
+            self._hand_on(event)
+        else:
+            self._call(self._hand_on, event)
+
+    def _by_age(self) -> Sequence[DriverJob]:
+        """The jobs that the engine has, oldest first."""
+        return tuple(self._active.values())
+
+    def _break(self, reason: BackendError) -> None:
+        super()._break(reason)
+        self._tell(Broke(str(reason)))
+
+    def _work(self) -> None:
+        while self._open:
+            self._take_commands()
+            self._orders.carry_out_ready()  # before others take the place they wait for
+            self._admit_waiting()
+            if self._active:
+                self._step()
+
+    def _let_go(self) -> None:
+        self._orders.give_up(closed())
+        self._masks.close()
+
+    def _give_up(self, reason: BackendError) -> None:
+        jobs = tuple(self._jobs.values())
+        self._waiting.leave_all()
+        self._active.clear()
+        self._fail(jobs, reason)
+
+    def _refuse(self, command: Submit[DriverJob] | JobCommand) -> None:
+        match command:
+            case Submit(running):
+                self._fail((running,), closed())
+            case Leave(key):
+                self._tell(Left(key))
+            case Finish() | Withdraw():
+                pass  # the job was given up, or the order
+            case order:
+                self._tell(Answered(order.number, Failure.of(closed())))
+
+    def _take_commands(self) -> None:
+        idle = not (self._jobs or self._orders)
+        while idle or not self._commands.empty():
+            match self._commands.get():
+                case Submit(running):
+                    self._jobs[running.key] = running
+                    self._waiting.join(
+                        running.adapters, running.job.owner, running.request, running
+                    )
+                case Finish(key):
+                    self._finish(key)
+                case Leave(key):
+                    try:
+                        self._drop(key)
+                    finally:
+                        self._tell(Left(key))
+                case Withdraw(number):
+                    self._orders.withdraw(number)
+                case Close():
+                    self._open = False
+                case order:
+                    self._orders.join(order)
+            idle = False
+
+    def _drop(self, key: int) -> int:
+        """The job is over, if it wasn't. How many tokens of its prompt were found in the cache."""
+        running = self._jobs.pop(key, None)
+        if running is None:
+            return 0
+        if self._active.pop(key, None):
+            return self._release(running) or 0
+        self._waiting.leave(running.adapters, running.job.owner, running.request, running)
+        return 0
+
+    def _finish(self, key: int) -> None:
+        if (running := self._jobs.get(key)) is not None:
+            cached = self._drop(key)
+            ended = running.ended(Written(cause="stopped"), cached)
+            self._tell(Outcomes(((key, ended),)))
+
+    def _release(self, running: DriverJob) -> int | None:
+        """See `Engine.release`. None where that fails: the device may still work for the job, so
+        that the engine is rebuilt, as after a failed step.
+        """
+        try:
+            return self._engine.release(running.key)
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._step_failed(error)
+            return None
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and len(self._active) < self._engine.info.max_concurrent:
+            owners = [active.job.owner for active in self._active.values()]
+            running = self._waiting.next(owners)
+            if running is None:
+                return
+            if self.failure is not None:
+                self._fail([running], GenerationFailed(self.failure))
+                continue
+            try:
+                self._admit(running)
+            except Exception as error:  # noqa: BLE001 - as in a step
+                self._fail([running], translated(error))
+
+    def _admit(self, running: DriverJob) -> None:
+        length = self._engine.info.context_length
+        job = running.job if running.matcher is None else unbanned(running.job)
+        count = self._engine.admit(running.key, job, running.matcher)
+        if count >= length:
+            self._release(running)
+            raise PromptTooLong(count, length)
+        running.prompt_tokens = count
+        running.transcript = Transcript(running.job, length - count)
+        strings = running.job.sampling.banned_strings
+        if strings and self._engine.info.rewinds:
+            running.banned = BannedStrings(strings, running.transcript.limit)
+        running.admitted = time.perf_counter()
+        self._active[running.key] = running
+
+    def _step(self) -> None:
+        self._masks.begin(running.matcher for running in self._active.values() if running.matcher)
+        try:
+            results = self._engine.step()
+        except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
+            self._step_failed(error)
+            return
+        outputs: list[tuple[int, Output | Failure]] = []
+        now = time.perf_counter()
+        left = tokens_left(results)
+        for result in results:
+            running = self._active.get(result.key)
+            if running is None:  # it ended within this very step
+                continue
+            if not isinstance(result, Token):
+                self._note(running, result, outputs)
+            elif left is None:
+                self._take(running, result, now, outputs, 0)
+            elif left[result.key]:  # else it was taken back within this very step
+                left[result.key] -= 1
+                if self._take(running, result, now, outputs, left[result.key]).void:
+                    left[result.key] = 0
+        if outputs:
+            self._tell(Outcomes(tuple(outputs)))
+
+    def _note(
+        self,
+        running: DriverJob,
+        result: PromptScored | PromptRead | PutBack | JobFailed,
+        outputs: list[tuple[int, Output | Failure]],
+    ) -> None:
+        if isinstance(result, PutBack):
+            running.put_back = result
+            return
+        if isinstance(result, JobFailed):
+            self._drop(result.key)
+        outputs.append((result.key, output_of(result)))
+
+    def _take(
+        self,
+        running: DriverJob,
+        token: Token,
+        now: float,
+        outputs: list[tuple[int, Output | Failure]],
+        ahead: int,
+    ) -> Written:
+        """What goes wrong with one job's token is that job's alone."""
+        try:
+            written = self._write(running, token, now, ahead)
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._drop(running.key)
+            outputs.append((running.key, Failure.of(translated(error))))
+            return Written()
+        if written.piece is not None:
+            outputs.append((running.key, written.piece))
+        if written.cause is not None:
+            outputs.append((running.key, self._end(running, written)))
+        return written
+
+    def _write(self, running: DriverJob, token: Token, now: float, ahead: int) -> Written:
+        if not running.begun:
+            running.begun, running.first_token = True, now
+        running.last_token = now
+        running.drafted += token.drafted
+        running.accepted += token.accepted
+        if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
+            return Written(cause="max_tokens")
+        return write(running, self._engine, token, ahead)
+
+    def _end(self, running: DriverJob, written: Written) -> Ended:
+        del self._jobs[running.key], self._active[running.key]
+        cached = self._release(running)
+        if cached is not None:
+            self._failures = 0
+        return running.ended(written, cached or 0)
+
+    def _step_failed(self, error: Exception) -> None:
+        """Only the requests of this step fail; see `_rebuilt`."""
+        reason = self._rebuilt(error)
+        failed, self._active = list(self._active.values()), {}
+        self._fail(failed, reason)
+
+    def _fail(self, jobs: Sequence[DriverJob], error: BackendError) -> None:
+        failure = Failure.of(error)
+        for running in jobs:
+            self._jobs.pop(running.key, None)
+        self._tell(Outcomes(tuple((running.key, failure) for running in jobs)))
+
+
+class EnginePort:
+    """The engine's end: its thread, and the grammars that its jobs are held to. Create it on the
+    event loop.
+    """
+
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._grammars = Grammars(engine)
+        self._compiling: dict[int, asyncio.Task[Matcher]] = {}  # by the job that waits for it
+        self._closing: asyncio.Task[None] | None = None
+        self._receive: Callable[[Event], None] | None = None
+        self._afar: BeginningsAfar | None = None
+        self._driver = Driver(engine, keeper, self._hand_on)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    def connect(self, receive: Callable[[Event], None], *, directly: bool = False) -> None:
+        """See `Port.connect`. `directly`: `receive` is called on the thread where an event comes
+        from, the event loop's or the engine's.
+        """
+        self._receive = receive
+        self._driver.directly = directly
+
+    def send(self, command: Command) -> None:
+        """See `Port.send`."""
+        match command:
+            case Begin(key, job) if job.constraint is not None:
+                compiling = self._grammars.matcher(job, job.constraint)
+                self._compiling[key] = self._loop.create_task(compiling)
+                self._compiling[key].add_done_callback(partial(self._compiled, key, job))
+            case Begin(key, job):
+                self._driver.submit(DriverJob(key, job, self.info))
+            case Leave(key) if key in self._compiling:
+                self._compiling.pop(key).cancel()
+                self._loop.call_soon(self._hand_on, Left(key))
+            case Close():
+                self._closing = self._loop.create_task(self._close())
+            case Encode():
+                raise AssertionError("this model generates")
+            case Keep():
+                self._keep()
+            case KeptAnswered():
+                if self._afar is not None:
+                    self._afar.answered(command)
+            case _:
+                self._driver.put(command)
+
+    def _keep(self) -> None:
+        """The store is in another process: its engine asks through this port."""
+        if isinstance(self._engine, Keeping):
+            self._afar = BeginningsAfar(self._driver.ask)
+            self._engine.kept = self._afar
+
+    def _hand_on(self, event: Event) -> None:
+        assert self._receive is not None, "it is connected before anything is sent"
+        self._receive(event)
+
+    def _compiled(self, key: int, job: Generation, task: "asyncio.Task[Matcher]") -> None:
+        if self._compiling.pop(key, None) is None:  # it has left
+            return
+        error = closed() if task.cancelled() else task.exception()
+        if error is None:
+            self._hand_on(Began(key))
+            self._driver.submit(DriverJob(key, job, self.info, task.result()))
+        else:
+            assert isinstance(error, Exception)
+            self._hand_on(Outcomes(((key, Failure.of(translated(error))),)))
+
+    async def _close(self) -> None:
+        try:
+            await self._grammars.aclose()
+            if self._afar is not None:
+                self._afar.leave()
+            await self._driver.close()
+            if self._afar is not None:
+                await anyio.to_thread.run_sync(self._afar.flush)
+        finally:
+            self._hand_on(Closed())
+
+
+class DrivenContainer(PortContainer):
+    """A `ModelContainer` made of an engine in this process. Create it on the event loop."""
+
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None = None) -> None:
+        """`keeper`: of the engine's slots, where it can save and restore them."""
+        super().__init__(EnginePort(engine, keeper), engine)
+        self.engine = engine
+
+    def keep_in(self, beginnings: Beginnings) -> None:
+        """See `PortContainer.keep_in`."""
+        if isinstance(self.engine, Keeping):
+            self.engine.kept = beginnings

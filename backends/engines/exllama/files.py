@@ -1,0 +1,255 @@
+"""What the `files` of exllamav2 and exllamav3 share: the memory a folder will need, and what their
+options are called elsewhere. Imports no engine.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from backends.contract.catalog import (
+    CPU,
+    IN_WSL,
+    Cards,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Platform,
+    Translation,
+    Way,
+    adapters,
+    divided,
+    renamed,
+    smallest_first,
+)
+from backends.contract.errors import LoadFailed, UnsupportedModel
+from backends.contract.protocol import MemoryNeed
+from backends.machine import devices
+from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
+
+Split = TypeVar("Split", bound=ExLlamaOptions)
+Options = TypeVar("Options", ExLlamaV2Options, ExLlamaV3Options)
+
+GIB = 1 << 30
+ADAPTER = "adapter_model.safetensors"
+PAGE = 256  # tokens; the cache's size is a multiple of it
+LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for more would claim all memory for the cache
+CACHE_BY_DEFAULT = 4 << 30  # bytes of KV cache for all requests, where one full context takes less
+SCRATCH = 768 << 20  # bytes: CUDA context, dequantizing, a prompt chunk's activations; a guess
+
+
+class PagedCacheSize(msgspec.Struct, frozen=True):
+    """How much KV cache there will be: `cells` tokens in all, `length` for one request, of which
+    `drafted` positions behind it are for draft tokens.
+    """
+
+    cells: int
+    length: int
+    drafted: int
+
+    @property
+    def positions(self) -> int:
+        """Positions the model must have, draft tokens included; whole pages."""
+        return pages(self.length + self.drafted)
+
+
+def cache_size(
+    files: ModelFiles, options: ExLlamaOptions, share: float, drafted: int, spare: int = 0
+) -> PagedCacheSize:
+    """As `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits, with `spare`
+    tokens behind it. `share`: of a 16-bit cache, what this one takes. `drafted`: tokens at a time.
+    """
+    length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+    affordable = int(CACHE_BY_DEFAULT / max(paged_bytes(files) * share, 1))
+    cells = options.cache_tokens or min(affordable, length * options.max_concurrent)
+    return PagedCacheSize(pages(max(cells, length + drafted + spare)), length, drafted)
+
+
+def paged_bytes(files: ModelFiles) -> int:
+    """What a token takes in pages of the cache, at 16 bits. Rings of sliding windows lie apart."""
+    return files.cache_bytes_per_token - files.sliding_bytes_per_token
+
+
+def pages(tokens: int) -> int:
+    """As many tokens, in whole pages."""
+    return -(-tokens // PAGE) * PAGE
+
+
+class Drafts(msgspec.Struct, frozen=True):
+    """What drafts, by whichever of its names an option was given. `model`: a path; `repeats`: what
+    is repeated; `heads`: the model's own; `tokens`: at a time, None: as `auto`.
+    """
+
+    model: str | None = None
+    repeats: bool = False
+    heads: bool = False
+    tokens: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return bool(self.model or self.repeats or self.heads)
+
+
+def drafts(options: ExLlamaV2Options | ExLlamaV3Options) -> Drafts:
+    """`auto` takes the draft model, if there is one: n-gram speculation of the libraries isn't
+    measured, so it has to be asked for.
+    """
+    mode = options.speculation.mode
+    if mode == "off":
+        return Drafts()
+    model = options.draft.model if mode in {"auto", "model"} else None
+    heads = mode == "mtp" or (isinstance(options, ExLlamaV3Options) and options.mtp)
+    numbers = options.draft.tokens, options.speculation.tokens
+    tokens = next((number for number in numbers if isinstance(number, int)), None)
+    return Drafts(model, options.ngram_speculation or mode == "ngram", heads, tokens)
+
+
+def without_drafts(options: Options) -> Options:
+    """The same model alone."""
+    speculation = msgspec.structs.replace(options.speculation, mode="off")
+    return msgspec.structs.replace(options, speculation=speculation)
+
+
+def drafted(options: ExLlamaV2Options | ExLlamaV3Options, default: int) -> int:
+    """How many tokens are drafted at a time; `default`: where the options don't say."""
+    return drafts(options).tokens or default
+
+
+def draft(
+    options: ExLlamaV2Options | ExLlamaV3Options,
+    recognise: Callable[[Path], ModelFiles | None],
+    name: str,
+) -> ModelFiles | None:
+    """The draft model, if there is one. Raises LoadFailed."""
+    chosen = drafts(options)
+    if chosen.model is None:
+        return None
+    if chosen.repeats:
+        raise LoadFailed("a draft model and n-gram speculation exclude each other; choose one")
+    path = Path(chosen.model).expanduser()
+    files = recognise(path)
+    if files is None:
+        raise UnsupportedModel(f"the draft model {path} is not a model that {name} can read")
+    return files
+
+
+def fitted(files: ModelFiles, options: ExLlamaV2Options | ExLlamaV3Options) -> ModelFiles:
+    """Neither library can use a draft model where pictures are."""
+    chosen = drafts(options)
+    if chosen.model or chosen.repeats or not options.vision:
+        return msgspec.structs.replace(files, modalities=("text",))
+    return files
+
+
+def placements(options: ExLlamaOptions, cards: Cards, drafting: float = 0.0) -> Sequence[Placement]:
+    """As `gpu_split` says; else one of CUDA's cards, or all of them, by their sizes. `drafting`:
+    the draft model's part of all, which lies where `draft_gpu_split` says.
+    """
+    usable = devices.torch_cards(cards)
+    if not usable:  # the load raises that it needs one
+        return ({CPU: 1.0},)
+    found: Sequence[Placement]
+    if any(options.gpu_split):
+        found = (divided(options.gpu_split, usable),)
+    else:
+        found = tuple(one for one in smallest_first(usable) if len(one) in (1, len(usable)))
+    if not drafting or not any(options.draft_gpu_split):
+        return found
+    # The library fills card after card: which ones, only it knows, unless it is told.
+    return (joined(found[-1], divided(options.draft_gpu_split, usable), drafting),)
+
+
+def joined(one: Placement, other: Placement, part: float) -> Placement:
+    """Both, of which `other` is that part."""
+    devices = [*one, *(device for device in other if device not in one)]
+    return {
+        device: one.get(device, 0.0) * (1 - part) + other.get(device, 0.0) * part
+        for device in devices
+    }
+
+
+def placed(options: Split, placement: Placement, cards: Cards) -> Split:
+    """With all of a card for it, and nothing of the others. Left alone, both libraries fill one
+    card after the other.
+    """
+    usable = devices.torch_cards(cards)
+    if any(options.gpu_split) or len(placement) > 1 or next(iter(usable), CPU) in placement:
+        return options
+    split = tuple(size / GIB if name in placement else 0.0 for name, size in usable.items())
+    return msgspec.structs.replace(options, gpu_split=split)
+
+
+def adapter_bytes(options: ExLlamaOptions) -> int:
+    """Of the adapters' tensors, as they lie on disk."""
+    paths = [Path(folder).expanduser() / ADAPTER for folder in options.adapters.values()]
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def need(
+    models: Iterable[tuple[ModelFiles, float]], cells: int, options: ExLlamaOptions
+) -> MemoryNeed:
+    """Weights and adapters as they lie on disk, the whole cache, a guess for the rest. `models`:
+    each with what its cache takes of a 16-bit one.
+    """
+    models = list(models)
+    return MemoryNeed(
+        weights=sum(files.size_bytes for files, _ in models) + adapter_bytes(options),
+        cache=sum(int(cells * paged_bytes(files) * share) for files, share in models),
+        engine=SCRATCH,
+    )
+
+
+EXTENSION = "nvcc: the extension is compiled during the installation"
+_NEEDS_CUDA = Way("", note="needs CUDA")
+WAYS: Mapping[Platform, Way] = {  # an engine adds its own for CUDA
+    "Linux, CPUs": _NEEDS_CUDA,
+    "Linux, ROCm": _NEEDS_CUDA,
+    "Linux, Vulkan": _NEEDS_CUDA,
+    "macOS (Metal)": _NEEDS_CUDA,
+    "Windows": IN_WSL,
+}
+
+
+def drafting(*others: str) -> Translation:
+    """TabbyAPI's `draft_mode`: "disabled", "ngram", or a switch of that name; each is our mode."""
+    switches = dict.fromkeys(("ngram_speculation", *others), False)
+    ours = {"disabled": "off", "ngram": "ngram", **{name: name for name in others}}
+
+    def translated(mode: object) -> Mapping[str, Any]:
+        if not isinstance(mode, str) or mode not in ours:
+            raise ValueError(f"the modes are model, {', '.join(ours)}")
+        return {**switches, "speculation": {"mode": ours[mode]}}
+
+    return translated
+
+
+def _draft_model(path: object) -> Mapping[str, Any]:
+    return {"draft": {"model": path}, "speculation": {"mode": "auto"}}
+
+
+def _drafted_tokens(count: object) -> Mapping[str, Any]:
+    return {"draft": {"tokens": count}}
+
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    "cache_size": renamed("cache_tokens"),
+    "gpu_split": renamed("gpu_split"),
+    "autosplit_reserve": renamed("autosplit_reserve"),
+    "chunk_size": renamed("chunk_size"),
+    "draft_model": _draft_model,
+    "draft_num_tokens": _drafted_tokens,
+    "draft_gpu_split": renamed("draft_gpu_split"),
+    "vision": renamed("vision"),
+}
+
+
+def facts(options: ExLlamaV2Options | ExLlamaV3Options, cache_type: str) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    return LoadFacts(
+        cache_tokens=options.cache_tokens,
+        cache_mode=cache_type.upper(),
+        chunk_size=options.chunk_size,
+        draft_model=drafts(options).model,
+        adapters=adapters(options.adapters, options.adapter_scaling),
+    )

@@ -1,0 +1,87 @@
+"""Pictures in a prompt, through a library's image encoder.
+
+The tower makes an embedding of each picture, whose rows have token ids of their own (from a
+thousand million on); where the prompt has a placeholder, these ids are put. An embedding may bring
+the markers that enclose a picture along; those that the chat template has already written are not
+repeated.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from PIL import Image as Pillow
+
+from backends.contract.errors import InvalidJob
+from backends.contract.protocol import Generation, Image
+
+REMEMBERED = 32  # pictures; a conversation sends its pictures again at every turn
+
+
+class PromptWithImages(msgspec.Struct, frozen=True):
+    """A prompt in the generator's form: ids of embeddings where pictures stand."""
+
+    prompt: list[int]
+    embeddings: list[Any]
+
+
+class ImageEncoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A library's image encoder."""
+
+    embed: Callable[[Any], Any]  # a Pillow picture to the library's MMEmbedding
+    ids: Callable[[Any], list[int]]  # the token ids of such an embedding, markers included
+    placeholder: int  # the token a chat template writes for one picture
+    longest: int | None = None  # pixels of an edge
+
+
+class ImageEmbeddings:
+    """Embeddings of recent pictures."""
+
+    def __init__(self, encoder: ImageEncoder) -> None:
+        self._encoder = encoder
+        self._known: OrderedDict[Image, Any] = OrderedDict()
+
+    def prepare(self, job: Generation) -> PromptWithImages:
+        """Raises InvalidJob for a picture that is too large, or when there are not as many
+        placeholders as pictures.
+        """
+        self._check(job)
+        embeddings = [self._embedding(image) for image in job.images]
+        coming, prompt = iter(embeddings), list[int]()
+        for place, token in enumerate(job.prompt):
+            if token == self._encoder.placeholder:
+                prompt += self._rows(
+                    next(coming), prompt[-1:], list(job.prompt[place + 1 : place + 2])
+                )
+            else:
+                prompt.append(token)
+        return PromptWithImages(prompt, embeddings)
+
+    def _check(self, job: Generation) -> None:
+        longest, places = self._encoder.longest, job.prompt.count(self._encoder.placeholder)
+        if longest and any(max(image.width, image.height) > longest for image in job.images):
+            raise InvalidJob(f"an image is larger than {longest} pixels", "messages")
+        if places != len(job.images):
+            raise InvalidJob(
+                f"the prompt has places for {places} images, {len(job.images)} were sent",
+                "messages",
+            )
+
+    def _rows(self, embedding: Any, before: list[int], after: list[int]) -> list[int]:
+        """The ids of `embedding` between its neighbours, without markers that are these."""
+        ids = self._encoder.ids(embedding)
+        if ids[:1] == before:
+            ids = ids[1:]
+        return ids[:-1] if ids[-1:] == after else ids
+
+    def _embedding(self, image: Image) -> Any:
+        """The same picture keeps its ids, so that its part of the KV cache is found again."""
+        embedding = self._known.pop(image, None)
+        if embedding is None:
+            picture = Pillow.frombytes("RGB", (image.width, image.height), image.rgb)
+            embedding = self._encoder.embed(picture)
+        self._known[image] = embedding
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return embedding

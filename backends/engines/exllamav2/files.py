@@ -1,0 +1,179 @@
+"""Folders exllamav2 can load: recognising them, the memory they will need, and what its options are
+called elsewhere. Imports no engine.
+
+It reads EXL2, GPTQ and unquantized safetensors. The last two are transformers' too, which comes
+before it in `backends.contract.catalog`: a user who wants them here names the backend.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from backends.contract.catalog import (
+    Cards,
+    Installation,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    Way,
+    as_it_is,
+    renamed,
+)
+from backends.contract.errors import LoadFailed
+from backends.contract.protocol import MemoryNeed
+from backends.engines import model_folder
+from backends.engines.exllama import files as shared
+from backends.engines.exllama.files import PagedCacheSize
+from backends.engines.exllamav2.model_config import ignored_window
+from backends.engines.model_folder import Fields
+from config.engines import EngineOptions, ExLlamaV2Options
+
+SUFFIX = None  # folders
+COMPANIONS: tuple[str, ...] = ()
+FORMATS = {None: "safetensors", "gptq": "safetensors", "exl2": "exl2"}  # by quantization
+# Classes whose vision tower exllamav2 0.3.2 has (its architecture.py).
+SEES = frozenset(
+    {
+        "LlavaForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Gemma3ForConditionalGeneration",
+    }
+)
+DRAFTED = 4  # tokens at a time, where the options don't say
+# Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32 of them.
+CACHE_SHARE = {"fp16": 1.0, "q8": 8.5 / 16, "q6": 6.5 / 16, "q4": 4.5 / 16}
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    """See `model_folder.recognise`. A context ends where a window that exllamav2 ignores does."""
+    files = model_folder.recognise(path, "exllamav2", FORMATS.get, _sees)
+    if files is None or (window := _window(path)) is None:
+        return files
+    length = min(files.context_length, window)
+    return msgspec.structs.replace(files, context_length=length)
+
+
+def _window(folder: Path) -> int | None:
+    return ignored_window(model_folder.read_json(folder / "config.json"))
+
+
+def _sees(folder: Path, config: Fields) -> bool:
+    prepared = model_folder.encodes_images(folder, config, (model_folder.PREPROCESSOR,))
+    return prepared and model_folder.of_class(config, SEES)
+
+
+def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
+    """See `shared.files.cache_size`. Raises LoadFailed for a context beyond an ignored window."""
+    wanted, window = options.context_length or 0, _window(files.path)
+    if window is not None and wanted > window:
+        raise LoadFailed(
+            f"context_length can be {window} at most for {files.path.name}: its attention reaches "
+            "no farther back, which exllamav2 doesn't support"
+        )
+    drafted = shared.drafted(options, DRAFTED) if shared.drafts(options).any else 0
+    return shared.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
+
+
+def draft(options: ExLlamaV2Options) -> ModelFiles | None:
+    """The model that guesses ahead, if there is one. Raises LoadFailed."""
+    return shared.draft(options, recognise, "exllamav2")
+
+
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """See `shared.files.fitted`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return shared.fitted(files, options)
+
+
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """See `shared.files.placements`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return shared.placements(options, cards, _drafting(files, options))
+
+
+def _drafting(files: ModelFiles | None, options: ExLlamaV2Options) -> float:
+    """The draft model's part of all memory."""
+    if files is None or shared.drafts(options).model is None:
+        return 0.0
+    alone = shared.without_drafts(options)
+    return 1 - estimate(files, alone).total / estimate(files, options).total
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """See `shared.files.placed`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return shared.placed(options, placement, cards)
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """The draft model's need is in it."""
+    assert isinstance(options, ExLlamaV2Options)
+    models = [(files, CACHE_SHARE[options.cache_type])]
+    if guess := draft(options):
+        models.append((guess, CACHE_SHARE[draft_cache_type(options)]))
+    return shared.need(models, cache_size(files, options).cells, options)
+
+
+def draft_cache_type(options: ExLlamaV2Options) -> str:
+    """Of the draft model's cache."""
+    return options.draft_cache_type or options.cache_type
+
+
+CACHES = ("fp16", "q8", "q6", "q4")
+
+
+def _cache(option: str) -> Translation:
+    def translated(mode: str) -> Mapping[str, Any]:
+        if mode.lower() not in CACHES:
+            raise ValueError("available in exllamav2: FP16, Q8, Q6, Q4")
+        return {option: mode.lower()}
+
+    return translated
+
+
+INSTALLATION = Installation(
+    package="exllamav2",
+    needs_card=True,
+    ways={
+        **shared.WAYS,
+        "Linux, CUDA": Way(
+            "scripts/install exllamav2", note=f"{shared.EXTENSION}; flash-attn to batch"
+        ),
+    },
+)
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    **shared.LOAD_OPTIONS,
+    "cache_mode": _cache("cache_type"),
+    "draft_mode": shared.drafting(),
+    "draft_cache_mode": _cache("draft_cache_type"),
+    "rope_scale": renamed("rope_scale"),
+    "rope_alpha": renamed("rope_alpha"),
+}
+
+
+fit = as_it_is
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return msgspec.structs.replace(
+        shared.facts(options, options.cache_type),
+        rope_scale=options.rope_scale,
+        rope_alpha=options.rope_alpha,
+    )
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    return model_folder.vocabulary(path)

@@ -1,0 +1,496 @@
+"""Folders exllamav3 can load: recognising them, the memory they will need, and what its options are
+called elsewhere. Imports no engine.
+
+It reads EXL3 and unquantized safetensors. The latter are transformers' too, which comes before it
+in `backends.contract.catalog`: a user who wants them here names the backend. What memory and drafts
+depend on of a folder's `config.json` is as exllamav3 1.6.5 has it (its `architecture/`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from backends.contract.catalog import (
+    CPU,
+    Cards,
+    Installation,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Translation,
+    Way,
+    as_it_is,
+    renamed,
+)
+from backends.contract.errors import LoadFailed, UnsupportedModel
+from backends.contract.protocol import MemoryNeed
+from backends.engines import model_folder
+from backends.engines.exllama import files as shared
+from backends.engines.exllama.files import PagedCacheSize
+from backends.engines.model_folder import Fields, number
+from backends.machine import devices
+from config.engines import EngineOptions, ExLlamaV3Options
+
+SUFFIX = None  # folders
+COMPANIONS: tuple[str, ...] = ()
+FORMATS = {None: "safetensors", "exl3": "exl3"}  # by quantization
+MEGABYTE = 1 << 20
+ENDS = 1  # tokens kept free behind the longest request: the generator needs its last one to fit
+# Sequences' states lie on the cards whether they are used or not: as many as these bytes hold.
+STATES_BY_DEFAULT, FEWEST_AT_ONCE = 1 << 30, 4
+EXPERT = re.compile(r"layers\.(\d+)\..*\bexperts\.")  # a routed expert's tensor, and its layer
+COUNTS_OF_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    """See `model_folder.recognise`. A model that can only draft for others is none."""
+    files = model_folder.recognise(path, "exllamav3", FORMATS.get, _sees)
+    if files is None:
+        return None
+    config = _config(path)
+    if model_folder.of_class(config, DRAFTERS):
+        return None
+    return with_states(files, config)
+
+
+def _config(folder: Path) -> Fields:
+    return model_folder.read_json(folder / "config.json")
+
+
+def _sees(folder: Path, config: Fields) -> bool:
+    prepared = model_folder.encodes_images(
+        folder, config, (model_folder.PREPROCESSOR, model_folder.PROCESSOR)
+    )
+    return prepared and model_folder.of_class(config, SEES)
+
+
+# -- caches ----------------------------------------------------------------------------------------
+
+
+def cache_bits(cache_type: str) -> tuple[int, int] | None:
+    """Bits of a key's and of a value's number; None where they are not quantized."""
+    if cache_type == "fp16":
+        return None
+    keys, _, values = cache_type.removeprefix("q").partition(",")
+    return int(keys), int(values or keys)
+
+
+def cache_share(cache_type: str) -> float:
+    """Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32."""
+    bits = cache_bits(cache_type)
+    return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
+
+
+def draft_cache_type(options: ExLlamaV3Options) -> str:
+    """Of the draft model's cache."""
+    return options.draft_cache_type or options.cache_type
+
+
+def cache_size(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
+    """See `shared.files.cache_size`."""
+    share = cache_share(options.cache_type)
+    return shared.cache_size(files, options, share, _drafted(files, options), spare=ENDS)
+
+
+def together(files: ModelFiles, options: ExLlamaV3Options) -> int:
+    """How many requests are computed together: as many as `max_concurrent`, but of a model whose
+    sequences keep states no more than there is room for.
+    """
+    models = filter(None, (files, draft(files, options)))
+    size = sum(bytes_of_sequence(one) for one in models)
+    if not size:
+        return options.max_concurrent
+    return min(options.max_concurrent, max(FEWEST_AT_ONCE, STATES_BY_DEFAULT // size))
+
+
+# -- drafts ----------------------------------------------------------------------------------------
+
+
+def draft(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles | None:
+    """The model that guesses ahead, if there is one: another, or the heads that `files` has for it.
+
+    Raises LoadFailed.
+    """
+    chosen = shared.drafts(options)
+    if not chosen.heads:
+        return shared.draft(options, _recognise_draft, "exllamav3")
+    if chosen.model or chosen.repeats:
+        raise LoadFailed("mtp, a draft model and n-gram speculation exclude each other; choose one")
+    config = _config(files.path)
+    if not heads_of(config):
+        raise UnsupportedModel(f"{files.path.name} has no MTP heads, which mtp requires")
+    return msgspec.structs.replace(
+        files,
+        size_bytes=0,  # they lie in the model's own files
+        cache_bytes_per_token=cache_bytes_of_heads(config),
+        sliding_bytes_per_token=0,
+        recurrent_layers=0,
+    )
+
+
+def _recognise_draft(path: Path) -> ModelFiles | None:
+    """Any model, or one that can only draft."""
+    if (files := recognise(path)) is not None or not (path / "config.json").is_file():
+        return files
+    config, weights = _config(path), model_folder.weights(path)
+    format_ = FORMATS.get(model_folder.quantization(config))
+    if not weights or format_ is None or not model_folder.of_class(config, DRAFTERS):
+        return None
+    described = model_folder.described(
+        path, config, weights, backend="exllamav3", format_=format_, kind="draft"
+    )
+    return with_states(described, config)
+
+
+def _drafted(files: ModelFiles, options: ExLlamaV3Options) -> int:
+    """How many tokens are drafted at a time."""
+    chosen = shared.drafts(options)
+    if chosen.heads:
+        return shared.drafted(options, drafted_with_heads(_config(files.path)))
+    if chosen.model:
+        guess = draft(files, options)
+        assert guess is not None
+        return shared.drafted(options, drafted_by(_config(guess.path)))
+    return shared.drafted(options, DRAFTED) if chosen.repeats else 0
+
+
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """See `shared.files.fitted`. Raises LoadFailed for options that contradict each other."""
+    assert isinstance(options, ExLlamaV3Options)
+    if options.disk_cache_dir and not options.cpu_cache_size:
+        raise LoadFailed("disk_cache_dir requires cpu_cache_size: pages reach the disk through it")
+    if shared.drafts(options).heads:
+        return msgspec.structs.replace(files, modalities=("text",))
+    return shared.fitted(files, options)
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """The draft model's need is in it, and what lies in main memory."""
+    assert isinstance(options, ExLlamaV3Options)
+    guess = draft(files, options)
+    models = [(files, cache_share(options.cache_type))]
+    if guess is not None:
+        models.append((guess, cache_share(draft_cache_type(options))))
+    found = shared.need(models, cache_size(files, options).cells, options)
+    states = sum(bytes_of_sequence(one) for one, _ in models)
+    kept = together(files, options) * states + _kept(files, guess, options)
+    return msgspec.structs.replace(found, cache=found.cache + kept)
+
+
+def _kept(files: ModelFiles, guess: ModelFiles | None, options: ExLlamaV3Options) -> int:
+    """Bytes of main memory for what had to leave the cards: pages, and states of sequences."""
+    models = filter(None, (files, guess))
+    recurs = any(bytes_of_sequence(one) for one in models)
+    return MEGABYTE * (options.cpu_cache_size + options.recurrent_cache_size * recurs)
+
+
+def experts_apart(files: ModelFiles, options: ExLlamaV3Options) -> int:
+    """Bytes of the experts that lie in main memory. Raises LoadFailed where there can't be any."""
+    if not options.moe_cpu_offload and not options.moe_cpu_split:
+        return 0
+    if options.moe_cpu_offload and options.moe_cpu_split:
+        raise LoadFailed("moe_cpu_offload and moe_cpu_split exclude each other; choose one")
+    if options.tensor_parallel:
+        raise LoadFailed("experts of a tensor_parallel model can't be computed on the CPU")
+    by_layer = _experts(files)
+    if not by_layer:
+        raise LoadFailed(f"{files.path.name} has no experts that can be computed on the CPU")
+    if options.moe_cpu_offload:
+        return sum(by_layer[layer] for layer in sorted(by_layer)[: options.moe_cpu_offload])
+    text = model_folder.text_config(_config(files.path))
+    counts = (model_folder.number(text, name) for name in COUNTS_OF_EXPERTS)
+    count = next(filter(None, counts), options.moe_cpu_split)
+    return int(sum(by_layer.values()) * min(1, options.moe_cpu_split / count))
+
+
+def _experts(files: ModelFiles) -> Mapping[int, int]:
+    """By layer, the bytes of its routed experts."""
+    found: dict[int, int] = {}
+    for path in model_folder.weights(files.path):
+        for name, size in model_folder.tensor_bytes(path).items():
+            if match := EXPERT.search(name):
+                layer = int(match[1])
+                found[layer] = found.get(layer, 0) + size
+    return found
+
+
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """All cards alike where a tensor is spread over them, else see `shared.files.placements`; and
+    in main memory what is kept there.
+    """
+    assert isinstance(options, ExLlamaV3Options)
+    kept = drafting = 0.0
+    if files is not None:
+        total, guess = estimate(files, options).total, draft(files, options)
+        kept = (_kept(files, guess, options) + experts_apart(files, options)) / total
+        if guess is not None:
+            alone = shared.without_drafts(options)
+            drafting = 1 - estimate(files, alone).total / total
+    found = shared.placements(options, cards, drafting)
+    if options.tensor_parallel and not any(options.gpu_split):
+        usable = devices.torch_cards(cards)
+        found = (dict.fromkeys(usable, 1 / len(usable)) or {CPU: 1.0},)
+    if not kept:
+        return found
+    return tuple(shared.joined(placement, {CPU: 1.0}, kept) for placement in found)
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """See `shared.files.placed`."""
+    assert isinstance(options, ExLlamaV3Options)
+    if options.tensor_parallel:
+        return options
+    on_cards = {device: share for device, share in placement.items() if device != CPU}
+    return shared.placed(options, on_cards or placement, cards)
+
+
+CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")
+
+
+def _cache(option: str) -> Translation:
+    """`Q8`, or bits of keys and values apart: `8,4`."""
+
+    def translated(mode: str) -> Mapping[str, Any]:
+        kind = mode.lower().replace(" ", "")
+        if not CACHE.fullmatch(kind):
+            raise ValueError(
+                "available in exllamav3: FP16, Q8 to Q2, or bits of keys and values such as '8,4'"
+            )
+        return {option: kind}
+
+    return translated
+
+
+INSTALLATION = Installation(
+    package="exllamav3",
+    needs_card=True,
+    ways={
+        **shared.WAYS,
+        "Linux, CUDA": Way("scripts/install exllamav3", note=shared.EXTENSION),
+    },
+)
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    **shared.LOAD_OPTIONS,
+    "cache_mode": _cache("cache_type"),
+    "draft_mode": shared.drafting("mtp"),
+    "draft_cache_mode": _cache("draft_cache_type"),
+    "dynamic_draft": renamed("dynamic_draft_tokens"),
+    "ngram_match_min": renamed("ngram_match_min"),
+    "sysmem_kv_cache": renamed("cpu_cache_size"),
+    "sysmem_recurrent_cache": renamed("recurrent_cache_size"),
+    "cpu_moe_offload_layers": renamed("moe_cpu_offload"),
+    "tensor_parallel": renamed("tensor_parallel"),
+    "tensor_parallel_backend": renamed("tensor_parallel_backend"),
+}
+
+
+fit = as_it_is
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    assert isinstance(options, ExLlamaV3Options)
+    found = shared.facts(options, options.cache_type)
+    return msgspec.structs.replace(
+        found,
+        kept_memory=MEGABYTE * options.cpu_cache_size,
+        kept_states=MEGABYTE * options.recurrent_cache_size,
+        kept_disk=1024 * MEGABYTE * options.disk_cache_size if options.disk_cache_dir else 0,
+    )
+
+
+# -- architectures ---------------------------------------------------------------------------------
+
+# Classes whose vision tower it has, of those whose chat templates write one known token for a
+# picture.
+SEES = frozenset(
+    {
+        "Gemma3ForConditionalGeneration",
+        "Gemma4ForConditionalGeneration",
+        "Glm4vForConditionalGeneration",
+        "Glm4vMoeForConditionalGeneration",
+        "Lfm2VlForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+# Whose sliding windows are rings of each sequence's own, and take no pages of the cache.
+RINGS = frozenset(
+    {
+        "AfmoeForCausalLM",
+        "DFlash2DraftModel",
+        "DFlashDraftModel",
+        "Gemma4ForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration",
+        "GptOssForCausalLM",
+        "LagunaForCausalLM",
+        "MiMoV2ForCausalLM",
+        "MuseGlimmerAssistantModel",
+        "MuseGlimmerForConditionalGeneration",
+        "Spark2_5ForCausalLM",
+        "Step3p5ForCausalLM",
+        "Step3p7ForConditionalGeneration",
+    }
+)
+# Whose recurrent layers keep a state of each sequence.
+STATES = frozenset(
+    {
+        "BailingMoeV3ForCausalLM",
+        "DeepseekV4ForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "KimiLinearForCausalLM",
+        "Lfm2ForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "Lfm2VlForConditionalGeneration",
+        "NemotronHForCausalLM",
+        "NemotronH_Omni_Reasoning_V3",
+        "OlmoHybridForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForConditionalGeneration",
+    }
+)
+# Draft models that read another model's inner states, and are none by themselves.
+DRAFTERS = frozenset(
+    {
+        "DFlash2DraftModel",
+        "DFlashDraftModel",
+        "DFlashLagunaForCausalLM",
+        "Gemma4AssistantForCausalLM",
+        "MuseGlimmerAssistantModel",
+    }
+)
+# Classes with heads for several tokens ahead, and how many tokens exllamav3 drafts with them.
+HEADS = {
+    "BailingMoeV3ForCausalLM": 1,
+    "DeepseekV4ForCausalLM": 4,
+    "Glm4MoeLiteForCausalLM": 2,
+    "Glm5NextForConditionalGeneration": 3,
+    "GlmMoeDsaForCausalLM": 2,
+    "HYV3ForCausalLM": 2,
+    "MiMoV2ForCausalLM": 1,
+    "NemotronHForCausalLM": 2,
+    "NemotronH_Omni_Reasoning_V3": 2,
+    "Qwen3_5ForConditionalGeneration": 4,
+    "Qwen3_5MoeForConditionalGeneration": 4,
+    "Qwen4ExpForConditionalGeneration": 4,
+}
+COUNTS_OF_HEADS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
+ATTENDS = ("full_attention", "attention", "sliding_attention", "chunked_attention")
+DRAFTED = 4  # tokens, where nothing says another number
+PAGE = 256  # tokens
+RING_SPARE = 2 * PAGE  # tokens that a ring holds beyond its window (modules/sliding_attn.py)
+ROWS = 2  # of a recurrent state for each sequence (modules/gated_delta_net.py, GDNLayerState)
+
+
+def with_states(files: ModelFiles, config: Fields) -> ModelFiles:
+    """`files` with what each sequence keeps besides its pages of the cache."""
+    text = model_folder.text_config(config)
+    if model_folder.of_class(config, RINGS):
+        sliding = _share_that_slides(text)
+        return msgspec.structs.replace(
+            files,
+            window=number(text, "sliding_window"),
+            sliding_bytes_per_token=int(files.cache_bytes_per_token * sliding),
+        )
+    if model_folder.of_class(config, STATES):
+        return msgspec.structs.replace(
+            files, state_bytes=state_bytes(text), recurrent_layers=_recurrent_layers(text)
+        )
+    return msgspec.structs.replace(files, state_bytes=0, recurrent_layers=0)
+
+
+def bytes_of_sequence(files: ModelFiles) -> int:
+    """What one sequence keeps besides its pages, on cards; 0: nothing."""
+    ring = -(-(files.window + RING_SPARE) // PAGE) * PAGE if files.sliding_bytes_per_token else 0
+    return files.state_bytes * files.recurrent_layers + ring * files.sliding_bytes_per_token
+
+
+def _share_that_slides(text: Fields) -> float:
+    kinds = text.get("layer_types")
+    if not isinstance(kinds, list) or not kinds or not number(text, "sliding_window"):
+        return 0.0
+    return kinds.count("sliding_attention") / len(kinds)
+
+
+def _recurrent_layers(text: Fields) -> int:
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list):
+        return sum(kind not in ATTENDS for kind in kinds)
+    if isinstance(pattern := text.get("hybrid_override_pattern"), str):  # Nemotron H's
+        return pattern.count("M")
+    return number(text, "num_hidden_layers")
+
+
+def state_bytes(text: Fields) -> int:
+    """Of one sequence in one recurrent layer: its rows of the state at 16 bits (Mamba's at 32), and
+    what its convolution has seen.
+    """
+    if heads := number(text, "linear_num_value_heads"):
+        key, value = number(text, "linear_key_head_dim"), number(text, "linear_value_head_dim")
+        seen = 2 * number(text, "linear_num_key_heads") * key + heads * value
+        return ROWS * heads * key * value * 2 + seen * _kernel(text) * 2
+    if heads := number(text, "mamba_num_heads"):
+        width, state = number(text, "mamba_head_dim"), number(text, "ssm_state_size")
+        seen = heads * width + 2 * number(text, "n_groups") * state
+        return ROWS * heads * width * state * 4 + seen * _kernel(text) * 2
+    return number(text, "hidden_size") * _kernel(text) * 2
+
+
+def _kernel(text: Fields) -> int:
+    names = ("linear_conv_kernel_dim", "conv_kernel", "conv_L_cache")
+    return next((found for name in names if (found := number(text, name))), 4)
+
+
+def drafted_by(config: Fields) -> int:
+    """How many tokens this draft model drafts at a time: one less than its block."""
+    own = config.get("dflash_config")
+    block = number(config, "block_size") or number(
+        own if isinstance(own, dict) else {}, "block_size"
+    )
+    return max(1, block - 1) if block else DRAFTED
+
+
+def heads_of(config: Fields) -> int:
+    """How many heads for tokens ahead the model has; 0: none that exllamav3 can use."""
+    if not model_folder.of_class(config, HEADS):
+        return 0
+    text = model_folder.text_config(config)
+    return next((found for name in COUNTS_OF_HEADS if (found := number(text, name))), 0)
+
+
+def cache_bytes_of_heads(config: Fields) -> int:
+    """Their keys and values of one token, at 16 bits: each has a layer that attends to all."""
+    text = model_folder.text_config(config)
+    return model_folder.cache_bytes(
+        {**text, "layer_types": None, "num_hidden_layers": heads_of(config)}
+    )
+
+
+def drafted_with_heads(config: Fields) -> int:
+    """How many tokens are drafted with them."""
+    names = config.get("architectures") or ()
+    return max((HEADS[name] for name in names if name in HEADS), default=DRAFTED)
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    return model_folder.vocabulary(path)

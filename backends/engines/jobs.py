@@ -1,0 +1,463 @@
+"""The engine's end of jobs and slots, on the engine's thread.
+
+A job in the driver: the line for a slot, and the handling of each token.
+
+An engine's slots: the state of each, and its cache saved to a file and restored. Every engine has
+slots; an engine that can also save and restore a slot's cells has a `SlotKeeper`.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from backends.contract.errors import BackendError, while_generating
+from backends.contract.messages import (
+    Answered,
+    EraseSlot,
+    Failure,
+    ReadSlots,
+    RestoreSlot,
+    SaveSlot,
+    SlotAnswer,
+    SlotOrder,
+    SlotStates,
+    SlotTokens,
+)
+from backends.contract.protocol import (
+    Ended,
+    Generation,
+    ModelInfo,
+    Output,
+    Piece,
+    SavedSlot,
+    SlotState,
+)
+from backends.engines.constraints import Matcher
+from backends.engines.engine import (
+    Engine,
+    JobFailed,
+    PromptRead,
+    PromptScored,
+    PutBack,
+    StepResult,
+    Token,
+)
+from backends.engines.transcript import BannedStrings, Taken, Transcript, Verdict, Written
+
+Job = TypeVar("Job")
+
+
+class WaitingLine(Generic[Job]):
+    """Round robin over owners, and over the requests of each: no job waits behind the hundred
+    choices of another request, or the hundred requests of another key.
+    """
+
+    def __init__(self) -> None:
+        # The jobs of each request of each owner; whose turn is next, first.
+        self._owners: dict[str, dict[Hashable, deque[Job]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._owners)
+
+    def __contains__(self, job: Job) -> bool:
+        requests = (jobs for requests in self._owners.values() for jobs in requests.values())
+        return any(job in jobs for jobs in requests)
+
+    def join(self, owner: str, request: Hashable, job: Job) -> None:
+        """`job` waits, behind those of its own `request`."""
+        self._owners.setdefault(owner, {}).setdefault(request, deque()).append(job)
+
+    def leave(self, owner: str, request: Hashable, job: Job) -> None:
+        """`job` waits no more. Raises ValueError or KeyError where it doesn't wait."""
+        requests = self._owners[owner]
+        requests[request].remove(job)
+        if not requests[request]:
+            del requests[request]
+        if not requests:
+            del self._owners[owner]
+
+    def leave_all(self) -> list[Job]:
+        """Empty the line; returns the jobs that waited."""
+        lines = [jobs for requests in self._owners.values() for jobs in requests.values()]
+        self._owners.clear()
+        return [job for jobs in lines for job in jobs]
+
+    def next(self, computed: Iterable[str] = ()) -> Job:
+        """The job whose turn it is; it leaves. `computed`: the owner of each job that has a slot.
+        Whoever has the fewest is next; of equals the turns go round.
+        """
+        slots = Counter(computed)
+        owner = min(self._owners, key=slots.__getitem__)
+        requests = self._owners.pop(owner)
+        request = next(iter(requests))
+        jobs = requests.pop(request)
+        job = jobs.popleft()
+        if jobs:
+            requests[request] = jobs
+        if requests:
+            self._owners[owner] = requests
+        return job
+
+
+class Turn(Generic[Job]):
+    """The jobs of one kind that wait, and are computed together."""
+
+    def __init__(self, kind: Hashable) -> None:
+        self.kind = kind
+        self.begun = False
+        self.line: WaitingLine[Job] = WaitingLine()
+
+
+class Turns(Generic[Job]):
+    """Jobs of several kinds, of which only those of one kind are computed together.
+
+    Kinds take turns: first come, first served. While another kind waits, a turn that has begun
+    takes no newcomers: they wait for the next of their kind, so every turn comes to an end.
+    """
+
+    def __init__(self) -> None:
+        self._turns: deque[Turn[Job]] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return any(turn.line for turn in self._turns)
+
+    def join(self, kind: Hashable, owner: str, request: Hashable, job: Job) -> None:
+        """`job` waits."""
+        first = self._turns[0] if self._turns else None
+        closed = first is not None and first.begun and len(self._turns) > 1
+        open_turns = [turn for turn in self._turns if not (closed and turn is first)]
+        turn = next((turn for turn in open_turns if turn.kind == kind), None)
+        if turn is None:
+            turn = Turn(kind)
+            self._turns.append(turn)
+        turn.line.join(owner, request, job)
+
+    def leave(self, kind: Hashable, owner: str, request: Hashable, job: Job) -> None:
+        """`job`, which waits, waits no more."""
+        turn = next(turn for turn in self._turns if turn.kind == kind and job in turn.line)
+        turn.line.leave(owner, request, job)
+        if not turn.begun and not turn.line:
+            self._turns.remove(turn)
+
+    def leave_all(self) -> list[Job]:
+        """Nobody waits any more; returns the jobs that waited."""
+        left = [job for turn in self._turns for job in turn.line.leave_all()]
+        self._turns.clear()
+        return left
+
+    def next(self, computed: Collection[str] = ()) -> Job | None:
+        """The job that may begin now; it leaves. None: there is none. `computed`: see
+        `WaitingLine.next`; all of these are of one kind.
+        """
+        while not computed and self._turns and not self._turns[0].line:
+            self._turns.popleft()  # its last job is over
+        if not self._turns or not self._turns[0].line:
+            return None
+        self._turns[0].begun = True
+        return self._turns[0].line.next(computed)
+
+
+class DriverJob:
+    """One job on its way through the driver. Only the engine thread changes it."""
+
+    def __init__(
+        self,
+        key: int,
+        job: Generation,
+        info: ModelInfo,
+        matcher: Matcher | None = None,
+    ) -> None:
+        self.key = key
+        self.matcher = matcher  # of its constraint
+        self.request = -key if job.request is None else job.request  # it shares turns in line
+        self.adapters = info.adapter_scales(job.adapters)  # the kind of its turns
+        self.job = job
+        self.prompt_tokens = len(job.prompt)
+        self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
+        self.begun = False  # its first token has come
+        self.put_back: PutBack | None = None
+        self.banned: BannedStrings | None = None  # where the engine takes tokens back for us
+        self.drafted = self.accepted = 0  # tokens, see `Token`
+        self.submitted = time.perf_counter()
+        self.admitted = self.first_token = self.last_token = self.submitted
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.transcript.completion_tokens
+
+    def ended(self, written: Written, cached_tokens: int) -> Ended:
+        assert written.cause is not None
+        return Ended(
+            cause=written.cause,
+            stop_string=written.stop_string,
+            token=written.token,
+            logprob=written.logprob,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=cached_tokens,
+            kept_tokens=min(self.put_back.tokens, cached_tokens) if self.put_back else 0,
+            kept_in=self.put_back.tier if self.put_back else "",
+            completion_tokens=self.completion_tokens,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
+            fault=self.matcher.let_go if self.matcher is not None else "",
+            queued=self.admitted - self.submitted,
+            prefill=self.first_token - self.admitted,
+            decode=self.last_token - self.first_token,
+        )
+
+
+# ----------------------------------------------------------------------------------------- tokens
+# What a job's next token leads to: its text, or that tokens are taken back, or the end. Between the
+# engine's tokens and the transcript stand the strings that the answer may not hold
+# (`banned_strings`) and the grammar that it is held to (`constraints.matcher`). All on the engine's
+# thread.
+
+
+def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
+    """How many tokens each job has in `results`; None where none has more than one, as in nearly
+    every step.
+    """
+    if len({result.key for result in results}) == len(results):
+        return None
+    return Counter(result.key for result in results if isinstance(result, Token))
+
+
+def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | Failure:
+    """The output that the job's reader gets."""
+    match result:
+        case PromptScored(scored=scored):
+            return scored
+        case PromptRead(progress=progress):
+            return progress
+        case JobFailed(error=error):
+            return Failure.of(error)
+
+
+def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Written:
+    """`ahead`: how many tokens of the job the engine has handed over behind this one. They are void
+    where `Written.void` says so.
+    """
+    ends, matcher = engine.ends(token.id), running.matcher
+    if matcher is not None and not ends:
+        matcher.take(token.id)
+    last = matcher is not None and matcher.stopped
+    text = engine.piece(token.id)
+    if running.banned is None:
+        written = running.transcript.add(token.id, text, token.logprob, ends=ends, last=last)
+        return written if written.cause is not None else _followed(running, engine, written)
+    verdict = running.banned.add(Taken(token.id, text, token.logprob, ends, last))
+    return _carried_out(running, engine, verdict, ahead)
+
+
+def _followed(running: DriverJob, engine: Engine, written: Written) -> Written:
+    """With what must come next. Where nothing can follow that, with all of it and the end: there is
+    nothing to compute.
+    """
+    matcher = running.matcher
+    forced = written.force if matcher is None else matcher.force(written.force)
+    if not forced:
+        return written
+    if matcher is None or not matcher.complete:
+        engine.force(running.key, forced)
+        return written
+    pieces = [written.piece]
+    for token in forced:
+        matcher.take(token)
+        text, ends, last = engine.piece(token), engine.ends(token), matcher.stopped
+        written = running.transcript.add(token, text, None, ends=ends, last=last)
+        pieces.append(written.piece)
+        if written.cause is not None:
+            break
+    return msgspec.structs.replace(written, piece=_joined(pieces), force=())
+
+
+def _carried_out(running: DriverJob, engine: Engine, verdict: Verdict, ahead: int) -> Written:
+    assert running.banned is not None
+    written, left = _written(running, verdict.final)
+    if written.cause is not None:
+        return written
+    if verdict.stop is not None:
+        return Written(written.piece, "stop_string", verdict.stop)
+    if written.force and (left or verdict.back or running.banned.holds):
+        # Tokens behind the one after which something is forced are void.
+        back = left + verdict.back + running.banned.forget()
+        _take_back(running, engine, back, ahead, frozenset())
+    elif verdict.back:
+        _take_back(running, engine, verdict.back, ahead, verdict.banned)
+    else:
+        _force(running, engine, written.force)
+        return written
+    _force(running, engine, written.force)
+    return Written(written.piece, void=True)
+
+
+def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
+    """All of `final`, up to the end or to where something is to be forced; how many are left."""
+    pieces: list[Piece] = []
+    written = Written()
+    left = len(final)
+    for taken in final:
+        left -= 1
+        written = running.transcript.add(
+            taken.token, taken.text, taken.logprob, ends=taken.ends, last=taken.last
+        )
+        if written.piece is not None:
+            pieces.append(written.piece)
+        if written.cause is not None or written.force:
+            break
+    return msgspec.structs.replace(written, piece=_joined(pieces)), left
+
+
+def _joined(outputs: Sequence[Piece | None]) -> Piece | None:
+    pieces = [piece for piece in outputs if piece is not None]
+    if not pieces:
+        return None
+    return Piece(
+        "".join(piece.text for piece in pieces),
+        tuple(token for piece in pieces for token in piece.tokens),
+        tuple(logprob for piece in pieces for logprob in piece.logprobs),
+    )
+
+
+def _take_back(
+    running: DriverJob, engine: Engine, count: int, ahead: int, banned: frozenset[int]
+) -> None:
+    engine.rewind(running.key, count + ahead, banned)
+    if running.matcher is not None:
+        running.matcher.rewind(count)
+
+
+def _force(running: DriverJob, engine: Engine, closing: Sequence[int]) -> None:
+    """Force the transcript's tokens, and those that the grammar leaves no choice in."""
+    forced = closing if running.matcher is None else running.matcher.force(closing)
+    if forced:
+        engine.force(running.key, forced)
+        if running.banned is not None:
+            running.banned.forced(len(forced))
+
+
+class SlotKeeper(Protocol):
+    """What an engine with a cache by slots can do with them. Called by its own thread alone, and
+    never for a slot that is busy, except `cells` and `places`.
+    """
+
+    def cells(self) -> Sequence[int]:
+        """How many tokens' cells each slot holds."""
+        ...
+
+    def places(self) -> Mapping[int, int]:
+        """Where each job that has begun is computed: its key, and its slot."""
+        ...
+
+    def save(self, slot: int) -> SavedSlot:
+        """Raises InvalidJob."""
+        ...
+
+    def restore(self, slot: int, data: bytes) -> int:
+        """In place of what is there; returns the tokens. Raises InvalidJob for what this model
+        can't take.
+        """
+        ...
+
+    def erase(self, slot: int) -> int:
+        """Returns the tokens that are gone."""
+        ...
+
+
+class SlotOrders:
+    """The orders that wait for their slot to be idle. All of it on the engine's thread."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        active: Callable[[], Sequence[DriverJob]],
+        keeper: SlotKeeper | None,
+        tell: Callable[[Answered], None],
+    ) -> None:
+        """`active`: the jobs that the engine has, oldest first. `keeper`: None only where
+        `info.keeps_slots` is false: then slots are read, and that is all.
+        """
+        self._info = info
+        self._active = active
+        self._keeper = keeper
+        self._tell = tell
+        self._open: dict[int, SlotOrder] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def join(self, order: SlotOrder) -> None:
+        """It is carried out when its time has come."""
+        self._open[order.number] = order
+
+    def withdraw(self, number: int) -> None:
+        """Who gave it has left."""
+        self._open.pop(number, None)
+
+    def carry_out_ready(self) -> None:
+        """Those whose time has come. Raises nothing."""
+        if not self._open:
+            return
+        for number, order in tuple(self._open.items()):
+            if self._is_ready(order):
+                del self._open[number]
+                self._tell(Answered(number, self._answer(order)))
+
+    def give_up(self, error: BackendError) -> None:
+        """None of them will be carried out."""
+        for number in self._open:
+            self._tell(Answered(number, Failure.of(error)))
+        self._open.clear()
+
+    def _is_ready(self, order: SlotOrder) -> bool:
+        if isinstance(order, ReadSlots) or self._keeper is None:
+            return True
+        return order.slot not in self._keeper.places().values()
+
+    def _answer(self, order: SlotOrder) -> SlotAnswer | Failure:
+        try:
+            return self._carried_out(order)
+        except Exception as error:  # noqa: BLE001 - raised where the order was given
+            return Failure.of(while_generating(error, "the engine"))
+
+    def _carried_out(self, order: SlotOrder) -> SlotAnswer:
+        if isinstance(order, ReadSlots):
+            return SlotStates(self._states())
+        assert self._keeper is not None, "the other end gives no such orders"
+        match order:
+            case SaveSlot(slot=slot):
+                return self._keeper.save(slot)
+            case RestoreSlot(slot=slot, data=data):
+                return SlotTokens(self._keeper.restore(slot, data))
+            case EraseSlot(slot=slot):
+                return SlotTokens(self._keeper.erase(slot))
+
+    def _states(self) -> tuple[SlotState, ...]:
+        places = self._keeper.places() if self._keeper else _in_order(self._active())
+        cells = self._keeper.cells() if self._keeper else None
+        running = {places[job.key]: job for job in self._active() if job.key in places}
+        return tuple(
+            _state(slot, cells[slot] if cells else None, running.get(slot))
+            for slot in range(self._info.max_concurrent)
+        )
+
+
+def _in_order(active: Sequence[DriverJob]) -> Mapping[int, int]:
+    return {job.key: place for place, job in enumerate(active)}
+
+
+def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState:
+    if running is None:
+        return SlotState(id=slot, cells=cells)
+    return SlotState(
+        id=slot,
+        cells=cells,
+        task=running.key,
+        job=running.job,
+        prompt=running.prompt_tokens,
+        generated=running.completion_tokens,
+    )

@@ -1,0 +1,292 @@
+"""The store of conversations, for an engine in another process: the engine's end.
+
+    `BeginningsAfar`, here                        `BeginningsDesk`, in `backends.places.kept.desk`
+    FindLongest ──────────────────────────────▶   looks, and keeps what it found at hand
+    ReadFound, for each piece ────────────────▶
+    IsWanted ─────────────────────────────────▶
+    Offer; OfferedBytes, for each piece; Offered ▶ puts it together, and into the store
+
+What an engine's thread asks it waits for no longer than a message takes; bytes come and go on
+threads beside it, and meanwhile a beginning is `Coming`, as one that is read from disk. Each piece
+is answered before the next one leaves, so that no end holds more than one piece beyond what it
+means to, however large a beginning is and however slow the network.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeAlias, cast
+
+import msgspec
+import numpy as np
+import structlog
+
+from backends.contract.beginnings import BLOCK, Coming, Found, Taken, packed
+from backends.contract.messages import (
+    ComingThere,
+    FindLongest,
+    FoundRead,
+    FoundThere,
+    FoundUsed,
+    IsWanted,
+    KeptAnswer,
+    KeptAnswered,
+    KeptAsked,
+    KeptBytes,
+    KeptQuestion,
+    Offer,
+    Offered,
+    OfferedBytes,
+    ReadFound,
+    Welcome,
+    together,
+)
+
+log = structlog.get_logger(__name__)
+
+PIECE = 4 << 20  # bytes; the gateway's event loop copies one in a millisecond or two
+AT_ONCE = 0.005  # seconds that an engine's thread waits for what is mostly there in less than one
+PATIENCE = 0.5  # seconds that it waits to hear whether a beginning is wanted
+LOST = 30.0  # see `BeginningsAfar`
+FETCHING = 2  # beginnings that are fetched, or wait to be taken, at a time
+UNSENT = 1 << 30  # bytes of beginnings that wait to be sent; of a larger one no more than itself
+
+Tokens: TypeAlias = tuple[str, bytes]  # whose, and which
+
+
+class Fetched(Found, frozen=True, eq=False):
+    """What came from there, in `seconds`. `number`: of the question."""
+
+    seconds: float = 0.0
+
+
+class Search(msgspec.Struct):
+    """A question for the longest beginning. `looked`: when a job last wanted to know, and before
+    that; looks are counted. 0: it didn't.
+    """
+
+    number: int
+    answer: "Future[KeptAnswer]"
+    asked: float
+    looked: tuple[int, int]
+    fetched: "Future[Fetched | None] | None" = None
+
+
+class BeginningsAfar:
+    """See `Beginnings`. `tell` hands a question on, called by any thread. `lost`: seconds for any
+    answer; then there is none.
+    """
+
+    def __init__(self, tell: Callable[[KeptAsked], None], *, lost: float = LOST) -> None:
+        self._tell = tell
+        self._lost = lost
+        self._numbers = itertools.count(1)
+        self._looks = itertools.count(1)
+        self._asked: dict[int, Future[KeptAnswer]] = {}
+        self._searches: dict[Tokens, Search] = {}  # the engine's thread alone has these
+        self._news = threading.Condition()
+        self._unsent = 0  # bytes
+        self._leaving: list[Tokens] = []  # how what is not sent yet begins
+        self._closing = False
+        self._fetcher = ThreadPoolExecutor(1, "kept-fetcher")
+        self._sender = ThreadPoolExecutor(1, "kept-sender")
+
+    # -- from the other end ----------------------------------------------------------------------
+
+    def answered(self, answered: KeptAnswered) -> None:
+        """By any thread."""
+        if (future := self._asked.pop(answered.number, None)) is not None:
+            with suppress(Exception):  # nobody waits for it any more
+                future.set_result(answered.answer)
+        self._wake()
+
+    def leave(self) -> None:
+        """The engine is about to be closed: what it takes out then is sent, however slowly."""
+        self._closing = True
+
+    def flush(self) -> None:
+        """What was taken out is sent. Blocks."""
+        self._fetcher.shutdown(wait=False, cancel_futures=True)
+        self._sender.shutdown()
+
+    # -- the engine's thread ---------------------------------------------------------------------
+
+    def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
+        """See `Beginnings.longest`. What lies in the gateway's memory is `Coming`, too."""
+        if len(tokens) <= max(than, BLOCK):
+            return None
+        if (owner, packed(tokens[:BLOCK])) in self._leaving:
+            return Coming()  # it has not even gone
+        wanted = owner, packed(tokens)
+        search = self._searches.get(wanted) or self._search(wanted, than)
+        search.looked = next(self._looks), search.looked[0]
+        outcome = self._outcome(search, wanted)
+        if isinstance(outcome, Coming):
+            return outcome
+        self._searches.pop(wanted, None)
+        return None if outcome is None or outcome.start <= than else outcome
+
+    def put_back(self, found: Found, tokens: int, seconds: float) -> None:
+        """See `Beginnings.put_back`. The way here counts."""
+        assert isinstance(found, Fetched)
+        self._say(FoundUsed(found.number, tokens, seconds + found.seconds))
+
+    def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
+        """See `Beginnings.wants`. Not while so many leave that others would wait for memory."""
+        if len(tokens) < BLOCK:
+            return False
+        if self._unsent and self._unsent + size > UNSENT and not self._closing:
+            return False
+        question = IsWanted(owner, packed(tokens), size, seconds)
+        return isinstance(self._answer(question, min(PATIENCE, self._lost)), Welcome)
+
+    def keep(self, taken: Taken, seconds: float) -> None:
+        """See `Beginnings.keep`."""
+        with self._news:
+            self._unsent += taken.size
+            self._leaving.append(_begins(taken))
+        self._sender.submit(self._send, taken, seconds)
+        with self._news:
+            if self._closing:
+                self._news.wait_for(lambda: self._unsent <= UNSENT, self._lost)
+
+    def wait(self, seconds: float) -> None:
+        """See `Beginnings.wait`."""
+        with self._news:
+            self._news.wait(seconds)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def _ask(self, question: KeptQuestion) -> tuple[int, "Future[KeptAnswer]"]:
+        number, future = next(self._numbers), Future[KeptAnswer]()
+        self._asked[number] = future
+        self._tell(KeptAsked(number, question))
+        return number, future
+
+    def _answer(self, question: KeptQuestion, patience: float | None = None) -> KeptAnswer | None:
+        """None: there was none in time."""
+        number, future = self._ask(question)
+        try:
+            return future.result(self._lost if patience is None else patience)
+        except TimeoutError:
+            self._asked.pop(number, None)
+            return None
+
+    def _say(self, question: FoundRead | FoundUsed) -> None:
+        self._tell(KeptAsked(next(self._numbers), question))
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _search(self, wanted: Tokens, than: int) -> Search:
+        """Ask; the answer is mostly there when this returns."""
+        number, answer = self._ask(FindLongest(*wanted, than))
+        with suppress(TimeoutError):
+            answer.result(AT_ONCE)
+        search = Search(number, answer, time.monotonic(), (0, 0))
+        self._searches[wanted] = search
+        return search
+
+    def _forget_stale(self, since: int) -> None:
+        """Searches of jobs that have left: whoever waits looks at every step."""
+        for wanted in [one for one, old in self._searches.items() if old.looked[0] < since]:
+            if (fetched := self._searches.pop(wanted).fetched) is not None:
+                fetched.cancel()
+
+    def _outcome(self, search: Search, wanted: Tokens) -> Fetched | Coming | None:
+        if not search.answer.done():
+            return Coming() if time.monotonic() - search.asked < self._lost else None
+        match search.answer.result():
+            case FoundThere() as there:
+                return self._fetching(search, wanted, there)
+            case ComingThere():
+                self._searches.pop(wanted, None)  # it is asked for anew
+                return Coming()
+        return None
+
+    def _fetching(
+        self, search: Search, wanted: Tokens, there: FoundThere
+    ) -> Fetched | Coming | None:
+        if search.fetched is None:
+            self._forget_stale(search.looked[1])
+            under_way = sum(one.fetched is not None for one in self._searches.values())
+            if under_way < FETCHING:
+                number, owner = search.number, wanted[0]
+                search.fetched = self._fetcher.submit(self._fetch, number, owner, there)
+            return Coming()
+        if not search.fetched.done():
+            return Coming()
+        try:
+            return search.fetched.result()
+        except (CancelledError, Exception) as error:  # noqa: BLE001 - then it is computed
+            log.warning("a kept conversation did not come", reason=str(error))
+            return None
+
+    # -- beside it -------------------------------------------------------------------------------
+
+    def _fetch(self, number: int, owner: str, there: FoundThere) -> Fetched | None:
+        """On the fetcher's thread."""
+        began = time.perf_counter()
+        try:
+            buffers = [np.empty(size, np.uint8) for size in there.sizes]
+            for part, start, size in pieces(there.sizes):
+                answer = self._answer(ReadFound(number, part, start, size))
+                if not isinstance(answer, KeptBytes) or len(answer.data) != size:
+                    return None
+                buffers[part][start : start + size] = np.frombuffer(answer.data, np.uint8)
+            taken = together(owner, there, buffers)
+            seconds = time.perf_counter() - began
+            return Fetched(number, taken, there.start, there.tier, seconds)
+        finally:
+            self._say(FoundRead(number))
+            self._wake()
+
+    def _send(self, taken: Taken, seconds: float) -> None:
+        """On the sender's thread."""
+        began = time.perf_counter()
+        try:
+            self._offer(taken, lambda: seconds + time.perf_counter() - began)
+        except Exception as error:  # noqa: BLE001 - it is computed again, then
+            log.warning("a conversation is not kept", reason=str(error))
+        finally:
+            with self._news:
+                self._unsent -= taken.size
+                self._leaving.remove(_begins(taken))
+                self._news.notify_all()
+
+    def _offer(self, taken: Taken, seconds: Callable[[], float]) -> None:
+        buffers = [taken.whole, *(part.state for part in taken.parts)]
+        sizes = tuple(one.nbytes for one in buffers)
+        offer = Offer(
+            owner=taken.owner,
+            tokens=packed(taken.tokens),
+            cuts_from=taken.cuts_from,
+            sizes=sizes,
+            places=tuple(part.cells for part in taken.parts),
+            seconds=taken.seconds,
+            conversation=taken.conversation,
+        )
+        number, answer = self._ask(offer)
+        if not isinstance(answer.result(self._lost), Welcome):
+            return
+        for part, start, size in pieces(sizes):
+            data = cast(bytes, buffers[part].data[start : start + size])
+            piece = OfferedBytes(number, part, start, data)
+            if not isinstance(self._answer(piece), Welcome):
+                return
+        self._answer(Offered(number, seconds()))
+
+
+def _begins(taken: Taken) -> Tokens:
+    return taken.owner, packed(taken.tokens[:BLOCK])
+
+
+def pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Buffers of these sizes in pieces: which of them, from where, and how many bytes."""
+    for part, size in enumerate(sizes):
+        for start in range(0, size, PIECE):
+            yield part, start, min(PIECE, size - start)

@@ -1,0 +1,306 @@
+"""What `llama_decode` works on: jobs' sequences, and the arrays it reads."""
+
+import ctypes
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from backends.contract.beginnings import Found
+from backends.contract.protocol import Generation, PromptProgress
+from backends.engines.cells import Slot
+from backends.engines.constraints import Mask
+from backends.engines.engine import PromptRead
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.pieces import Filling
+from backends.engines.llamacpp.sampling import Chain
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.snapshots import SnapshotMarks
+from backends.engines.speculation import NO_DRAFT, StepDraft
+
+# ------------------------------------------------------------------------------------------ running
+# One job's sequence: its tokens, its pictures, and how far it has been computed.
+
+
+class ImageCells(msgspec.Struct, frozen=True):
+    """A piece of a picture: the cells `start` to `end` of its sequence.
+
+    It moves the positions behind it by `positions`: fewer than its cells where the model's rotary
+    embedding has more than one dimension (M-RoPE).
+    """
+
+    start: int
+    end: int
+    positions: int
+    chunk: int  # mtmd_input_chunk
+    give_back: Callable[[int], None]  # of the chunk
+
+    @property
+    def saved(self) -> int:
+        """How much the position behind it lags the number of cells."""
+        return self.end - self.start - self.positions
+
+    def free(self) -> None:
+        self.give_back(self.chunk)
+
+
+class Fed(msgspec.Struct, frozen=True):
+    """What a batch has of a job: its next `count` tokens, and behind them those `drafted`."""
+
+    running: "LlamaJob"
+    count: int
+    drafted: StepDraft = NO_DRAFT
+
+    @property
+    def rows(self) -> int:
+        return self.count + len(self.drafted.tokens)
+
+
+class Restoring(msgspec.Struct):
+    """A beginning that is being put back for a job. `seconds`: that it has taken so far."""
+
+    found: Found
+    filling: Filling
+    parted: int  # see `Placement`
+    seconds: float = 0.0
+
+
+class LlamaJob:
+    """`tokens` holds one number for each cell of the KV cache: a token, or, below 0, a part of a
+    picture. `fed` of them are in the cache.
+    """
+
+    def __init__(
+        self,
+        key: int,
+        job: Generation,
+        chain: Chain,
+        tokens: list[int],
+        pictures: tuple[ImageCells, ...] = (),
+    ) -> None:
+        self.key = key
+        self.job = job
+        self.chain = chain
+        self.tokens = tokens
+        self.pictures = pictures
+        self.prompt_tokens = len(tokens)
+        self.fed = 0
+        self.rewinds = 0
+        self.banned: Collection[int] = ()  # at the next place, see `Engine.rewind`
+        self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
+        self.cached = 0
+        # Tokens of the prompt whose log probabilities are reported, or not requested.
+        self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
+        self.mask: Mask | None = None  # which tokens may be drawn; None: all
+        self.slot: Slot | None = None  # None: not started, or its cells were taken away
+        # The row of the last batch with the logits of its next token, where one waits to be drawn;
+        # and of what was drafted, the tokens whose cells stand behind the fed ones.
+        self.row: int | None = None
+        self.restoring: Restoring | None = None  # what is being put back into its slot
+        self.drafted: deque[int] = deque()
+        self._marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
+        self._reported = -1  # tokens of the prompt that were reported as processed
+        self._began = 0.0
+
+    def allowed(self, size: int) -> npt.NDArray[np.intp] | None:
+        """Of the first `size` tokens those that may be drawn next; None: all. Raises what
+        `Mask.allowed` does.
+        """
+        if self.mask is None:
+            return None
+        ids = allowed_ids(self.mask.allowed(), size)
+        if not self.banned:
+            return ids
+        ids = np.arange(size) if ids is None else ids
+        others = np.setdiff1d(ids, list(self.banned))
+        return others if len(others) else ids
+
+    @property
+    def left(self) -> int:
+        return len(self.tokens) - self.fed
+
+    @property
+    def scoring(self) -> bool:
+        return self.scored < self.prompt_tokens
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
+        are requested the prompt is computed again from the first token that has none yet.
+        """
+        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
+
+    @property
+    def position(self) -> int:
+        """Of the next token to be fed."""
+        return self.fed - self.lag
+
+    def lag_at(self, cells: int) -> int:
+        """`lag` once `cells` cells are fed."""
+        return sum(picture.saved for picture in self.pictures if picture.end <= cells)
+
+    def start(self, slot: Slot, keep: int) -> None:
+        """In `slot`, where the first `keep` cells are computed already."""
+        slot.busy = True
+        self.slot, self.fed, self.lag = slot, keep, self.lag_at(keep)
+        self.cached = max(self.cached, min(keep, self.prompt_tokens))
+
+    def known_marks(self) -> Iterator[int]:
+        """The job's marks as cells. A picture has more of them than tokens; most stand before the
+        last message, so that it is counted from the end.
+        """
+        more = self.prompt_tokens - len(self.job.prompt)
+        return (mark + more for mark in self.job.marks)
+
+    def mark(self, places: Iterable[int]) -> None:
+        """Snapshots are to be taken there, too."""
+        self._marks.add(map(self.whole, places), self.fed)
+
+    def feed(self, count: int) -> bool:
+        """The next `count` cells are computed. Whether a snapshot is to be taken behind them."""
+        assert self.slot is not None
+        self.slot.tokens += self.tokens[self.fed : self.fed + count]
+        self.fed += count
+        return self._marks.reached(self.fed)
+
+    def drafts(self, token: int) -> bool:
+        """Whether `token` is what was drafted to come next."""
+        return bool(self.drafted) and self.drafted[0] == token
+
+    @property
+    def useful(self) -> int:
+        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
+        if self.job.max_tokens is None:
+            return len(self.tokens)
+        return self.job.max_tokens - (len(self.tokens) - self.prompt_tokens) - 1
+
+    def progress(self, place: int = 0, ahead: int = 0) -> Iterator[PromptRead]:
+        """How far its prompt is, where that has changed, or it waits; see `PromptProgress`. What is
+        computed a second time is not reported.
+        """
+        if self._reported < 0:
+            self._began = time.perf_counter()
+        done, total = min(self.fed, self.prompt_tokens), self.prompt_tokens
+        asked = self.job.reports_progress
+        if done <= self._reported and (asked or not place):
+            return
+        first, self._reported = self._reported < 0, done
+        if asked or done < total:
+            seconds = 0.0 if first else time.perf_counter() - self._began
+            progress = PromptProgress(total, self.cached, done, seconds, place, ahead)
+            yield PromptRead(self.key, progress)
+
+    @property
+    def reads(self) -> bool:
+        """Whether its prompt is not all reported as read."""
+        return self._reported < self.prompt_tokens and not self.rewinds
+
+    @property
+    def until(self) -> int:
+        """How many of the cells that are left may be computed together."""
+        return self._marks.room(self.fed, self.left)
+
+    def picture(self) -> ImageCells | None:
+        """The next one to be computed."""
+        return next((picture for picture in self.pictures if picture.start >= self.fed), None)
+
+    def whole(self, cells: int) -> int:
+        """As many of the first `cells` cells as cut no picture in two."""
+        cut = (picture.start for picture in self.pictures if picture.start < cells < picture.end)
+        return next(cut, cells)
+
+    def rewound(
+        self, vocabulary: LlamaVocabulary, context_length: int, banned: Collection[int]
+    ) -> None:
+        """The newest tokens were taken back: samplers that never saw them."""
+        self.rewinds += 1
+        prompt = tuple(cell for cell in self.tokens[: self.prompt_tokens] if cell >= 0)
+        job = msgspec.structs.replace(self.job, prompt=prompt)
+        answer = self.tokens[self.prompt_tokens :]
+        chain = Chain(
+            job,
+            vocabulary,
+            context_length,
+            answer=answer,
+            banned=() if self.mask else banned,
+            variant=self.rewinds,
+        )
+        self.chain.free()
+        self.chain, self.banned = chain, banned
+
+    def free(self) -> None:
+        self.chain.free()
+        for picture in self.pictures:
+            picture.free()
+
+
+def allowed_ids(mask: bytes, size: int) -> npt.NDArray[np.intp] | None:
+    """Those of the first `size` tokens that `mask` (see `constraints.matcher.Mask`) allows,
+    ascending; None: all.
+    """
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=size, bitorder="little")
+    ids = np.flatnonzero(bits)
+    return None if len(ids) == size else ids
+
+
+class Batch:
+    """Room for `capacity` rows: one token of one sequence each. Filled in bulk: element by element
+    through ctypes costs more than the model.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._sequences = np.zeros(capacity, np.int32)
+        self._counts = np.ones(capacity, np.int32)  # each row belongs to one sequence
+        self._wanted = np.zeros(capacity, np.int8)  # whose logits are computed
+        self._rows = self._sequences.ctypes.data + 4 * np.arange(capacity, dtype=np.uint64)
+        self.rows = 0
+        self.struct = api.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._tokens, ctypes.c_int32),
+            embd=None,
+            pos=_pointer(self._positions, ctypes.c_int32),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=ctypes.cast(
+                self._rows.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))
+            ),
+            logits=_pointer(self._wanted, ctypes.c_int8),
+        )
+
+    def clear(self) -> None:
+        self.rows = 0
+
+    def singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+        """One row per sequence, all wanted: the next token of every running answer."""
+        start, end = self.rows, self.rows + len(tokens)
+        self._tokens[start:end] = tokens
+        self._positions[start:end] = positions
+        self._sequences[start:end] = sequences
+        self._wanted[start:end] = 1
+        self.rows = end
+
+    def chunk(
+        self, tokens: list[int], position: int, sequence: int, *, last: bool, every: bool = False
+    ) -> None:
+        """Consecutive tokens of one sequence. `last`: the logits after them are wanted; `every`:
+        those after each of them.
+        """
+        start, end = self.rows, self.rows + len(tokens)
+        self._tokens[start:end] = tokens
+        self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
+        self._sequences[start:end] = sequence
+        self._wanted[start:end] = every
+        self._wanted[end - 1] = last or every
+        self.rows = end
+
+    def ready(self) -> api.llama_batch:
+        self.struct.n_tokens = self.rows
+        return self.struct
+
+
+def _pointer(array: npt.NDArray[np.int32] | npt.NDArray[np.int8], kind: type) -> ctypes.Array:  # type: ignore[type-arg]
+    return array.ctypes.data_as(ctypes.POINTER(kind))  # type: ignore[return-value]

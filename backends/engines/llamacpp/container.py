@@ -1,0 +1,65 @@
+"""Loads a GGUF file: see `backends.contract.catalog.ContainerModule`."""
+
+from pathlib import Path
+
+from backends.contract.catalog import ModelFiles, command
+from backends.contract.errors import BackendMissing, LoadFailed
+from backends.contract.protocol import (
+    EncoderContainer,
+    ModelContainer,
+    ModelInfo,
+    Report,
+    Tokenizer,
+)
+from backends.engines.driver import DrivenContainer, of_weights, run_loading
+from backends.engines.encoder_driver import DrivenEncoder
+from backends.engines.tokenizing import VocabularyTokenizer
+from config.engines import EngineOptions, LlamaCppOptions
+
+try:
+    from backends.engines.llamacpp import encoder, loading, trial
+    from backends.engines.llamacpp.engine import LlamaCppEngine
+except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
+    raise BackendMissing(
+        f"llama-cpp-python can't be imported ({error}). Install it: {command('llamacpp')}"
+    ) from error
+
+
+async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+    """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
+    assert isinstance(options, LlamaCppOptions)
+    await trial.check(files, options)
+    chosen, size = options, files.size_bytes
+    loaded = await run_loading(
+        lambda tell: loading.load(files, chosen, of_weights(tell, size)),
+        report,
+        loading.LlamaModel.free,
+    )
+    engine = LlamaCppEngine(loaded)
+    return DrivenContainer(engine, engine.keeper)
+
+
+async def load_encoder(
+    files: ModelFiles, options: EngineOptions, report: Report
+) -> EncoderContainer:
+    """As `load`."""
+    assert isinstance(options, LlamaCppOptions)
+    await trial.check(files, options)
+    chosen, size = options, files.size_bytes
+    loaded = await run_loading(
+        lambda tell: encoder.load(files, chosen, of_weights(tell, size)),
+        report,
+        encoder.LlamaEncoderModel.free,
+    )
+    return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
+
+
+def preload() -> None:
+    """See `ContainerModule.preload`: all of it is imported here."""
+
+
+def tokenizer(info: ModelInfo) -> Tokenizer:
+    """See `ContainerModule.tokenizer`: llama.cpp's own, of the same file."""
+    if info.tokenizer_path is None:
+        raise LoadFailed("the model has no vocabulary file")
+    return VocabularyTokenizer(loading.load_vocabulary(Path(info.tokenizer_path)))

@@ -1,0 +1,142 @@
+"""A small GGUF model that drafts for a large one of the same vocabulary: its weights, its context,
+its passes. See `backends.engines.draft_model`.
+
+It lies where the large one lies, and is loaded and given back with it.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from backends.contract.catalog import ModelFiles
+from backends.contract.errors import GenerationFailed, LoadFailed
+from backends.contract.protocol import MemoryNeed
+from backends.engines.draft_model import DraftPass, Guess, Piece, check_vocabularies
+from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.files import cache_layout, draft_options
+from backends.engines.llamacpp.kv_cache import KvCache
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.threads import StepThreads
+from config.engines import LlamaCppOptions
+
+NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
+
+
+class LlamaDraftModel:
+    """See `DraftModel`. Owns its model and context."""
+
+    def __init__(
+        self,
+        context: api.llama_context_p,
+        vocabulary: int,
+        slots: int,
+        length: int,
+        batch: int,
+        threads: StepThreads,
+        *,
+        split: bool,
+    ) -> None:
+        self.slots, self.length, self.batch = slots, length, batch
+        self.memory: MemoryNeed | None = None  # that it took, by llama.cpp's log
+        self._context = context
+        self.vocabulary = vocabulary
+        self._cache = KvCache(context, split=split)
+        self._batch = Batch(batch)
+        self._threads = threads
+
+    def feed(self, pieces: Sequence[Piece]) -> DraftPass | None:
+        """See `DraftModel.feed`."""
+        self._batch.clear()
+        ends = []
+        for piece in sorted(pieces, key=lambda piece: piece.slot):  # neighbours go together
+            self._batch.chunk(list(piece.tokens), piece.start, piece.slot, last=True)
+            ends.append((piece.slot, self._batch.rows - 1))
+        self._threads.begin(self._batch.rows)
+        code = api.llama_decode(self._context, self._batch.ready())
+        if code == NO_ROOM:
+            return None
+        if code:
+            raise GenerationFailed(f"the draft model's llama_decode failed with code {code}")
+        api.llama_synchronize(self._context)
+        guesses = {slot: guessed(self._row(row)) for slot, row in ends}
+        self._threads.end()
+        return DraftPass([guesses[piece.slot] for piece in pieces], self._threads.needed)
+
+    def _row(self, row: int) -> npt.NDArray[np.float32]:
+        address = ctypes.addressof(api.llama_get_logits_ith(self._context, row).contents)
+        there: Any = (ctypes.c_float * self.vocabulary).from_address(address)
+        logits: npt.NDArray[np.float32] = np.frombuffer(there, np.float32)
+        return logits
+
+    def cut(self, slot: int, cells: int) -> int:
+        """See `DraftModel.cut`."""
+        if cells and self._cache.cut(slot, cells):
+            return cells
+        self._cache.forget(slot)
+        return 0
+
+    def copy(self, source: int, target: int, cells: int) -> bool:
+        """See `DraftModel.copy`."""
+        return self._cache.copy(source, target)
+
+    def clear(self) -> None:
+        self._cache.clear()
+
+
+def guessed(logits: npt.NDArray[np.float32]) -> Guess:
+    """The likeliest token of `logits`, (vocabulary,)."""
+    token = int(logits.argmax())
+    return Guess(token, float(1 / np.exp(logits - logits[token]).sum()))
+
+
+def load(
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    target: LlamaVocabulary,
+    held: ExitStack,
+    progress: Callable[[float], bool],
+) -> LlamaDraftModel:
+    """The draft model in `files`, for a model with these options and this vocabulary. `held` gives
+    it back. Raises LoadFailed.
+    """
+    options = draft_options(files, options)
+    loading.listen()
+    model = loading.load_model(files, options, progress)
+    held.callback(api.llama_model_free, model)
+    vocabulary = LlamaVocabulary(model, files.path)
+    check(files, model, vocabulary, target)
+    context = loading.make_context(model, files, options, vocabulary.size, whole_window=True)
+    held.callback(api.llama_free, context)
+    layout = cache_layout(files, options)
+    made = LlamaDraftModel(
+        context,
+        vocabulary.size,
+        layout.slots,
+        layout.cells // layout.slots if layout.split else options.context_length or layout.cells,
+        options.batch_size,
+        loading.step_threads(context, options),
+        split=layout.split,
+    )
+    made.memory = loading.memory_taken(files)
+    return made
+
+
+def check(
+    files: ModelFiles, model: api.llama_model_p, own: LlamaVocabulary, target: LlamaVocabulary
+) -> None:
+    """Raises LoadFailed where it can't draft for a model with the vocabulary `target`."""
+    name = f"the draft model {files.path.name}"
+    if api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model):
+        raise LoadFailed(
+            f"{name} has recurrent layers, whose states can't be taken back; a draft model needs "
+            "attention alone"
+        )
+    if own.adds_bos != target.adds_bos or own.special.bos != target.special.bos:
+        raise LoadFailed(f"{name} has another vocabulary: its texts begin with another token")
+    check_vocabularies(files.path.name, own, target)

@@ -1,0 +1,211 @@
+"""llama.cpp for models that make vectors or rank: many texts in one pass, each a sequence of its
+own; llama.cpp pools them by what the file says.
+
+A pair goes in as llama-server has it (`format_prompt_rerank`), but that of a WordPiece vocabulary
+ends with a separator too, as the models were trained.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from backends.contract.catalog import ModelFiles
+from backends.contract.errors import GenerationFailed, OutOfMemory
+from backends.contract.protocol import EncoderInput, ModelInfo, Reading, Vectors
+from backends.engines.encoder_driver import Pass
+from backends.engines.llamacpp import loading
+from backends.engines.llamacpp.batch import Batch
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.memory import (
+    ENCODERS,
+    MEAN,
+    MOST_ROWS,
+    POOLINGS,
+    RANK,
+    estimate,
+    shape,
+)
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary, text_of
+from backends.engines.threads import StepThreads, most
+from config.engines import LlamaCppOptions
+
+UNSPECIFIED = -1  # llama_pooling_type: as the file says
+
+
+class LlamaEncoderModel(msgspec.Struct, frozen=True):
+    """What the engine works with. `free` gives all of it back; harmless a second time."""
+
+    context: api.llama_context_p
+    vocabulary: LlamaVocabulary
+    info: ModelInfo
+    most: Pass
+    width: int  # values that the context gives for each text
+    threads: StepThreads
+    on_device: bool
+    held: ExitStack  # gives back the newest first
+
+    def free(self) -> None:
+        self.held.close()
+
+
+def load(
+    files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
+) -> LlamaEncoderModel:
+    """As `loading.load`: on the calling thread, abandoned when `progress` returns False.
+
+    Raises LoadFailed or OutOfMemory and leaves nothing behind.
+    """
+    loading.listen()
+    with ExitStack() as undone:
+        model = loading.load_model(files, options, progress)
+        undone.callback(api.llama_model_free, model)
+        vocabulary = LlamaVocabulary(model, files.path)
+        context = _make_context(model, files, options)
+        undone.callback(api.llama_free, context)
+        if loading.on_device(options):
+            loading.warm_up(
+                context, at_once=min(options.micro_batch_size, shape(files, options).at_once)
+            )
+        ranks = api.llama_pooling_type(context) == RANK
+        width = api.llama_model_n_cls_out(model) if ranks else api.llama_model_n_embd_out(model)
+        return LlamaEncoderModel(
+            context=context,
+            vocabulary=vocabulary,
+            info=msgspec.structs.replace(
+                _info(files, options, vocabulary, None if ranks else width),
+                reading=_reading(model, vocabulary),
+            ),
+            most=Pass(rows=MOST_ROWS, tokens=shape(files, options).tokens, pads=False),
+            width=width,
+            threads=loading.step_threads(context, options),
+            on_device=loading.on_device(options),
+            held=undone.pop_all(),
+        )
+
+
+def _make_context(
+    model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions
+) -> api.llama_context_p:
+    size = shape(files, options)
+    own = text_of(model, f"{files.architecture}.pooling_type".encode())
+    bare = files.architecture in ENCODERS and own not in map(str, POOLINGS.values())
+    params = api.llama_context_default_params()
+    params.embeddings = True
+    params.pooling_type = MEAN if bare else UNSPECIFIED
+    if options.pooling is not None:
+        params.pooling_type = POOLINGS[options.pooling]
+    params.n_ctx = size.tokens
+    params.n_batch = size.tokens
+    params.n_ubatch = size.at_once
+    params.n_seq_max = MOST_ROWS
+    params.kv_unified = True
+    params.n_threads = params.n_threads_batch = most(loading.batch_threads(options))
+    params.flash_attn_type = loading.FLASH_ATTENTION[options.flash_attention]
+    params.rope_freq_base = options.rope_freq_base or 0.0
+    params.rope_freq_scale = options.rope_freq_scale or 0.0
+    context = api.llama_init_from_model(model, params)
+    if not context:
+        text = f"not enough memory for passes of {size.tokens} tokens: {loading.last_errors()}"
+        raise OutOfMemory(text)
+    return context
+
+
+def _info(
+    files: ModelFiles, options: LlamaCppOptions, vocabulary: LlamaVocabulary, width: int | None
+) -> ModelInfo:
+    return ModelInfo(
+        backend="llamacpp",
+        format=files.format,
+        architecture=files.architecture,
+        context_length=shape(files, options).length,
+        max_concurrent=options.max_concurrent,
+        vocab_size=vocabulary.size,
+        longest_token_bytes=vocabulary.longest_token_bytes,
+        size_bytes=files.size_bytes,
+        special=vocabulary.special,
+        adds_bos=vocabulary.adds_bos,
+        layers=loading.layers(),
+        memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
+        task="rank" if width is None else "embed",
+        vectors=None if width is None else Vectors(width=width, normalized=True),
+        tokenizer_path=str(files.path),
+    )
+
+
+def _reading(model: api.llama_model_p, vocabulary: LlamaVocabulary) -> Reading:
+    vocab = vocabulary.pointer
+    before, after = vocabulary.frame()
+    template = text_of(model, b"tokenizer.chat_template.rerank")
+    if template:
+        begin, _, rest = template.partition("{query}")
+        between, _, end = rest.partition("{document}")
+        first, inside, behind = (
+            vocabulary.tokenize(text, special=True) for text in (begin, between, end)
+        )
+        return Reading(before=before, after=after, pair=(first, inside, behind), joined=True)
+    bos = _ids(api.llama_vocab_bos(vocab)) if api.llama_vocab_get_add_bos(vocab) else ()
+    sep = _ids(api.llama_vocab_sep(vocab)) if api.llama_vocab_get_add_sep(vocab) else ()
+    eos = _ids(api.llama_vocab_eos(vocab)) if api.llama_vocab_get_add_eos(vocab) else ()
+    return Reading(before=before, after=after, pair=(bos, (*eos, *sep), eos or sep))
+
+
+def _ids(token: int) -> tuple[int, ...]:
+    return () if token == api.LLAMA_TOKEN_NULL else (token,)
+
+
+class LlamaCppEncoder:
+    """See `backends.engines.encoder_driver.EncoderEngine`. Owns the model and the context it was
+    given.
+    """
+
+    def __init__(self, loaded: LlamaEncoderModel) -> None:
+        self._loaded = loaded
+        self._context = loaded.context
+        self._memory = api.llama_get_memory(loaded.context)
+        self._compute = api.llama_decode if self._memory else api.llama_encode
+        self._batch = Batch(loaded.most.tokens)
+        self.info: ModelInfo = loaded.info
+        self.most: Pass = loaded.most
+        self.tokenize = loaded.vocabulary.tokenize
+        self.detokenize = loaded.vocabulary.detokenize
+
+    def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
+        self._batch.clear()
+        for row, one in enumerate(inputs):
+            self._batch.chunk(list(one.tokens), 0, row, last=True, every=True)
+        if self._memory:
+            api.llama_memory_clear(self._memory, False)
+        self._loaded.threads.begin(self._batch.rows)
+        code = self._compute(self._context, self._batch.ready())
+        if self._loaded.on_device:
+            api.llama_synchronize(self._context)  # wait here, without the GIL
+        self._loaded.threads.end()
+        if code:
+            raise GenerationFailed(f"llama.cpp could not encode the texts (code {code})")
+        return [self._vector(row) for row in range(len(inputs))]
+
+    def _vector(self, row: int) -> bytes:
+        there = api.llama_get_embeddings_seq(self._context, row)
+        vector = np.ctypeslib.as_array(there, shape=(self._loaded.width,))
+        return (_score(vector) if self.info.task == "rank" else _normalized(vector)).tobytes()
+
+    def recover(self) -> None:
+        """A pass leaves nothing behind."""
+
+    def close(self) -> None:
+        self._loaded.free()
+
+
+def _normalized(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    length = np.linalg.norm(vector)
+    return (vector / length).astype(np.float32) if length else vector
+
+
+def _score(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """From 0 to 1. Of one output it is the logit; of several, the probability of the first."""
+    first = scores[:1]
+    chance = 1 / (1 + np.exp(-first.astype(np.float64)))
+    return chance.astype(np.float32) if len(scores) == 1 else first

@@ -1,0 +1,932 @@
+"""llama.cpp with continuous batching: one `llama_decode` for all sequences, prompts in chunks
+between.
+
+Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each
+running answer its newest token, or reads a piece of a prompt (`backends.engines.prefill`), or both
+where that costs nobody anything. A job whose last token has been fed gets a new one drawn. So
+prompt, answer, forced tokens and a recomputed answer are all one thing. Where a prompt has come to
+a picture, the image encoder runs in a thread of its own, and a later step puts its embeddings into
+the cache.
+
+From the logits of a decoded batch: drawn tokens, and log probabilities.
+
+ctypes releases the GIL around every call. For calls of a microsecond that is a trap: the event
+loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
+times a step. Short calls are therefore bound through `ctypes.PyDLL`, which keeps it; only
+`llama_decode` and `llama_synchronize`, which take long, go through the binding that releases it.
+With the bundled model the difference is within the noise (benchmarks/results/diary.md).
+"""
+
+import ctypes
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from backends.contract.beginnings import (
+    AT_EASE,
+    Beginnings,
+    Coming,
+    Found,
+    NothingKept,
+    Pace,
+    Part,
+    Taken,
+)
+from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
+from backends.contract.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
+from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
+from backends.engines.constraints import Mask
+from backends.engines.draft_model import ModelDrafter
+from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
+from backends.engines.llamacpp.batch import Batch, Fed, LlamaJob, Restoring
+from backends.engines.llamacpp.kv_cache import KvCache, LlamaSlotKeeper
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.loading import LlamaModel, use_adapters
+from backends.engines.llamacpp.pictures import EncoderTask, EncoderThread
+from backends.engines.llamacpp.pieces import PART, WHOLE
+from backends.engines.llamacpp.sampling import Chain
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.prefill import BLOCK, STEP_SECONDS, Prefill
+from backends.engines.snapshots import SnapshotBudget, places
+from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
+
+if TYPE_CHECKING:
+    from backends.engines.llamacpp.pictures import MtmdEncoder
+
+
+_NEVER = float("-inf")
+_FIELDS = 3  # of llama.h's struct of one candidate, each of four bytes: id, logit, probability
+# Sampling a token takes 10 µs for each 1,000 tokens of the vocabulary, measured on one core: up to
+# here that is less than giving up the GIL and getting it back may take.
+SMALL_VOCABULARY = 4_096
+
+
+class Rows:
+    """Of the last batch of `context`. Only the engine's thread calls it."""
+
+    def __init__(self, context: api.llama_context_p, vocabulary: LlamaVocabulary) -> None:
+        self._context = context
+        self._vocabulary = vocabulary
+        self._drawn = drawing(vocabulary)
+        self._logits = keeping_gil(api.llama_get_logits_ith)
+
+    def draw(self, running: LlamaJob, row: int) -> Token:
+        """The next token of `running`, drawn from the logits of `row`."""
+        wanted = running.job.logprobs
+        found: TokenLogprob | None
+        if wanted is not None and running.job.after_samplers:
+            token, found = self._left(running, row, wanted)
+        else:
+            token = self._token(running, row)
+            found = None if wanted is None else self._logprob(row, token, wanted)
+        running.chain.drawn()
+        running.banned = ()
+        running.tokens.append(token)
+        return Token(running.key, token, found)
+
+    def _token(self, running: LlamaJob, row: int) -> int:
+        chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
+        if ids is None:
+            return self._drawn(chain, self._context, row)
+        return draw_among(chain, self.row(row), ids).token
+
+    def _left(self, running: LlamaJob, row: int, wanted: int) -> tuple[int, TokenLogprob]:
+        """A token, and what else the samplers left."""
+        ids = running.allowed(self._vocabulary.size)
+        among = np.arange(self._vocabulary.size) if ids is None else ids
+        drawn = draw_among(running.chain.pointer, self.row(row), among)
+        return drawn.token, left_over(drawn, wanted, self._vocabulary)
+
+    def _logprob(self, row: int, token: int, wanted: int) -> TokenLogprob:
+        return logprob(self.row(row), token, wanted, self._vocabulary)
+
+    def prompt_logprobs(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
+        """Log probabilities of the prompt's tokens that have none yet, as far as the `count` rows
+        of its newest cells, the first of which is `row`, have those of the next.
+        """
+        prompt, wanted = running.job.prompt, running.job.prompt_logprobs or 0
+        first, found = running.fed - count, []
+        if not running.scored:
+            found.append(TokenLogprob(Candidate(prompt[0], self._vocabulary.piece(prompt[0]), 0.0)))
+        for at in range(max(running.scored, first + 1, 1), min(running.fed + 1, len(prompt))):
+            logits = self.row(row + at - 1 - first)
+            found.append(logprob(logits, prompt[at], wanted, self._vocabulary))
+        return found
+
+    def row(self, row: int) -> npt.NDArray[np.float32]:
+        """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
+        address = ctypes.addressof(self._logits(self._context, row).contents)
+        there = (ctypes.c_float * self._vocabulary.size).from_address(address)
+        return np.frombuffer(there, np.float32)
+
+
+def drawing(vocabulary: LlamaVocabulary) -> Callable[[Any, api.llama_context_p, int], int]:
+    """The function that draws a token: (chain, context, row) -> token; see above for the
+    choice.
+    """
+    if vocabulary.size <= SMALL_VOCABULARY:
+        return keeping_gil(api.llama_sampler_sample)
+    return api.llama_sampler_sample  # type: ignore[no-any-return]
+
+
+def keeping_gil(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same C function, called without releasing the GIL."""
+    library = ctypes.PyDLL(api._lib._name)  # noqa: SLF001 - of the loaded library
+    bound = getattr(library, function.__name__)
+    bound.argtypes = function.argtypes  # type: ignore[attr-defined]
+    bound.restype = function.restype  # type: ignore[attr-defined]
+    return bound  # type: ignore[no-any-return]
+
+
+class DrawnToken(msgspec.Struct, frozen=True):
+    """The token, and what the samplers left to draw it from: ids and their logits, (left,) each."""
+
+    token: int
+    ids: npt.NDArray[np.int32]
+    logits: npt.NDArray[np.float32]
+
+
+def draw_among(
+    chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]
+) -> DrawnToken:
+    """As `llama_sampler_sample`, of `ids` alone. `logits`: (vocabulary,).
+
+    llama.cpp's chain is given an array of those alone. So nothing is computed for the others, and
+    where a grammar leaves a handful of 128,000 tokens, drawing costs a hundredth. The logits stay
+    as they are: log probabilities are computed from them.
+    """
+    candidates = np.empty((len(ids), _FIELDS), np.int32)
+    candidates[:, 0] = ids
+    candidates[:, 1] = logits.view(np.int32)[ids]  # the same bits
+    data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(api.llama_token_data))
+    array = api.llama_token_data_array(data=data, size=len(ids), selected=-1, sorted=False)
+    api.llama_sampler_apply(chain, ctypes.byref(array))
+    token = int(candidates[array.selected, 0])
+    api.llama_sampler_accept(chain, token)
+    left = candidates[: array.size]
+    return DrawnToken(token, left[:, 0], left[:, 1].view(np.float32))
+
+
+def left_over(drawn: DrawnToken, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
+    """As `logprob`, of what the samplers left, as they left it: what can't come any more has no
+    place in it.
+    """
+    possible = drawn.logits > _NEVER
+    ids, logits = drawn.ids[possible], drawn.logits[possible].astype(np.float64)
+    normal = float(np.logaddexp.reduce(logits))
+    order = np.argsort(-logits, kind="stable")
+    chosen = int(np.flatnonzero(ids == drawn.token)[0])
+
+    def candidate(index: int) -> Candidate:
+        token = int(ids[index])
+        return Candidate(token, vocabulary.piece(token), float(logits[index]) - normal)
+
+    best = tuple(candidate(int(index)) for index in order[:alternatives])
+    return TokenLogprob(candidate(chosen), best)
+
+
+def logprob(
+    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: LlamaVocabulary
+) -> TokenLogprob:
+    """The chosen token's logprob and the `alternatives` best; `logits` has shape
+    (vocabulary.size,).
+    """
+    peak = float(logits.max())
+    normal = peak + float(np.log(np.exp(logits - peak).sum()))
+
+    def candidate(index: int) -> Candidate:
+        return Candidate(index, vocabulary.piece(index), float(logits[index]) - normal)
+
+    count = min(alternatives, len(logits))
+    best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
+    ordered = best[np.argsort(-logits[best], kind="stable")]
+    return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))
+
+
+# Bytes of idle cells, of the weights', beside which conversations stay in a pool: a token of others
+# takes 3 % longer then (SmolLM2 on a CPU, where a masked cell costs a sixth of reading its bytes).
+IDLE = 0.15
+GROWTH = 64  # cells kept free for each answer in a shared pool before another one starts
+NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
+
+
+class LlamaCppEngine:
+    """See `backends.engines.engine.Engine`. Owns the model and the context it was given."""
+
+    def __init__(
+        self, loaded: LlamaModel, speculation: Speculation | None = None, pace: Pace = AT_EASE
+    ) -> None:
+        self._loaded = loaded
+        self._context = loaded.context
+        self._vocabulary = loaded.vocabulary
+        self._encoder_thread = _encoder_thread(loaded)
+        self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
+        # A pool remembers more sequences than run: the last is the stage of what is put back.
+        staged = not loaded.split and loaded.slots > loaded.info.max_concurrent
+        slots = loaded.slots - staged
+        self._cache = KvCache(
+            loaded.context, split=loaded.split, stage=slots if staged else None, piece=pace.piece
+        )
+        self._pace = pace
+        self._slots = [Slot(index) for index in range(slots)]
+        self._snapshots = SnapshotBudget(self._slots, loaded.snapshot_bytes)
+        self._running: dict[int, LlamaJob] = {}
+        self._forced: list[Token] = []
+        self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
+        self._batch = Batch(loaded.batch_size)
+        moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
+        self._spare = FEW + moved // COPIED
+        self._threads = loaded.threads
+        self._prompts = Prefill()
+        self._releases = 0
+        self._rows = Rows(loaded.context, loaded.vocabulary)
+        self.kept: Beginnings = NothingKept()
+        self._coming = False  # a job waits for what the store reads
+        self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
+        self._speculation = speculation or _speculation(loaded, self._cache)
+        self.info: ModelInfo = msgspec.structs.replace(
+            loaded.info,
+            heeds_marks=self._takes_snapshots,
+            drafts=self._cache.goes_back > 0 and not self._speculation.is_off,
+        )
+        self.keeper = LlamaSlotKeeper(
+            self._slots,
+            loaded.context,
+            self._cache,
+            self._running,
+            loaded.info,
+            self._take_back_all,
+        )
+        self.tokenize = loaded.vocabulary.tokenize
+        self.detokenize = loaded.vocabulary.detokenize
+        self.piece = loaded.vocabulary.piece
+        self.ends = loaded.vocabulary.ends.__contains__
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
+        running = self._seeing(key, job) if job.images else self._reading(key, job)
+        running.mask = mask
+        self._adapt(self.info.adapter_scales(job.adapters))
+        self._running[key] = running
+        if self.info.drafts:
+            self._speculation.admit(key, running.tokens, job.owner, job.drafts)
+        return running.prompt_tokens
+
+    def _adapt(self, scales: tuple[float, ...]) -> None:
+        """No job with others is running."""
+        if scales != self._adapters:
+            use_adapters(self._loaded, scales)
+            self._adapters = scales
+
+    def _reading(self, key: int, job: Generation) -> LlamaJob:
+        chain = Chain(job, self._vocabulary, self.info.context_length)
+        return LlamaJob(key, job, chain, list(job.prompt))
+
+    def _seeing(self, key: int, job: Generation) -> LlamaJob:
+        assert self._encoder_thread is not None  # else the driver refuses pictures
+        seen = self._encoder_thread.pictures.prepare(job)
+        text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
+        try:
+            chain = Chain(text, self._vocabulary, self.info.context_length)
+        except BaseException:
+            seen.free()
+            raise
+        return LlamaJob(key, job, chain, seen.cells, seen.pictures)
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        running = self._running[key]
+        room = self.info.context_length - len(running.tokens)
+        for token in tokens[:room]:
+            running.tokens.append(token)
+            running.chain.accept(token)
+            self._forced.append(Token(key, token))
+        while running.left and running.drafts(running.tokens[running.fed]):
+            self._advance(running)
+        if running.left:
+            self._cut_off(running)
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        running = self._running[key]
+        self._cut_off(running)
+        kept = [token for token in self._forced if token.key != key]
+        count += len(self._forced) - len(kept)
+        self._forced = kept
+        del running.tokens[len(running.tokens) - count :]
+        running.rewound(self._vocabulary, self.info.context_length, banned)
+        # The newest token left is fed again: the logits after it are gone.
+        keep = running.whole(min(running.fed, len(running.tokens) - 1))
+        if running.slot is not None and keep < running.fed:
+            self._go_back(running, keep)
+
+    def release(self, key: int) -> int:
+        running = self._running.pop(key)
+        if self._encoder_thread is not None:
+            self._encoder_thread.drop(running)
+        running.free()
+        self._cut_off(running)
+        self._speculation.release(key)
+        self._leave(running)
+        self._forced = [token for token in self._forced if token.key != key]
+        return running.cached
+
+    def _leave(self, running: LlamaJob) -> None:
+        """The slot is idle again; its cells stay until room is needed."""
+        if running.slot is not None:
+            if running.restoring is not None:  # half of it is there
+                running.restoring = None
+                self._empty(running.slot)
+            self._releases += 1
+            running.slot.busy, running.slot.used = False, self._releases
+            running.slot = None
+
+    def recover(self) -> None:
+        if self._encoder_thread is not None:
+            self._encoder_thread.drop()
+        for running in self._running.values():
+            running.free()
+        self._running.clear()
+        self._speculation.clear()
+        self._forced.clear()
+        self._cache.clear()
+        self._slots[:] = [Slot(slot.index) for slot in self._slots]
+
+    def close(self) -> None:
+        for running in self._running.values():
+            self._cut_off(running)
+        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
+            self._take_out(slot, 0)
+        self.recover()
+        if self._encoder_thread is not None:
+            self._encoder_thread.close()
+        self._loaded.free()
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def step(self) -> Sequence[StepResult]:
+        forced, self._forced = self._forced, []
+        if waiting := [running for running in self._running.values() if running.row is not None]:
+            return [*forced, *map(self._draw_next, waiting)]
+        failed = (
+            self._encode_images(self._encoder_thread) if self._encoder_thread is not None else ()
+        )
+        self._coming = False
+        work = self._decode()
+        if not work and self._coming:
+            self.kept.wait(STEP_SECONDS)
+        elif not work and self._encoder_thread is not None:
+            self._encoder_thread.wait(STEP_SECONDS)
+        read, self._read = self._read, []
+        return [*forced, *failed, *read, *self._score_all(work), *self._draw_all(work)]
+
+    def _encode_images(self, encoder: EncoderThread) -> Sequence[JobFailed]:
+        """Use the embeddings of a finished task, and begin with the next."""
+        task = encoder.take()
+        if task is not None:
+            try:
+                task.check()
+                self._place(encoder.pictures, task)
+            except GenerationFailed as error:
+                return [JobFailed(task.running.key, error)]
+        encoder.begin(self._running.values())
+        return ()
+
+    def _place(self, pictures: "MtmdEncoder", task: EncoderTask) -> None:
+        """Put the picture into the KV cache, unless its own job has to make room. Raises
+        GenerationFailed, which is its own job's alone.
+        """
+        running, picture = task.running, task.picture
+        while task.is_wanted:
+            assert running.slot is not None
+            place = running.position, running.slot.index
+            code = pictures.decode(self._context, picture, *place)
+            if code == 0:
+                running.lag += picture.saved
+                self._feed(running, picture.end - picture.start)
+                return
+            if code == NO_ROOM:
+                self._make_room()
+            self._cut_back(running)
+            if code != NO_ROOM:
+                raise GenerationFailed(f"an image could not be decoded (code {code})")
+
+    def _decode(self) -> list[Fed]:
+        """Feed what this step has room for; returns who was fed how much, in the batch's order."""
+        starting = True
+        while True:
+            work = self._compose(starting=starting)
+            if not work:
+                return work
+            answering = sum(fed.count for fed in work) == len(work)
+            self._threads.begin(self._batch.rows)
+            result = api.llama_decode(self._context, self._batch.ready())
+            if self._loaded.on_device:
+                api.llama_synchronize(self._context)  # wait here, without the GIL
+            if result == 0:
+                self._fed(work, self._threads.end(), answering=answering)
+                return work
+            if result != NO_ROOM:
+                raise GenerationFailed(f"llama_decode failed with code {result}")
+            if len(work) < self._batch.rows and answering:
+                self._speculation.undone()
+            else:
+                self._make_room()
+            starting = False  # whoever made room would take it again
+
+    def _compose(self, *, starting: bool) -> list[Fed]:
+        """Newest tokens of all answers first, in slot order, with what was drafted for them where
+        no prompt is read; then prompts.
+        """
+        self._batch.clear()
+        answering = [r for r in self._running.values() if r.slot is not None and r.left == 1]
+        # llama.cpp computes neighbouring sequences together when they come in order.
+        answering.sort(key=lambda running: running.slot.index)  # type: ignore[union-attr]
+        reading = len(answering) < len(self._running)
+        drafts = self._drafts(answering) if starting and answering and not reading else {}
+        if drafts:
+            return [self._compose_draft(running, drafts) for running in answering]
+        self._batch.singles(
+            [running.tokens[-1] for running in answering],
+            [running.position for running in answering],
+            [running.slot.index for running in answering],  # type: ignore[union-attr]
+        )
+        work = [Fed(running, 1) for running in answering]
+        return self._with_prompts(work, starting=starting) if reading else work
+
+    def _drafts(self, answering: Sequence[LlamaJob]) -> Mapping[int, StepDraft]:
+        """What to verify behind their newest tokens, by key."""
+        if not self.info.drafts or (self._cache.slides and self._loaded.split and answering[1:]):
+            return {}  # see `KvCache.slides`
+        if self._speculation.rests(len(answering)):
+            return {}
+        rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
+        return self._speculation.drafts([self._answering(running, rows) for running in answering])
+
+    def _answering(self, running: LlamaJob, rows: int) -> Answering:
+        room = min(rows, self._cache.goes_back, self.info.context_length - len(running.tokens))
+        return Answering(running.key, min(running.useful, room), room, running.mask)
+
+    def _compose_draft(self, running: LlamaJob, drafts: Mapping[int, StepDraft]) -> Fed:
+        assert running.slot is not None
+        draft = drafts.get(running.key, NO_DRAFT)
+        tokens = [running.tokens[-1], *draft.tokens]
+        self._batch.chunk(tokens, running.position, running.slot.index, last=True, every=True)
+        return Fed(running, 1, draft)
+
+    def _with_prompts(self, work: list[Fed], *, starting: bool) -> list[Fed]:
+        """`work`, and beside it what is forced and, when they are due, prompts. On CPUs less than a
+        block in all, which is computed as each would be alone; else a piece in a pass of its own.
+        """
+        ready = list(self._ready(starting=starting))
+        forced = [running for running in ready if running.fed >= running.prompt_tokens]
+        answering = bool(work or forced)
+        prompts = [running for running in ready if running.fed < running.prompt_tokens]
+        due = self._prompts.is_due or not answering
+        for running in [*forced, *(self._prompts.order(prompts) if due else ())]:
+            room = self._loaded.micro_batch_size - self._batch.rows
+            if room <= 0:
+                break
+            count = self._prompts.piece(self._until(running), room, answering=answering)
+            if self._batch.rows + count >= BLOCK and not self._loaded.on_device and work:
+                if any(fed.running in prompts for fed in work):
+                    break
+                self._batch.clear()
+                work = []
+            work.append(self._compose_piece(running, count))
+            if running.scoring or self._cache.slides:
+                break
+        return work
+
+    def _compose_piece(self, running: LlamaJob, count: int) -> Fed:
+        assert running.slot is not None
+        if running.scoring:  # each of the others keeps a row of its own
+            count = max(1, min(count, self._loaded.outputs - len(self._running) + 1))
+        chunk = running.tokens[running.fed : running.fed + count]
+        last, at = count == running.left, (running.position, running.slot.index)
+        self._batch.chunk(chunk, *at, last=last, every=running.scoring)
+        return Fed(running, count)
+
+    def _ready(self, *, starting: bool) -> Iterator[LlamaJob]:
+        """Those whose prompts can be read now, oldest first; who can start does."""
+        restored = False
+        for running in self._running.values():
+            if running.slot is not None and running.left == 1:
+                continue
+            if running.slot is None and not (starting and self._start(running)):
+                continue
+            if running.restoring is not None:
+                waits, restored = restored, True  # one of them in a step
+                if waits or not self._restored(running):
+                    continue
+            if self._until(running):  # else the next step computes a picture
+                yield running
+
+    @staticmethod
+    def _until(running: LlamaJob) -> int:
+        """How many of its cells may be computed together."""
+        picture = running.picture()
+        return running.until if picture is None else min(running.until, picture.start - running.fed)
+
+    def _fed(self, work: Sequence[Fed], seconds: float, *, answering: bool) -> None:
+        reading = any(fed.running.fed < fed.running.prompt_tokens for fed in work)
+        for fed in work:
+            fed.running.drafted = deque(fed.drafted.tokens)
+            self._feed(fed.running, fed.count)
+            if fed.running.reads:
+                self._read += fed.running.progress()
+        if answering:
+            self._speculation.stepped(self._threads.needed)
+        if reading:
+            self._prompts.read(self._batch.rows, seconds)
+            self._tell_waiting(work)
+        else:
+            self._prompts.answered(seconds)
+
+    def _tell_waiting(self, work: Sequence[Fed]) -> None:
+        """Whoever waits for the longest of the prompts in `work`."""
+        fed = {one.running.key for one in work}
+        waiting = [one for one in self._running.values() if one.reads and one.key not in fed]
+        if waiting:
+            ahead = max(one.running.left for one in work)
+            for place, one in enumerate(sorted(waiting, key=lambda one: one.left), 1):
+                self._read += one.progress(place, ahead)
+
+    def _score_all(self, work: Sequence[Fed]) -> list[PromptScored]:
+        scored, row = [], 0
+        for fed in work:
+            running, count = fed.running, fed.count
+            if running.scoring and (found := self._rows.prompt_logprobs(running, row, count)):
+                scored.append(PromptScored(running.key, Scored(tuple(found))))
+                running.scored += len(found)
+            row += fed.rows
+        return scored
+
+    def _draw_all(self, work: Sequence[Fed]) -> list[Token | JobFailed]:
+        drawn: list[Token | JobFailed] = []
+        row = 0
+        for fed in work:
+            if not fed.running.left:
+                fed.running.row = row + fed.count - 1
+                drawn.append(self._draw_next(fed.running, drafted=fed.drafted.meant))
+            row += fed.rows
+        return drawn
+
+    def _draw_next(self, running: LlamaJob, drafted: int = 0) -> Token | JobFailed:
+        """The next token, from the row that waits. Where it is the one that was drafted, the next
+        row has the logits of the token behind it.
+        """
+        assert running.row is not None
+        try:
+            token = self._rows.draw(running, running.row)
+        except Exception as error:  # noqa: BLE001 - its own parameters': the others go on
+            return JobFailed(running.key, while_generating(error, "llama.cpp"))
+        if not drafted and not running.drafted:  # nearly all
+            running.row = None
+            return token
+        accepted = False
+        if running.drafts(token.id):
+            self._advance(running)
+            accepted = self._speculation.drew(running.key)
+        else:
+            self._cut_off(running)
+        return Token(token.key, token.id, token.logprob, drafted, accepted)
+
+    def _advance(self, running: LlamaJob) -> None:
+        """Its next token stands in the cache already, for it was drafted."""
+        assert running.row is not None
+        running.row += 1
+        running.drafted.popleft()
+        self._feed(running, 1)
+
+    def _cut_off(self, running: LlamaJob) -> None:
+        """Nothing of what was drafted and isn't fed is left, and no token is to be drawn."""
+        running.row = None
+        self._take_back(running)
+
+    def _take_back(self, running: LlamaJob) -> None:
+        """What was drafted and isn't fed; its next token may still be drawn."""
+        if running.drafted:
+            running.drafted.clear()
+            assert running.slot is not None
+            if not self._cache.turn_back(running.slot.index, running.position):
+                self._go_back(running, running.fed)
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    def _start(self, running: LlamaJob) -> bool:
+        """Give the sequence a slot and what is already computed; False: better wait, see below."""
+        if not self._fits(running):
+            return False
+        placement = self._place_of(running)
+        if placement is None:
+            return False
+        if not running.scoring and self._worth_waiting(running, placement.keep):
+            return False
+        slot, source = self._slots[placement.slot], self._slots[placement.source]
+        found = self._longer(running, placement.keep)
+        if isinstance(found, Coming):
+            self._coming = True
+            return False
+        self._take_out(slot, placement.keep if slot is source else 0)
+        self._put_away({slot.index, source.index})
+        if found is not None:
+            self._restore(slot, found, running, placement.parted)
+            return True
+        keep = self._take_over(slot, source, running, placement.keep)
+        self._begin(running, slot, keep, placement.parted)
+        return True
+
+    def _begin(self, running: LlamaJob, slot: Slot, keep: int, parted: int) -> None:
+        """Behind its first `keep` cells, which are there."""
+        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
+        slot.adapters, slot.named = self._adapters, running.job.slot is not None
+        running.start(slot, keep)
+        if self._takes_snapshots:
+            marks = (*running.known_marks(), parted)
+            running.mark(places(len(running.tokens), running.fed, marks))
+        if running.job.reports_progress:
+            self._read += running.progress()
+
+    def _place_of(self, running: LlamaJob) -> Placement | None:
+        """None: the slot that the job names is busy. There it finds that slot's cells alone."""
+        for slot in self._slots:
+            slot.cuts_from = self._cache.cuts_from(slot.index, len(slot.tokens))
+        named = running.job.slot
+        if named is None:
+            return place(
+                running.known,
+                self._slots,
+                compact=self._loaded.split,
+                spare=self._spare,
+                owner=running.job.cached_for,
+                adapters=self._adapters,
+            )
+        slot, owner = self._slots[named], running.job.cached_for
+        if slot.busy:
+            return None
+        return place(running.known, [slot], compact=False, owner=owner, adapters=self._adapters)
+
+    def _fits(self, running: LlamaJob) -> bool:
+        """A shared pool must hold it beside the running jobs, with room for their next ones."""
+        started = [other for other in self._running.values() if other.slot is not None]
+        if self._loaded.split or not started:
+            return True
+        taken = sum(len(other.tokens) + GROWTH for other in started)
+        return taken + len(running.tokens) + GROWTH <= self._loaded.cells
+
+    def _worth_waiting(self, running: LlamaJob, keep: int) -> bool:
+        """Another job is computing more of the same beginning right now (n > 1, or many alike at
+        once). Where a sequence can't be cut, it is to take a snapshot where the two part.
+        """
+        most, found = len(running.tokens) - 1, False
+        for other in self._running.values():
+            alike = other.job.cached_for == running.job.cached_for
+            if other.slot is None or other.left <= 1 or not alike:
+                continue
+            shared = min(common(other.tokens, running.tokens), most)
+            if shared >= max(keep, other.fed) + WORTHWHILE:
+                found = True
+                if self._takes_snapshots:
+                    other.mark([shared])
+        return found
+
+    # -- the store of conversations: see `backends.places.kept`
+    # -----------------------------------------
+
+    def _longer(self, running: LlamaJob, keep: int) -> Found | Coming | None:
+        """A beginning of which more can be kept than of what the slots have. A job that names its
+        slot finds what is there alone.
+        """
+        if running.job.slot is not None or self._adapters != self.info.adapter_scales():
+            return None
+        return self.kept.longest(running.job.cached_for, running.known, keep)
+
+    def _put_away(self, staying: Collection[int]) -> None:
+        """Idle conversations of a pool, the least useful first, into the store: each token of the
+        others looks at their cells, too. Before a prompt gets its cells, so that these are the
+        first ones: no token looks behind the last cell that is used.
+        """
+        idle = [one for one in self._slots if one.tokens and not one.busy]
+        cells = sum(len(one.tokens) for one in idle)
+        for slot in sorted(idle, key=lambda slot: slot.used):
+            if self._loaded.split or cells * self._loaded.cell_bytes <= IDLE * self.info.size_bytes:
+                return
+            if slot.index not in staying and slot.owner is not None and not slot.named:
+                nearly = len(slot.tokens) - 2 * BLOCK
+                if self._take_out(slot, 0) or self.kept.longest(slot.owner, slot.tokens, nearly):
+                    cells -= len(slot.tokens)
+                    self._empty(slot)
+
+    def _take_out(self, slot: Slot, keep: int) -> bool:
+        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
+        if they are worth it. Whether they are kept there, or elsewhere.
+        """
+        cells = len(slot.tokens)
+        if cells - keep < WORTHWHILE or self._is_elsewhere(slot):
+            return True
+        if slot.owner is None or slot.adapters != self.info.adapter_scales():
+            return False  # the store has what the model is loaded with alone
+        size = self._cache.size(slot.index, WHOLE) + sum(one.size for one in slot.snapshots)
+        lost = (cells - keep) / self._prompts.rate
+        if not self.kept.wants(slot.owner, slot.tokens, size, lost):
+            return False
+        began = time.perf_counter()
+        whole = self._cache.take(slot.index)
+        if not len(whole):
+            return False
+        taken = Taken(
+            owner=slot.owner,
+            tokens=tuple(slot.tokens),
+            cuts_from=self._cache.cuts_from(slot.index, cells),
+            whole=whole,
+            parts=tuple(Part(one.cells, one.state) for one in slot.snapshots),
+            conversation=slot.conversation,
+            seconds=cells / self._prompts.rate,
+        )
+        self.kept.keep(taken, time.perf_counter() - began)
+        return True
+
+    def _is_elsewhere(self, slot: Slot) -> bool:
+        """Another slot begins with the same, and can be gone on from there."""
+        cells = len(slot.tokens)
+        for other in self._slots:
+            if other is slot or (other.owner, other.adapters) != (slot.owner, slot.adapters):
+                continue
+            if other.tokens[:cells] != slot.tokens:
+                continue
+            other.cuts_from = self._cache.cuts_from(other.index, len(other.tokens))
+            alike = len(other.tokens) == cells
+            if other.index < slot.index if alike else other.start(cells) > cells - WORTHWHILE:
+                return True
+        return False
+
+    def _restore(self, slot: Slot, found: Found, running: LlamaJob, parted: int) -> None:
+        """Begin to put a beginning back into `slot`, in place of what it holds."""
+        self._empty(slot)
+        end = found.start - running.lag_at(found.start)
+        filling = self._cache.fill(slot.index, found.taken.whole, end)
+        slot.busy, running.slot = True, slot
+        running.restoring = Restoring(found, filling, parted)
+
+    def _restored(self, running: LlamaJob) -> bool:
+        """Put back some of what comes from the store, no more than others can wait for. Whether it
+        is there, or can't be: the rest is computed.
+        """
+        restoring, slot = running.restoring, running.slot
+        assert restoring is not None
+        assert slot is not None
+        began, filling, there = time.perf_counter(), restoring.filling, True
+        while there and not filling.is_over:
+            there = filling.put() or self._empty_another(slot)
+            if time.perf_counter() - began >= self._pace.seconds and not filling.is_over:
+                break
+        restoring.seconds += time.perf_counter() - began
+        if there and not filling.is_over:
+            return False
+        running.restoring = None
+        keep = self._adopt(slot, restoring, running) if there and filling.is_right else 0
+        if not keep:
+            self._empty(slot)
+        self._begin(running, slot, keep, restoring.parted)
+        return True
+
+    def _adopt(self, slot: Slot, restoring: Restoring, running: LlamaJob) -> int:
+        """A beginning is in `slot` again; how many cells of `running` could really be kept."""
+        began, found = time.perf_counter(), restoring.found
+        slot.tokens = list(found.taken.tokens)
+        parts = [part for part in found.taken.parts if part.cells <= found.start]
+        snapshots = [Snapshot(part.cells, part.state, part.state.nbytes) for part in parts]
+        self._snapshots.adopt(slot, snapshots)
+        keep = self._kept(slot, running, found.start)
+        if keep:
+            seconds = restoring.seconds + time.perf_counter() - began
+            self.kept.put_back(found, keep, seconds)
+            self._read.append(PutBack(running.key, keep, found.tier))
+        return keep
+
+    def _empty_another(self, slot: Slot) -> bool:
+        """Make room in a pool that is full. False: there is nothing idle in it."""
+        idle = [one for one in self._slots if one is not slot and not one.busy and one.tokens]
+        if self._loaded.split or not idle:
+            return False
+        least = min(idle, key=lambda one: one.used)
+        self._take_out(least, 0)
+        self._empty(least)
+        return True
+
+    def _take_over(self, slot: Slot, source: Slot, running: LlamaJob, keep: int) -> int:
+        """Leave no more than the first `keep` cells of `running` in `slot`; returns how many could
+        really be kept.
+        """
+        copied = slot is not source and keep > 0
+        if copied:
+            slot.copy(source)
+            if not self._cache.copy(source.index, slot.index):
+                slot.shorten(0)
+        return self._kept(slot, running, min(keep, len(slot.tokens)), copied=copied)
+
+    def _kept(self, slot: Slot, running: LlamaJob, keep: int, *, copied: bool = False) -> int:
+        """As `_take_over`, of the cells in `slot` itself."""
+        keep = running.whole(keep)
+        if self._cache.cut(slot.index, keep - running.lag_at(keep)):
+            if copied and not self._cache.detach(slot.index):
+                keep = 0
+        else:
+            keep = self._put_back(slot, running, keep)
+        slot.shorten(keep)
+        return keep
+
+    def _put_back(self, slot: Slot, running: LlamaJob, cells: int) -> int:
+        """Where no more than so many cells were there; returns how many."""
+        snapshot = slot.snapshot(cells)
+        if snapshot is None:
+            self._cache.forget(slot.index)
+            return 0
+        position = snapshot.cells - running.lag_at(snapshot.cells)
+        done = self._cache.put_back(slot.index, snapshot.state, position)
+        return snapshot.cells if done else 0
+
+    def _go_back(self, running: LlamaJob, keep: int) -> None:
+        """Of its cells no more than the first `keep` are left; the others are computed again."""
+        assert running.slot is not None
+        self._take_back_all()
+        running.fed = self._kept(running.slot, running, keep)
+        running.lag = running.lag_at(running.fed)
+
+    def _take_back_all(self) -> None:
+        """Before a state is written. As long as drafted tokens stand in the cache, cells that a
+        window will attend to again without them look free to llama.cpp, and may be overwritten.
+        """
+        for running in self._running.values():
+            self._take_back(running)
+
+    def _feed(self, running: LlamaJob, count: int) -> None:
+        """So many more of its cells are computed."""
+        if running.feed(count) and self._takes_snapshots and not running.drafted:
+            self._take_snapshot(running)
+
+    def _take_snapshot(self, running: LlamaJob) -> None:
+        slot = running.slot
+        assert slot is not None
+        index, size = slot.index, self._cache.size(slot.index, PART)
+        state = partial(self._cache.part, index)
+        self._snapshots.take(slot, running.prompt_tokens, size, state)
+
+    def _make_room(self) -> None:
+        """Forget the least recently used idle slot; else the youngest job's cells: it is computed
+        again later.
+        """
+        idle = [slot for slot in self._slots if not slot.busy and slot.tokens]
+        if idle:
+            least = min(idle, key=lambda slot: slot.used)
+            self._take_out(least, 0)
+            self._empty(least)
+            return
+        started = [running for running in self._running.values() if running.slot is not None]
+        if len(started) < 2:
+            raise OutOfMemory("the KV cache is too small for this request")
+        self._start_over(started[-1])
+
+    def _start_over(self, running: LlamaJob) -> None:
+        """Take its cells away: the sequence is computed again from its beginning."""
+        assert running.slot is not None
+        slot = running.slot
+        self._leave(running)
+        self._empty(slot)
+        running.fed = 0
+
+    def _cut_back(self, running: LlamaJob) -> None:
+        """Forget what was decoded of a picture that can't be decoded whole."""
+        if running.slot is not None:
+            self._go_back(running, running.fed)
+
+    def _empty(self, slot: Slot) -> None:
+        self._cache.forget(slot.index)
+        slot.shorten(0)
+
+
+def _speculation(loaded: LlamaModel, cache: KvCache) -> Speculation:
+    """A pass over states has as many tokens of each sequence, as one over parts of a cache has."""
+    drafter, options = None, loaded.speculation
+    if loaded.draft_model is not None:
+        drafter = ModelDrafter(
+            loaded.draft_model,
+            loaded.draft,
+            loaded.vocabulary.size,
+            measures=options.mode == "auto",
+            most=cache.goes_back,
+        )
+    even = loaded.split or cache.keeps_states
+    return Speculation(options, even=even, drafter=drafter, most=cache.goes_back)
+
+
+def _encoder_thread(loaded: LlamaModel) -> EncoderThread | None:
+    if loaded.pictures is None:
+        return None
+    return EncoderThread(loaded.pictures, beside=not loaded.on_device)

@@ -1,0 +1,852 @@
+"""GGUF on disk: recognising it, what its header says, the memory it will need, and what its options
+are called elsewhere. Imports no engine.
+
+A file carries sampling defaults: what its model's `generation_config.json` said when it was
+converted (llama.cpp's `gguf-py/gguf/constants.py`, `general.sampling.*`). The order of samplers
+that it may name is not read: it is the same on every engine here.
+"""
+
+import grp
+import itertools
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from backends.contract import bounds
+from backends.contract.catalog import (
+    CPU,
+    DRAFT_LOAD_OPTIONS,
+    IN_WSL,
+    SUITE,
+    Cards,
+    Fitted,
+    Installation,
+    LoadFacts,
+    ModelFiles,
+    Placement,
+    Room,
+    Translation,
+    Way,
+    adapters,
+    divided,
+    renamed,
+    smallest_first,
+)
+from backends.contract.errors import LoadFailed
+from backends.contract.placement import Device, Fit, ModelWeights, Variant, reads, sentence
+from backends.contract.placement import fit as best_fit
+from backends.contract.protocol import MemoryNeed
+from backends.contract.samplers import Sampling
+from backends.engines import model_folder, snapshots
+from backends.engines.llamacpp import memory
+from backends.engines.llamacpp.gguf import (
+    MAGIC,
+    POSITIONS,
+    BrokenFile,
+    Header,
+    Tensor,
+    metadata_alone,
+    read_header,
+)
+from backends.engines.llamacpp.memory import CpuLayouts
+from backends.engines.speculation import IS_OFF, STAYS, STREAMS, TOGETHER
+from backends.machine import devices, ggml, prebuilt
+from backends.machine.control_groups import main_memory
+from config.engines import DraftOptions, EngineOptions, LlamaCppOptions, SpeculationOptions
+
+# Its name behind `general.sampling.`, our field, how its value is read.
+GENERAL = "general."  # the keys of what makers write of a model (llama.cpp, docs of GGUF)
+MOST_DESCRIPTIONS, LONGEST_DESCRIPTION = 32, 300  # of them, and characters of each
+NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "temp": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "xtc_probability": ("xtc_probability", float),
+    "xtc_threshold": ("xtc_threshold", float),
+    "penalty_repeat": ("repetition_penalty", float),
+    "penalty_last_n": ("penalty_range", int),
+    "mirostat": ("mirostat_mode", int),
+    "mirostat_tau": ("mirostat_tau", float),
+    "mirostat_eta": ("mirostat_eta", float),
+}
+
+
+def generation_defaults(header: Header, path: Path) -> Sampling:
+    """What the header names, in no odd way, or else the file beside it."""
+    named = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
+    carried = {
+        NAMES[name][0]: NAMES[name][1](value)
+        for name, value in named.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    if carried:
+        return bounds.recommended(carried)
+    return model_folder.generation_defaults(path.parent)
+
+
+PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)  # as gguf-split names them
+SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
+COMPANIONS = (f"*{memory.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
+# tokens; models trained for a million would claim all memory for their cache
+LONGEST_BY_DEFAULT = 32_768
+SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
+SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
+OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
+PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
+# Matrices in main memory that a card holds a copy of while it computes a prompt with them.
+MOVED = 1
+# What states and windows of all sequences may take of the device, unless these are fewer.
+SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
+# Whose states llama.cpp keeps of the last tokens of a pass, so that drafts can be taken back
+# (llama-arch.cpp, llm_arch_supports_rs_rollback): those of it that were tried. So many tokens, and
+# of the weights at most so large a part, if nobody wishes for more.
+TURNED_BACK = frozenset({"lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"})
+BACK, BACK_SHARE = 8, 32
+NO_ROOM = (
+    "the states of its recurrent layers are large, and earlier ones aren't kept unless a number is "
+    "set for speculation.tokens"
+)
+MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
+CACHE_BITS = {
+    "f32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "q8_0": 8.5,
+    "q5_1": 6,
+    "q5_0": 5.5,
+    "q4_1": 5,
+    "q4_0": 4.5,
+}
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How the KV cache is laid out: `cells` tokens over `slots` sequences.
+
+    `split`: each sequence has its own part; attention then reads its own cells only, which is
+    faster, but the memory is taken for all sequences at full length. Not split: one pool that all
+    draw from.
+    """
+
+    cells: int
+    slots: int
+    split: bool
+
+
+def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | None:
+    """A `.gguf` file (the first part stands for a split one), or a folder that holds exactly one
+    model. `layouts`: None: those of this machine.
+
+    Raises LoadFailed for a file that says it is GGUF and is broken.
+    """
+    if path.is_dir():
+        return _only_model(path, layouts)
+    if not path.is_file() or not _is_ours(path) or not _is_first(path):
+        return None
+    try:
+        return _describe(path, read_header(path), layouts or memory.of_this_machine())
+    except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
+        raise LoadFailed(f"{path} is not a usable GGUF file: {error}") from error
+
+
+def _only_model(folder: Path, layouts: CpuLayouts | None) -> ModelFiles | None:
+    models = _models(folder)
+    return recognise(models[0], layouts) if len(models) == 1 else None
+
+
+def _models(folder: Path) -> list[Path]:
+    """The first files of the models in the folder, by their names."""
+    files = [file for file in sorted(folder.iterdir()) if SUFFIX.search(file.name)]
+    files = [file for file in files if _is_ours(file) and _is_first(file)]
+    return [file for file in files if memory.MARK not in file.name.lower()]
+
+
+def _is_ours(path: Path) -> bool:
+    """By its name, or where that has no suffix, as a blob's in a cache, by its first bytes. What
+    macOS puts beside a file on a foreign disk has the file's name behind `._`.
+    """
+    if path.name.startswith("._") or SUFFIX.search(path.name):
+        return not path.name.startswith("._")
+    if path.suffix[1:].isalpha():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _is_first(path: Path) -> bool:
+    part = PART.search(path.name)
+    return part is None or int(part[1]) == 1
+
+
+def parts(path: Path) -> tuple[Path, ...]:
+    """All files of the model whose first file is `path`."""
+    part = PART.search(path.name)
+    if part is None:
+        return (path,)
+    stem = path.name[: part.start()]
+    count = int(part[2])
+    return tuple(
+        path.with_name(f"{stem}-{n:05}-of-{count:05}{part[3]}") for n in range(1, count + 1)
+    )
+
+
+def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | None:
+    architecture = header.text("general.architecture")
+    if architecture in ("", "clip") or header.text("general.type", "model") != "model":
+        return None  # a projector, an adapter: part of a model, not one
+    files = parts(path)
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
+    headers = [header, *map(read_header, files[1:])]
+    tensors = [tensor for part in headers for tensor in part.tensors]
+    encodes = architecture in memory.ENCODERS
+    graph = memory.graph(header, tensors)
+    projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})
+    sizes = sum(file.stat().st_size for file in files)
+    return ModelFiles(
+        path=path,
+        backend="llamacpp",
+        format="gguf",
+        architecture=architecture,
+        size_bytes=sizes,
+        added_bytes=memory.added_bytes(tensors, layouts),
+        repacked=layouts.bears(tensors),
+        weights=None if encodes else memory.weights(header, tensors, sizes),
+        layers=header.number(f"{architecture}.block_count"),
+        context_length=header.number(f"{architecture}.context_length", 2048),
+        cache_bytes_per_token=0 if encodes else graph.cache,
+        state_bytes=graph.state,
+        recurrent_layers=graph.recurrent_layers,
+        chat_template=header.text("tokenizer.chat_template") or None,
+        tool_template=header.text("tokenizer.chat_template.tool_use") or None,
+        modalities=("text", "image") if projector else ("text",),
+        parts=files,
+        projector=projector,
+        beside=(path.parent / model_folder.GENERATION_CONFIG,),
+        generation_defaults=generation_defaults(header, path),
+        vocab_size=max(part.vocabulary for part in headers),
+        heads=header.number(f"{architecture}.attention.head_count"),
+        activation_bytes=graph.activation,
+        attention_bytes=graph.attention,
+        window=graph.window if graph.sliding else 0,
+        sliding_bytes_per_token=0 if encodes else graph.sliding,
+        positions=_positions(tensors),
+        task=memory.task(header),
+        described={**described(header), **_sizes(header, tensors)},
+    )
+
+
+# llama.cpp's names of what most tensors of a file are, by `general.file_type`.
+FILE_TYPES = (
+    "F32", "F16", "Q4_0", "Q4_1", "", "", "", "Q8_0", "Q5_0", "Q5_1", "Q2_K", "Q3_K_S", "Q3_K_M",
+    "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ2_XXS", "IQ2_XS", "Q2_K_S",
+    "IQ3_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ3_M", "IQ2_S", "IQ2_M", "IQ4_XS", "IQ1_M",
+    "BF16", "", "", "", "TQ1_0", "TQ2_0", "MXFP4",
+)  # fmt: skip
+
+
+def _sizes(header: Header, tensors: Iterable[Tensor]) -> Mapping[str, str]:
+    """As Ollama writes them."""
+    count = sum(math.prod(tensor.shape) for tensor in tensors)
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
+    kind = dict(enumerate(FILE_TYPES)).get(header.number("general.file_type", -1), "")
+    return {"parameter_size": size, "quantization_level": kind}
+
+
+def described(header: Header) -> Mapping[str, str]:
+    """What the makers wrote of it, without `general.`."""
+    texts = {
+        key.removeprefix(GENERAL): value[:LONGEST_DESCRIPTION]
+        for key, value in header.metadata.items()
+        if key.startswith(GENERAL) and isinstance(value, str) and value
+    }
+    return dict(itertools.islice(texts.items(), MOST_DESCRIPTIONS))
+
+
+def _positions(tensors: Iterable[Tensor]) -> int:
+    shapes = (tensor.shape for tensor in tensors if tensor.name == POSITIONS)
+    return next((shape[-1] for shape in shapes if shape), 0)
+
+
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """With the projector that the options name, or without any; for vectors where they say so."""
+    assert isinstance(options, LlamaCppOptions)
+    if options.pooling is not None:
+        return msgspec.structs.replace(files, task="embed", projector=None, modalities=("text",))
+    if not options.vision:
+        return msgspec.structs.replace(files, projector=None, modalities=("text",))
+    if options.mmproj is None:
+        return files
+    projector = memory.named(Path(options.mmproj).expanduser())
+    return msgspec.structs.replace(files, projector=projector, modalities=("text", "image"))
+
+
+def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens one request may have."""
+    length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+    return min(length, files.positions or length)
+
+
+def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
+    """Split while that is cheap, else one pool; `cache_tokens` sizes the pool."""
+    length, count = context_length(files, options), options.max_concurrent
+    per_token = files.cache_bytes_per_token
+    if options.cache_tokens is None and length * count * per_token <= SPLIT_CACHE:
+        count = affordable(count, files, options)
+        return Layout(length * count, count, split=count > 1)
+    slots = max(count, min(count * SPARE_SLOTS, MOST_SLOTS))
+    cells = max(options.cache_tokens or length, length)
+    return Layout(cells, affordable(slots, files, options), split=False)
+
+
+def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:
+    """As many of the `slots` as their states and windows leave most of the device for; each has its
+    own, whether it is used or not.
+    """
+    size = part_bytes(files, options) + _wished_back(files, options) * _states(files)
+    if not size:
+        return slots
+    return min(slots, max(FEWEST_SLOTS, int(device_bytes(options) * SLOTS_SHARE) // size))
+
+
+def part_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """What of one sequence can't be cut: its states, and the cells of a window."""
+    window = int(files.window * files.sliding_bytes_per_token * _of_16_bits(options))
+    return _states(files) + window
+
+
+def _states(files: ModelFiles) -> int:
+    """Bytes of one sequence's."""
+    return files.state_bytes * files.recurrent_layers
+
+
+def states_back(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """How many earlier states each sequence has, one for each token that may be taken back: what
+    was drafted. 0: nothing is drafted. All slots have them, used or not, so without a wish they
+    take no more than a small part of what the weights do.
+    """
+    if options.speculation.mode == "off" or files.architecture not in TURNED_BACK:
+        return 0
+    if wished := _wished_back(files, options):
+        return wished
+    each = cache_layout(files, options).slots * _states(files)
+    return min(_most_back(options), files.size_bytes // BACK_SHARE // max(1, each))
+
+
+def undrafted(files: ModelFiles, options: LlamaCppOptions) -> str:
+    """Why nothing is drafted; "": something may be."""
+    if options.speculation.mode == "off":
+        return IS_OFF
+    if not files.recurrent_layers or states_back(files, options):
+        return ""
+    return STAYS if files.architecture not in TURNED_BACK else NO_ROOM
+
+
+def _wished_back(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """The same, where drafts are asked for."""
+    speculation = options.speculation
+    asked = speculation.tokens != "auto" or speculation.mode in {"ngram", "model"}
+    if speculation.mode == "off" or not (asked or options.draft.model):
+        return 0
+    return _most_back(options) if files.architecture in TURNED_BACK else 0
+
+
+def _most_back(options: LlamaCppOptions) -> int:
+    """llama.cpp wants a pass to have room for them and more."""
+    wanted = options.speculation.tokens
+    room = min(options.micro_batch_size, options.batch_size) - 2
+    return max(0, min(BACK if wanted == "auto" else wanted, room))
+
+
+def device_bytes(options: LlamaCppOptions) -> int:
+    """Of the cards, or of main memory."""
+    return main_memory() if on_cpu(options) else _card_memory() or main_memory()
+
+
+@cache
+def _card_memory() -> int:
+    ours = devices.of_llamacpp()
+    return sum(one.total for name, one in devices.devices().items() if name in ours)
+
+
+def _of_16_bits(options: LlamaCppOptions) -> float:
+    """What a cell takes, as a part of what it takes at 16 bits."""
+    return (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 32
+
+
+def placements(
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
+) -> Sequence[Placement]:
+    """In main memory where this build of llama.cpp knows no cards; else see `spread`."""
+    assert isinstance(options, LlamaCppOptions)
+    usable = {name: cards[name] for name in devices.of_llamacpp() if name in cards}
+    return spread(files, options, usable)
+
+
+def spread(files: ModelFiles | None, options: LlamaCppOptions, cards: Cards) -> Sequence[Placement]:
+    """As `tensor_split` or `main_gpu` says, else any of the cards, or several of them; and in main
+    memory the layers that `gpu_layers` leaves there.
+    """
+    away = _away(files, options)
+    if not cards or not away:
+        return ({CPU: 1.0},)
+    if away == 1:
+        return tuple(_on_cards(options, cards))
+    parts = ({card: part * away for card, part in one.items()} for one in _on_cards(options, cards))
+    return tuple({**one, CPU: 1 - away} for one in parts)
+
+
+def _on_cards(options: LlamaCppOptions, cards: Cards) -> Iterable[Placement]:
+    if any(options.tensor_split):
+        return (divided(options.tensor_split, cards),)
+    if options.main_gpu is None:
+        return smallest_first(cards)
+    return ({list(cards)[min(options.main_gpu, len(cards) - 1)]: 1.0},)
+
+
+def _away(files: ModelFiles | None, options: LlamaCppOptions) -> float:
+    """The part of a model that isn't left in main memory: all of it where the number of its layers
+    isn't known. llama.cpp counts what is behind the last one as a layer.
+    """
+    count = layers_on_cards(options)
+    if files is None or not files.layers:
+        return float(count != 0)
+    part = 1.0 if count < 0 else min(1.0, count / (files.layers + 1))
+    if not part or files.weights is None:
+        return part
+    layers = files.weights.layers
+    experts = sum(layers[number].experts for number in layers_without_experts(files, options))
+    return max(0.0, part - experts / files.size_bytes)
+
+
+def layers_on_cards(options: LlamaCppOptions) -> int:
+    """As llama.cpp is told; -1: all, which `auto` is where nothing gave way."""
+    return -1 if options.gpu_layers == "auto" else options.gpu_layers
+
+
+def layers_without_experts(files: ModelFiles, options: LlamaCppOptions) -> Sequence[int]:
+    """Those whose experts lie in main memory, though the rest of them may not."""
+    count = 0 if options.cpu_experts == "auto" else options.cpu_experts
+    return files.weights.experts[-count:] if files.weights is not None and count else ()
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """With numbers for the cards of the placement, as llama.cpp counts them."""
+    assert isinstance(options, LlamaCppOptions)
+    usable = [name for name in devices.of_llamacpp() if name in cards]
+    if len(usable) < 2 or any(options.tensor_split) or options.main_gpu is not None:
+        return options
+    split = tuple(placement.get(name, 0.0) for name in usable)
+    return msgspec.structs.replace(options, tensor_split=split)
+
+
+def on_cpu(options: LlamaCppOptions) -> bool:
+    """Whether all layers stay in main memory."""
+    return options.gpu_layers == 0 or not ggml.offloads()
+
+
+def fit(files: ModelFiles, options: EngineOptions, cards: Cards, room: Room) -> Fitted | None:
+    """See `FilesModule.fit`: where `gpu_layers` is `auto`, and no card was chosen."""
+    assert isinstance(options, LlamaCppOptions)
+    usable = [name for name in devices.of_llamacpp() if name in cards] if ggml.offloads() else []
+    return fit_on(files, options, usable, room)
+
+
+def fit_on(
+    files: ModelFiles, options: LlamaCppOptions, usable: Sequence[str], room: Room
+) -> Fitted | None:
+    """As `fit`, on the `usable` cards, in llama.cpp's order."""
+    weights = files.weights
+    decided = options.gpu_layers != "auto" or options.cpu_experts != "auto"
+    if decided or any(options.tensor_split) or weights is None or files.task != "generate":
+        return None
+    chosen = usable if options.main_gpu is None else usable[options.main_gpu :][:1] or usable[-1:]
+    forms = list(_variants(files, options, weights))
+    snapshots = snapshot_bytes(files, options)
+    there = [_device(name, room, 0) for name in chosen]
+    main = _device(CPU, room, snapshots)
+    found = best_fit(weights, forms, there, main)
+    if found is None or (found.variant == forms[0] and found.is_whole(weights)):
+        return None
+    if not chosen and found.variant == forms[0]:
+        return None  # there is no card
+    return _fitted(files, options, weights, forms[0], found, usable)
+
+
+def _device(name: str, room: Room, kept: int) -> Device:
+    """A page less than there is, for what is rounded."""
+    free = max(0, room.free.get(name, 0) - kept - 4096)
+    usual = devices.MAIN_BANDWIDTH if name == CPU else devices.CARD_BANDWIDTH
+    return Device(name, free, room.bandwidths.get(name, usual))
+
+
+def _variants(
+    files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights
+) -> Iterable[Variant]:
+    """The context and the cache that are wanted, then what is allowed in their place."""
+    for length in _lengths(files, options):
+        for kind in _cache_types(options):
+            changed = msgspec.structs.replace(options, **_cache_of(options, length, kind))
+            yield _variant(files, changed, weights)
+
+
+def _lengths(files: ModelFiles, options: LlamaCppOptions) -> Iterable[int]:
+    """Tokens: the context's, and halves of it, where no number was set."""
+    length = context_length(files, options)
+    yield length
+    if options.context_length is None and options.cache_tokens is None:
+        while (length := length // 2) >= options.context_floor:
+            yield length
+
+
+def _cache_types(options: LlamaCppOptions) -> Iterable[str]:
+    """That of the keys, where values have it too; then `cache_floor`, if it is smaller."""
+    yield options.cache_type_k
+    floor = options.cache_floor
+    alike = options.cache_type_k == options.cache_type_v
+    if floor is not None and alike and CACHE_BITS[floor] < CACHE_BITS[options.cache_type_k]:
+        yield floor
+
+
+def _cache_of(options: LlamaCppOptions, length: int, kind: str) -> Mapping[str, Any]:
+    changes: dict[str, Any] = {}
+    if kind != options.cache_type_k:
+        changes = {"cache_type_k": kind, "cache_type_v": kind}
+    return {**changes, "context_length": length}
+
+
+def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights) -> Variant:
+    layout = cache_layout(files, options)
+    bits, states = _of_16_bits(options), layout.slots * (1 + states_back(files, options))
+    cells, windows = _padded(layout), _window_cells(files, options, layout)
+    projector = files.projector
+    beside = sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
+    if projector:
+        scores = options.flash_attention == "off"
+        beside += projector.stat().st_size + memory.buffer(projector, scores=scores)
+    if (drafting := draft(files, options)) is not None:
+        beside += _estimate(drafting, draft_options(drafting, options)).total
+    return Variant(
+        context=context_length(files, options),
+        cache_type=options.cache_type_k,
+        caches=tuple(
+            int((cells * one.cache + windows * one.sliding) * bits) + states * one.state
+            for one in weights.layers
+        ),
+        buffers=_buffers(files, options, layout),
+        moved=weights.largest * MOVED,
+        added=files.added_bytes,
+        beside=beside,
+    )
+
+
+def _fitted(
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    weights: ModelWeights,
+    wanted: Variant,
+    found: Fit,
+    usable: Sequence[str],
+) -> Fitted:
+    form, count = found.variant, found.on_cards
+    changes: dict[str, Any] = {"gpu_layers": count, "cpu_experts": found.away}
+    if form != wanted:
+        changes |= _cache_of(options, form.context, form.cache_type)
+    if count and len(usable) > 1:
+        changes["tensor_split"] = tuple(float(found.layers.get(name, 0)) for name in usable)
+        changes["main_gpu"] = None
+    total, cache = sum(found.sizes.values()), sum(form.caches)
+    computing = len(found.sizes) * form.buffers + len(found.layers) * form.moved
+    computing = min(computing, total - cache)
+    changed = msgspec.structs.replace(options, **changes)
+    return Fitted(
+        options=changed,
+        need=MemoryNeed(
+            weights=total - cache - computing,
+            cache=cache,
+            engine=computing,
+            snapshots=snapshot_bytes(files, changed),
+        ),
+        placement={name: size / total for name, size in found.sizes.items()},
+        speed=found.speed,
+        note=sentence(found, weights, wanted),
+        reasons=found.reasons,
+        reads=reads(weights, found, CPU),
+    )
+
+
+def draft(files: ModelFiles, options: LlamaCppOptions) -> ModelFiles | None:
+    """The draft model, if the model in `files` has one and can take drafts back.
+
+    Raises LoadFailed.
+    """
+    if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
+        return None
+    if undrafted(files, options):
+        return None
+    path = Path(options.draft.model).expanduser()
+    if not path.exists():
+        raise LoadFailed(f"draft model not found: {options.draft.model}")
+    found = recognise(path)
+    if found is None or found.task != "generate":
+        raise LoadFailed(f"the draft model {path} is not a model that llamacpp can generate with")
+    return msgspec.structs.replace(found, projector=None, modalities=("text",))
+
+
+def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOptions:
+    """What the draft model in `files` is loaded with, for a model with these options: on the cards,
+    where the model has layers on any.
+    """
+    longest = context_length(files, msgspec.structs.replace(options, context_length=None))
+    return msgspec.structs.replace(
+        options,
+        context_length=min(options.context_length or longest, longest),
+        cache_tokens=None,
+        gpu_layers=0 if options.gpu_layers == 0 else -1,
+        cpu_experts=0,
+        rope_freq_base=None,
+        rope_freq_scale=None,
+        vision=False,
+        mmproj=None,
+        adapters={},
+        adapter_scaling={},
+        snapshot_memory=0,
+        speculation=SpeculationOptions(mode="off"),
+        draft=DraftOptions(),
+    )
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """Of the model, and of its draft model."""
+    assert isinstance(options, LlamaCppOptions)
+    alone, drafting = _estimate(files, options), draft(files, options)
+    if drafting is None or files.task != "generate":
+        return alone
+    return alone.plus(_estimate(drafting, draft_options(drafting, options)))
+
+
+def _estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
+    """Weights as on disk, but for what the CPU's layouts add; the cache by its types; the buffers
+    of the graph, and of the image encoder, by their dimensions.
+    """
+    projector = fitted(files, options).projector
+    added = files.added_bytes if on_cpu(options) else 0
+    weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
+    weights += sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
+    if files.task != "generate":
+        return memory.estimate(files, options, weights)
+    scores = options.flash_attention == "off"
+    encoder = memory.buffer(projector, scores=scores) if projector else 0
+    layout = cache_layout(files, options)
+    sliding = files.sliding_bytes_per_token
+    cells = _padded(layout) * (files.cache_bytes_per_token - sliding)
+    cells += _window_cells(files, options, layout) * sliding
+    states = layout.slots * _states(files) * (1 + states_back(files, options))
+    return MemoryNeed(
+        weights=weights,
+        cache=int(cells * _of_16_bits(options)) + states,
+        engine=_buffers(files, options, layout) + encoder,
+        snapshots=snapshot_bytes(files, options),
+    )
+
+
+def adapter_paths(options: LlamaCppOptions) -> Sequence[Path]:
+    """The files of its LoRA adapters."""
+    return [Path(path).expanduser() for path in options.adapters.values()]
+
+
+def keys_of_a_layer(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Bytes of the keys that one layer keeps, which are a tensor of their own, if layers are alike
+    and values take as much.
+    """
+    attending = max(1, files.layers - files.recurrent_layers)
+    each = files.cache_bytes_per_token / 2 / attending
+    return int(_padded(cache_layout(files, options)) * each * CACHE_BITS[options.cache_type_k] / 16)
+
+
+def snapshot_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Main memory for snapshots of sequences that can't be cut."""
+    slots, wanted = cache_layout(files, options).slots, options.snapshot_memory
+    return snapshots.room(part_bytes(files, options), slots, main_memory(), wanted)
+
+
+def _padded(layout: Layout) -> int:
+    """All cells, as llama.cpp rounds each sequence's part, or the pool."""
+    parts = layout.slots if layout.split else 1
+    return parts * _rounded(layout.cells // parts)
+
+
+def _window_cells(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int:
+    """All cells of a layer that slides (llama-kv-cache-iswa.cpp): each sequence's window, and one
+    pass over the graph.
+    """
+    parts, together = (layout.slots, 1) if layout.split else (1, layout.slots)
+    each = files.window * together + min(options.micro_batch_size, options.batch_size)
+    return parts * _rounded(min(_rounded(layout.cells // parts), each))
+
+
+def _rounded(cells: int) -> int:
+    return -(-cells // PADDED) * PADDED
+
+
+def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens of a batch with logits. One for each sequence, and those that are drafted; more, for
+    the log probabilities of prompts, where they cost little.
+    """
+    cheap = min(options.batch_size, OUTPUT_BYTES // (4 * vocabulary_size))
+    slots = cache_layout(files, options).slots
+    return max(slots, min(options.batch_size, max(cheap, _drafted(files, options))))
+
+
+def _drafted(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens of a step with drafts, at most."""
+    return 0 if undrafted(files, options) else STREAMS + TOGETHER
+
+
+def _pass(options: LlamaCppOptions, layout: Layout) -> tuple[int, int]:
+    """Tokens in one pass over the graph, and the cells that each may see."""
+    cells = layout.cells // layout.slots if layout.split else layout.cells
+    return min(options.micro_batch_size, options.batch_size, layout.cells), cells
+
+
+def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int:
+    """One pass over the graph: activations, and the attention's mask over all cells it may see (one
+    more for sliding windows); or the logits, where they are larger. And the logits handed out.
+    """
+    tokens, cells = _pass(options, layout)
+    parts = layout.slots if layout.split else 1
+    sliding = _window_cells(files, options, layout) // parts if files.window else 0
+    whole = files.cache_bytes_per_token > files.sliding_bytes_per_token
+    mask = tokens * (cells * whole + sliding)
+    attending = 0
+    if options.flash_attention == "off":  # the scores themselves lie in memory, at 32 bits
+        mask, scores = 4 * mask, 4 * tokens * cells * files.heads
+        attending = tokens * files.attention_bytes + scores
+    else:
+        mask = 2 * mask
+    states = layout.slots * files.state_bytes * (1 + states_back(files, options))  # of one layer
+    # Scored prompts add at most `OUTPUT_BYTES`.
+    logits = 4 * max(layout.slots, _drafted(files, options)) * files.vocab_size
+    return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
+
+
+def changeable(paths: Sequence[Path]) -> Path | None:
+    """The first of these files, or of their folders, that others than this process's user and root
+    may write to; None where there is none.
+    """
+    for path in dict.fromkeys(path.resolve() for path in paths):
+        if others_may_write(path):
+            return path
+    for folder in dict.fromkeys(path.resolve().parent for path in paths):
+        # In a sticky folder (/tmp) nobody may replace what is another's.
+        if not folder.stat().st_mode & stat.S_ISVTX and others_may_write(folder):
+            return folder
+    return None
+
+
+def others_may_write(path: Path) -> bool:
+    """By its mode and owner; access lists are not looked at."""
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _has_no_others(status.st_gid)
+
+
+def _has_no_others(group: int) -> bool:
+    """Whether it is this user's own group: many systems make one for each user."""
+    if group not in (os.getegid(), 0):
+        return False
+    try:
+        return not grp.getgrgid(group).gr_mem
+    except KeyError:
+        return True
+
+
+_CACHE_TYPES = {  # by TabbyAPI's names, and by bits
+    "fp16": "f16",
+    "q8": "q8_0",
+    "q4": "q4_0",
+    "8": "q8_0",
+    "5": "q5_1",
+    "4": "q4_0",
+}
+
+
+def _cache(mode: str) -> Mapping[str, Any]:
+    """`Q8`, or keys and values apart, by bits: `8,4`."""
+    parts = [part.strip().lower() for part in mode.split(",")]
+    if len(parts) not in (1, 2) or not all(part in _CACHE_TYPES for part in parts):
+        raise ValueError(
+            "available in llamacpp: FP16, Q8, Q4, or bits of keys and values such as '8,4'"
+        )
+    keys, values = parts[0], parts[-1]
+    return {"cache_type_k": _CACHE_TYPES[keys], "cache_type_v": _CACHE_TYPES[values]}
+
+
+def _frequency_scale(scale: float) -> Mapping[str, Any]:
+    """llama.cpp scales frequencies, TabbyAPI positions."""
+    return {"rope_freq_scale": 1 / scale}
+
+
+INSTALLATION = Installation(
+    package="llama-cpp-python",
+    described=prebuilt.described,
+    for_cards=prebuilt.compiling("-DGGML_CUDA=on"),
+    uses_shared=True,
+    ways={
+        "Linux, CPUs": Way("make run", SUITE),
+        "Linux, CUDA": Way("make run", note="prebuilt; nvcc to compile"),
+        "Linux, ROCm": Way("make run", note="prebuilt for Vulkan; hipcc to compile"),
+        "Linux, Vulkan": Way(
+            "CMAKE_ARGS=-DGGML_VULKAN=on make run",
+            tried="`make test-vulkan`, on Mesa's software device only (llvmpipe)",
+            note="Vulkan's headers and glslc",
+        ),
+        "macOS (Metal)": Way("make run"),
+        "Windows": IN_WSL,
+    },
+)
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    "cache_size": renamed("cache_tokens"),
+    "cache_mode": _cache,
+    "gpu_split": renamed("tensor_split"),
+    "chunk_size": renamed("batch_size"),
+    "rope_scale": _frequency_scale,
+    "vision": renamed("vision"),
+    **DRAFT_LOAD_OPTIONS,
+}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `FilesModule.facts`."""
+    assert isinstance(options, LlamaCppOptions)
+    scale = options.rope_freq_scale
+    return LoadFacts(
+        cache_tokens=options.cache_tokens,
+        cache_mode=_cache_mode(options.cache_type_k, options.cache_type_v),
+        rope_scale=1 / scale if scale else None,
+        chunk_size=options.batch_size,
+        draft_model=options.draft.model,
+        adapters=adapters(options.adapters, options.adapter_scaling),
+    )
+
+
+def vocabulary(path: Path) -> Mapping[str, bytes]:
+    """See `FilesModule.vocabulary`."""
+    try:
+        return {path.name: metadata_alone(path)}
+    except (BrokenFile, OSError) as error:
+        raise LoadFailed(f"the vocabulary of {path.name} can't be read: {error}") from error
+
+
+def _cache_mode(keys: str, values: str) -> str:
+    both = (keys,) if keys == values else (keys, values)
+    return ",".join(kind.upper().replace("F16", "FP16").removesuffix("_0") for kind in both)

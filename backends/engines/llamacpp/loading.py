@@ -1,0 +1,614 @@
+"""Options to a loaded model and context: progress, cancellation, and llama.cpp's own messages when
+it fails.
+
+Parses llama.cpp's log of a load. Its C functions give the size of the weights alone; its log has
+that of every buffer, where each layer lies, and why something failed:
+
+    load_tensors: layer   0 assigned to device CUDA0, is_swa = 0
+    load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
+    llama_kv_cache:        CPU KV buffer size =    64.00 MiB
+"""
+
+import ctypes
+import re
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from backends.contract.catalog import ModelFiles, loadable_adapters
+from backends.contract.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
+from backends.contract.protocol import MemoryNeed, ModelInfo
+from backends.engines.llamacpp.files import (
+    INSTALLATION,
+    MOST_SLOTS,
+    adapter_paths,
+    cache_layout,
+    changeable,
+    context_length,
+    draft,
+    estimate,
+    fitted,
+    keys_of_a_layer,
+    layers_on_cards,
+    layers_without_experts,
+    outputs,
+    snapshot_bytes,
+    states_back,
+    undrafted,
+)
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.memory import EXPERTS
+from backends.engines.llamacpp.sampling import SUPPORTED
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.speculation import IS_OFF
+from backends.engines.threads import StepThreads, most
+from backends.machine import devices, ggml
+from backends.machine.control_groups import main_memory
+from backends.machine.devices import own_name
+from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
+from config.values import Threads
+
+if TYPE_CHECKING:
+    from backends.engines.llamacpp.draft import LlamaDraftModel
+    from backends.engines.llamacpp.pictures import MtmdEncoder
+
+
+LEVELS = {1: b"assigned to device", 2: b"buffer size"}  # ggml_log_level (ggml.h): debug, info
+TROUBLE = (3, 4)  # warning, error
+FEW = 3  # lines that are quoted
+
+# Recurrent layers have a state (RS) where others have keys and values (KV).
+_BUFFER = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
+_LAYER = re.compile(r"layer +\d+ assigned to device (?P<device>\w+)")
+USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
+MAPPED = "CPU_Mapped"
+REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
+
+_here = threading.local()  # on the thread that loads: its lines of errors, and of sizes
+
+
+@api.llama_log_callback  # type: ignore[untyped-decorator]
+def LISTENER(level: int, text: bytes, _data: ctypes.c_void_p) -> None:  # noqa: N802 - a C function
+    """Takes every line; a load begins with `listen`.
+
+    llama.cpp filters no levels and has no function that could stand here and do nothing. Where
+    slots have caches of their own a copy of one writes some 35 lines, each of which takes the GIL:
+    up to a tenth of the copy.
+    """
+    if level in TROUBLE:
+        errors = _here.__dict__.setdefault("errors", deque(maxlen=FEW))
+        errors.append(text.decode(errors="replace").strip())
+    elif (wanted := LEVELS.get(level)) is not None and wanted in text:
+        _here.__dict__.setdefault("lines", []).append(text.decode(errors="replace"))
+
+
+def listen() -> None:
+    """Forget this thread's lines, and collect new ones."""
+    api.llama_log_set(LISTENER, None)
+    _here.__dict__.clear()
+
+
+def last_errors() -> str:
+    """Why something failed, as far as llama.cpp's log has it."""
+    return "; ".join(getattr(_here, "errors", ())) or "it gave no reason"
+
+
+def memory_taken(files: ModelFiles) -> MemoryNeed | None:
+    """By this thread's lines."""
+    return counted(
+        _lines(),
+        files.size_bytes + files.added_bytes,
+        files.projector.stat().st_size if files.projector else 0,
+    )
+
+
+def layers() -> Mapping[str, int]:
+    """How many lie on which device, by this thread's lines; empty: there were none."""
+    ours = {library: name for name, library in devices.of_llamacpp().items()}
+    return {ours.get(name, own_name(name)): count for name, count in layers_in(_lines()).items()}
+
+
+def buffers() -> Mapping[str, int]:
+    """Bytes, by this thread's lines; empty: there were none."""
+    return buffers_in(_lines())
+
+
+def _lines() -> list[str]:
+    """About buffers and layers."""
+    return list(getattr(_here, "lines", ()))
+
+
+def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:
+    """The buffers that `lines` of the log list, over all devices; None where they list no weights.
+    `projector`: bytes of its file; the log has no line for them.
+
+    Of a mapped file the log has the span from the first to the last tensor used there. Where others
+    between them were repacked, or lie on a card, that is too much, and no more than `weights` bytes
+    are used.
+    """
+    sizes, places, holding = {"weights": 0, "cache": 0, "engine": 0}, set(), set()
+    for place, kind, size in _buffers_in(lines):
+        sizes[USES.get(kind, "engine")] += size
+        places.add(place)
+        holding |= {place} if kind == "model" else set()
+    if not sizes["weights"]:
+        return None
+    if places & REPACKED or (MAPPED in places and len(holding) > 1):
+        sizes["weights"] = min(sizes["weights"], weights)
+    sizes["weights"] += projector
+    return MemoryNeed(**sizes)
+
+
+def buffers_in(lines: Iterable[str]) -> Mapping[str, int]:
+    """Bytes of what `lines` of the log list, as they call it: `Vulkan0 model`, `CPU KV`."""
+    found: Counter[str] = Counter()
+    for place, kind, size in _buffers_in(lines):
+        found[f"{place} {kind}"] += size
+    return found
+
+
+def _buffers_in(lines: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    """Where each lies, what it is for, and its bytes."""
+    for line in lines:
+        if (match := _BUFFER.search(line)) is not None:
+            yield match["buffer"], match["kind"], int(float(match["size"]) * 2**20)
+
+
+def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
+    """How many layers lie on each device, by ggml's name for it, the output layer counted as one,
+    as llama.cpp does.
+    """
+    return Counter(match["device"] for line in lines if (match := _LAYER.search(line)) is not None)
+
+
+log = structlog.get_logger(__name__)
+
+
+CACHE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "q8_0": 8,
+    "bf16": 30,
+}  # ggml_type
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
+MOST_CELLS = 2**31 - 1
+OUT_OF_MEMORY = -2  # llama_decode: buffers could not be allocated
+
+
+class LlamaModel(msgspec.Struct, frozen=True):
+    """What the engine works with. `free` gives all of it back; harmless a second time."""
+
+    context: api.llama_context_p
+    vocabulary: LlamaVocabulary
+    pictures: "MtmdEncoder | None"  # None: it reads text
+    info: ModelInfo
+    slots: int
+    cells: int
+    cell_bytes: int  # of one cell at 16 bits, over all layers
+    outputs: int  # rows of a batch whose logits may be wanted
+    split: bool  # each sequence has its own part of the cache
+    batch_size: int
+    micro_batch_size: int  # of them, rows of one pass over the graph
+    snapshot_bytes: int  # that snapshots of sequences may take
+    speculation: SpeculationOptions
+    draft_model: "LlamaDraftModel | None"
+    draft: DraftOptions
+    threads: StepThreads
+    on_device: bool  # decoding runs on beside the CPU
+    adapters: tuple[api.llama_adapter_lora_p, ...]  # freed with the model
+    held: ExitStack  # gives back the newest first
+
+    def free(self) -> None:
+        self.held.close()
+
+
+def load(
+    files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
+) -> LlamaModel:
+    """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is
+    abandoned.
+
+    Raises LoadFailed or OutOfMemory and leaves nothing behind.
+    """
+    files = fitted(files, options)
+    listen()
+    _refuse_the_impossible(files, options)
+    _say_undrafted(files, options)
+    with ExitStack() as undone:
+        model = load_model(files, options, progress)
+        undone.callback(api.llama_model_free, model)
+        vocabulary = LlamaVocabulary(model, files.path)
+        loras = _load_adapters(model, options)  # before the context, whose graph has them
+        context = make_context(model, files, options, vocabulary.size)
+        undone.callback(api.llama_free, context)
+        pictures = None
+        if files.projector is not None:
+            pictures = _open_projector(files.projector, model, vocabulary, options, progress)
+            undone.callback(pictures.free)
+        info, drafter = _info(model, vocabulary, files, options, pictures), None
+        if (drafting := draft(files, options)) is not None:
+            from backends.engines.llamacpp import draft as drafts  # noqa: PLC0415 - it imports this module
+
+            drafter = drafts.load(drafting, options, vocabulary, undone, progress)
+            info = _with_draft(info, drafter.memory)
+        layout = cache_layout(files, options)
+        if on_device(options):
+            warm_up(context, at_once=min(options.micro_batch_size, layout.cells // layout.slots))
+        return LlamaModel(
+            context=context,
+            vocabulary=vocabulary,
+            pictures=pictures,
+            info=info,
+            slots=layout.slots,
+            cells=layout.cells,
+            cell_bytes=files.cache_bytes_per_token,
+            outputs=outputs(vocabulary.size, files, options),
+            split=layout.split,
+            batch_size=options.batch_size,
+            micro_batch_size=min(options.micro_batch_size, options.batch_size),
+            snapshot_bytes=snapshot_bytes(files, options),
+            speculation=options.speculation,
+            draft_model=drafter,
+            draft=options.draft,
+            threads=step_threads(context, options),
+            on_device=on_device(options),
+            adapters=loras,
+            held=undone.pop_all(),
+        )
+
+
+def _say_undrafted(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """Drafts were asked for, and there will be none."""
+    asked = options.draft.model is not None or options.speculation.mode != "auto"
+    if asked and (reason := undrafted(files, options)) not in {"", IS_OFF}:
+        log.warning("nothing is drafted", model=files.path.name, reason=reason)
+
+
+def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """Raises LoadFailed for what can't succeed: more cells or sequences than llama.cpp counts, and
+    more memory than there is, since the system's out-of-memory killer would end the process.
+    """
+    layout = cache_layout(files, options)
+    if layout.cells > MOST_CELLS:  # it would be taken for another number
+        raise OutOfMemory(
+            f"not enough memory for {files.path.name}: KV cache of {layout.cells:,} tokens"
+        )
+    if layout.slots > MOST_SLOTS:
+        raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
+    need, there = estimate(files, options), main_memory()
+    if need.total > there and not api.llama_supports_gpu_offload():
+        raise OutOfMemory(
+            f"not enough memory for {files.path.name}: weights {need.weights:,} and KV cache "
+            f"{need.cache:,} bytes, the machine has {there:,}"
+        )
+    size = keys_of_a_layer(files, options)
+    for card in _parts(options, list(devices.of_llamacpp())) if on_device(options) else ():
+        if not ggml.here().takes(devices.of_llamacpp()[card], size):
+            raise OutOfMemory(
+                f"not enough memory for {files.path.name}: with a KV cache of {layout.cells:,} "
+                f"tokens the keys of a layer are {size:,} bytes, more than {card} allows in one "
+                "buffer"
+            )
+
+
+def load_model(
+    files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
+) -> api.llama_model_p:
+    """The weights. Raises LoadFailed."""
+    _warn_unheeded(options)
+    if options.mmap:
+        _warn_of_writers(files)
+    params = api.llama_model_default_params()
+    params.n_gpu_layers = layers_on_cards(options)
+    _leave_experts(params, layers_without_experts(files, options))
+    params.load_mode = (
+        options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
+    )
+    params.use_extra_bufts = files.repacked
+    if not files.repacked:
+        log.warning("llama.cpp was compiled by a GCC that breaks AMX: quantized weights go without")
+    _spread(params, options)
+    callback = api.llama_progress_callback(lambda done, _data: progress(done))
+    params.progress_callback = callback
+    model = api.llama_model_load_from_file(str(files.path).encode(), params)
+    if not model:
+        reason = last_errors()
+        kind = OutOfMemory if "unable to allocate" in reason else LoadFailed
+        raise kind(f"llama.cpp can't load {files.path.name}: {reason}")
+    return model
+
+
+def _load_adapters(
+    model: api.llama_model_p, options: LlamaCppOptions
+) -> tuple[api.llama_adapter_lora_p, ...]:
+    """In their order. Raises LoadFailed, which names the adapter."""
+    return tuple(
+        _load_adapter(model, name, path)
+        for name, path in zip(options.adapters, adapter_paths(options), strict=True)
+    )
+
+
+def _load_adapter(model: api.llama_model_p, name: str, path: Path) -> api.llama_adapter_lora_p:
+    adapter = api.llama_adapter_lora_init(model, str(path).encode()) if path.is_file() else None
+    if not adapter:
+        reason = last_errors() if path.is_file() else f"there is no file {path}"
+        raise LoadFailed(f"adapter {name!r} can't be used: {reason}")
+    if api.llama_adapter_get_alora_n_invocation_tokens(adapter):
+        raise LoadFailed(f"adapter {name!r} can't be used: it begins at tokens of its own (aLoRA)")
+    return adapter
+
+
+def use_adapters(loaded: LlamaModel, scales: Sequence[float]) -> None:
+    """Compute with its adapters at these scales from now on."""
+    chosen = [pair for pair in zip(loaded.adapters, scales, strict=True) if pair[1]]
+    pointers = (api.llama_adapter_lora_p_ctypes * len(chosen))()
+    for place, (adapter, _) in enumerate(chosen):
+        pointers[place] = adapter
+    numbers = (ctypes.c_float * len(chosen))(*(scale for _, scale in chosen))
+    if api.llama_set_adapters_lora(loaded.context, pointers, len(chosen), numbers):
+        raise GenerationFailed("llama.cpp can't use the adapters")
+
+
+def load_vocabulary(path: Path) -> LlamaVocabulary:
+    """The vocabulary alone, without weights and device. Raises LoadFailed."""
+    listen()
+    params = api.llama_model_default_params()
+    params.vocab_only = True
+    params.n_gpu_layers = 0
+    # No device at all: to look for one opens it, and CUDA's context takes hundreds of megabytes of
+    # each card in a process that computes nothing there.
+    none = (ctypes.c_void_p * 1)()
+    params.devices = ctypes.addressof(none)
+    model = api.llama_model_load_from_file(str(path).encode(), params)
+    if not model:
+        raise LoadFailed(f"llama.cpp can't read the vocabulary of {path.name}: {last_errors()}")
+    vocabulary = LlamaVocabulary(model, path)
+    weakref.finalize(vocabulary, api.llama_model_free, model)
+    return vocabulary
+
+
+def _warn_unheeded(options: LlamaCppOptions) -> None:
+    """Layers on a card were asked for by their number, or there is a card, but none is used."""
+    if not api.llama_supports_gpu_offload() and (
+        layers_on_cards(options) > 0 or (options.gpu_layers and devices.memory())
+    ):
+        log.warning(
+            "no GPU is used: this llama.cpp was built without GPU support",
+            gpu_layers=options.gpu_layers,
+            rebuild=INSTALLATION.for_cards,
+        )
+
+
+def _warn_of_writers(files: ModelFiles) -> None:
+    """A mapped file that gets shorter ends the process (SIGBUS); one that is written over answers
+    with what is written.
+    """
+    if (where := changeable(files.parts or (files.path,))) is not None:
+        log.warning(
+            "other users may write to a mapped model: if its file gets shorter, this process ends",
+            model=files.path.name,
+            writable=str(where),
+            remedy="remove their write permission, or set mmap: false",
+        )
+
+
+def _spread(params: Any, options: LlamaCppOptions) -> None:
+    """Which cards take how much of it, as `files.placements` counts on. llama.cpp is told of no
+    other: it would take memory of each for its buffers, even if no layer lies there. And it is told
+    how to split, which it would do by what is free at the moment.
+    """
+    known = devices.of_llamacpp()
+    parts = _parts(options, list(known)) if options.gpu_layers else {}
+    if options.gpu_layers and not parts:
+        return  # what shares main memory, if anything
+    chosen = [_handle(name) for name in parts]
+    params.chosen = (ctypes.c_void_p * (len(chosen) + 1))(*chosen)  # a null ends it
+    params.devices = ctypes.addressof(params.chosen)
+    numbers = list(parts.values())[: api.llama_max_devices()]
+    params.tensor_split = (ctypes.c_float * api.llama_max_devices())(*numbers)
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override, which the bindings don't have."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def _leave_experts(params: Any, layers: Sequence[int]) -> None:
+    """Of these layers in main memory, wherever the rest of them lies."""
+    if not layers:
+        return
+    numbers = "|".join(map(str, layers))
+    pattern = rf"blk\.({numbers}){EXPERTS}".encode()
+    params.overrides = (_Override * 2)(_Override(pattern, ggml.here().main_memory()))
+    params.tensor_buft_overrides = ctypes.addressof(params.overrides)  # a null pattern ends it
+
+
+def _handle(card: str) -> int:
+    return ggml.here().handles()[devices.of_llamacpp()[card]]
+
+
+def _parts(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
+    """A number for each card that is used."""
+    if any(options.tensor_split):  # as it is: whole numbers are layers
+        return {card: part for card, part in zip(cards, options.tensor_split, strict=False) if part}
+    if options.main_gpu is None:
+        sizes = {name: one.total for name, one in devices.devices().items()}
+        return {name: sizes.get(name, 1) for name in cards}
+    return dict.fromkeys(cards[options.main_gpu :][:1] or cards[-1:], 1.0)
+
+
+def make_context(
+    model: api.llama_model_p,
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    vocabulary_size: int,
+    *,
+    whole_window: bool = False,
+) -> api.llama_context_p:
+    """`whole_window`: cells that a sliding window has left stay, so that it can be cut anywhere."""
+    layout = cache_layout(files, options)
+    params = api.llama_context_default_params()
+    params.n_ctx = layout.cells
+    params.n_seq_max = layout.slots
+    params.n_rs_seq = states_back(files, options)
+    params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
+    params.kv_unified = not layout.split
+    params.swa_full = whole_window
+    params.n_batch = options.batch_size
+    params.n_ubatch = min(options.micro_batch_size, options.batch_size)
+    params.n_threads = most(options.threads)  # until the first step
+    params.n_threads_batch = most(batch_threads(options))
+    params.type_k = CACHE_TYPES[options.cache_type_k]
+    params.type_v = CACHE_TYPES[options.cache_type_v]
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+    params.rope_freq_base = options.rope_freq_base or 0.0
+    params.rope_freq_scale = options.rope_freq_scale or 0.0
+    context = api.llama_init_from_model(model, params)
+    if not context:
+        raise OutOfMemory(
+            f"not enough memory for the KV cache of {layout.cells} tokens: {last_errors()}"
+        )
+    return context
+
+
+def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
+    """Compute a prompt of `at_once` tokens and one token more, and forget them. A device compiles
+    its kernels and takes their buffers when it meets them first, which belongs to the load; no
+    later request waits for it then. Raises OutOfMemory, LoadFailed.
+    """
+    compute = api.llama_decode if api.llama_get_memory(context) else api.llama_encode
+    for count in (at_once, 1):
+        tokens = (api.llama_token * count)()  # the first of the vocabulary
+        status = compute(context, api.llama_batch_get_one(tokens, count))
+        if status == OUT_OF_MEMORY:
+            raise OutOfMemory(f"not enough memory for a pass over {count} tokens: {last_errors()}")
+        if status:
+            raise LoadFailed(f"the first pass failed with code {status}: {last_errors()}")
+    api.llama_synchronize(context)
+    if memory := api.llama_get_memory(context):
+        api.llama_memory_clear(memory, True)
+
+
+def batch_threads(options: LlamaCppOptions) -> Threads | None:
+    """The option for a step of several tokens."""
+    return options.threads if options.threads_batch is None else options.threads_batch
+
+
+def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThreads:
+    """What times the steps of `context` and sets its threads."""
+
+    def use(count: int) -> None:
+        api.llama_set_n_threads(context, count, count)
+
+    batch = batch_threads(options)
+    return StepThreads(options.threads, batch, use, beside=on_device(options))
+
+
+def _open_projector(
+    path: Path,
+    model: api.llama_model_p,
+    vocabulary: LlamaVocabulary,
+    options: LlamaCppOptions,
+    progress: Callable[[float], bool],
+) -> "MtmdEncoder":
+    """The image encoder. It takes a second to import and is not in every build. Raises LoadFailed,
+    or BackendMissing.
+    """
+    try:
+        from llama_cpp import mtmd_cpp as mtmd  # noqa: PLC0415
+
+        from backends.engines.llamacpp.pictures import MtmdEncoder  # noqa: PLC0415
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BackendMissing(
+            f"this build of llama-cpp-python doesn't support images ({error}); `vision: false` "
+            "loads the model for text"
+        ) from error
+    mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
+    params = mtmd.mtmd_context_params_default()
+    params.use_gpu = on_device(options)
+    if params.use_gpu and (cards := _parts(options, list(devices.of_llamacpp()))):
+        params.device = _handle(next(iter(cards)))  # where the model begins
+    params.print_timings = False
+    params.n_threads = most(batch_threads(options))
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+    callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
+    params.progress_callback = callback
+    pointer = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
+    if not pointer:
+        raise LoadFailed(
+            f"the projector {path.name} can't be loaded: {last_errors()}; "
+            "`vision: false` loads the model for text"
+        )
+    at_once = min(options.micro_batch_size, options.batch_size)
+    return MtmdEncoder(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
+
+
+def on_device(options: LlamaCppOptions) -> bool:
+    """Whether a card computes, beside the CPU."""
+    return ggml.offloads() and options.gpu_layers != 0 and bool(ggml.here().handles())
+
+
+def build() -> str:
+    """The bindings' version, and what the library says of how it was compiled."""
+    return f"{version('llama-cpp-python')} {api.llama_print_system_info().decode()}"
+
+
+def _with_draft(info: ModelInfo, memory: MemoryNeed | None) -> ModelInfo:
+    """With what the draft model took besides."""
+    if info.memory is None:
+        return info
+    return msgspec.structs.replace(info, memory=info.memory.plus(memory))
+
+
+def _info(
+    model: api.llama_model_p,
+    vocabulary: LlamaVocabulary,
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    pictures: "MtmdEncoder | None",
+) -> ModelInfo:
+    template = api.llama_model_chat_template(model, None)
+    return ModelInfo(
+        backend="llamacpp",
+        format=files.format,
+        architecture=files.architecture,
+        context_length=context_length(files, options),
+        max_concurrent=min(options.max_concurrent, cache_layout(files, options).slots),
+        vocab_size=vocabulary.size,
+        longest_token_bytes=vocabulary.longest_token_bytes,
+        size_bytes=files.size_bytes,
+        chat_template=template.decode() if template else None,
+        tool_template=files.tool_template,
+        special=vocabulary.special,
+        adds_bos=vocabulary.adds_bos,
+        modalities=files.modalities,
+        image_marker=pictures.marker if pictures else None,
+        samplers=SUPPORTED,
+        rewinds=True,
+        scores_prompts=True,
+        constrains=True,
+        reports_progress=True,
+        reports_after_samplers=True,
+        undrafted=undrafted(files, options),
+        keeps_slots=True,
+        chooses_adapters=True,
+        adapters=loadable_adapters(options.adapters, options.adapter_scaling),
+        layers=layers(),
+        buffers=buffers(),
+        memory=memory_taken(files),
+        tokenizer_path=str(files.path),
+        build=build(),
+    )

@@ -1,0 +1,294 @@
+"""Pictures in a prompt, through llama.cpp's multimodal library (mtmd) and a model's projector.
+
+A prompt holds `MARKER` where a picture stands. A picture becomes cells of the KV cache: the
+embeddings its image encoder computes, and the tokens the model takes around them. Until they are
+computed they stand in a sequence as numbers no token has, the same ones for the same picture, so
+that a conversation's next turn finds it in the cache.
+"""
+
+import ctypes
+import secrets
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from hashlib import blake2b
+from itertools import accumulate
+
+import msgspec
+from llama_cpp import mtmd_cpp as mtmd
+
+from backends.contract.errors import GenerationFailed, InvalidJob
+from backends.contract.protocol import Generation, Image
+from backends.engines.llamacpp.batch import ImageCells, LlamaJob
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+
+# Random in each process: no text that a client sends can be taken for a picture's place.
+MARKER = f"<|image {secrets.token_hex(4)}|>"
+
+
+class CellsWithImages(msgspec.Struct, frozen=True):
+    """A prompt with its pictures: one number for each cell, below 0 for what isn't a token."""
+
+    cells: list[int]
+    pictures: tuple[ImageCells, ...]
+
+    def free(self) -> None:
+        for picture in self.pictures:
+            picture.free()
+
+
+class MtmdEncoder:
+    """Owns the projector `pointer` (mtmd_context). Only the engine's thread calls it.
+
+    `marker` is the text a prompt has in a picture's place. `at_once`: cells the engine computes in
+    one pass over the graph; `batch_size`: in one call.
+    """
+
+    def __init__(
+        self, pointer: int, vocabulary: LlamaVocabulary, *, at_once: int, batch_size: int
+    ) -> None:
+        self.marker = MARKER
+        self._pointer = pointer
+        self._vocabulary = vocabulary
+        self._at_once = at_once
+        self._batch_size = batch_size
+
+    def free(self) -> None:
+        mtmd.mtmd_free(self._pointer)
+
+    # -- reading a prompt ------------------------------------------------------------------------
+
+    def prepare(self, job: Generation) -> CellsWithImages:
+        """Raises InvalidJob when there are not as many places as pictures."""
+        texts = list(_between_markers(job.prompt, self._vocabulary))
+        if len(texts) != len(job.images) + 1:
+            raise InvalidJob(
+                f"the prompt has places for {len(texts) - 1} images, {len(job.images)} were sent",
+                "messages",
+            )
+        reading = _Reading(list(texts[0]))
+        try:
+            for image, text in zip(job.images, texts[1:], strict=True):
+                self._append(image, reading)
+                reading.cells += text
+            self._check(reading)
+        except BaseException:
+            reading.seen().free()
+            raise
+        return reading.seen()
+
+    def _append(self, image: Image, reading: "_Reading") -> None:
+        """Append the picture's cells, cut into pieces as the model takes them."""
+        digest = blake2b(b"%d %d " % (image.width, image.height), digest_size=6)
+        digest.update(image.rgb)
+        number = int.from_bytes(digest.digest())
+        chunks = mtmd.mtmd_input_chunks_init()
+        try:
+            self._cut(image, chunks)
+            for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+                chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+                reading.add(chunk, -(number << 8 | min(index, 255)) - 1)
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+
+    def _cut(self, image: Image, chunks: int) -> None:
+        pixels = (ctypes.c_uint8 * len(image.rgb)).from_buffer_copy(image.rgb)
+        bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, pixels)
+        place = mtmd.mtmd_default_marker()
+        text = mtmd.mtmd_input_text(
+            text=place, text_len=len(place), add_special=False, parse_special=True
+        )
+        try:
+            failed = mtmd.mtmd_tokenize(
+                self._pointer, chunks, ctypes.byref(text), (ctypes.c_void_p * 1)(bitmap), 1
+            )
+        finally:
+            mtmd.mtmd_bitmap_free(bitmap)
+        if failed:
+            raise InvalidJob("an image can't be prepared for this model", "messages")
+
+    def _check(self, reading: "_Reading") -> None:
+        for picture in reading.pictures:
+            size = picture.end - picture.start
+            together = mtmd.mtmd_decode_use_non_causal(self._pointer, picture.chunk)
+            if together and size > self._at_once:  # llama.cpp would end the process
+                raise InvalidJob(
+                    f"an image takes {size} tokens, which this model reads at once, and only "
+                    f"{self._at_once} fit; raise the model's micro_batch_size",
+                    "messages",
+                )
+        if reading.pictures and reading.pictures[-1].end == len(reading.cells):
+            raise InvalidJob("a prompt can't end with an image", "messages")
+
+    # -- computing -------------------------------------------------------------------------------
+
+    def encode(self, picture: ImageCells) -> None:
+        """Run the image encoder; `decode` takes its embeddings. It may run in another thread,
+        beside the engine's. Raises GenerationFailed.
+        """
+        if code := mtmd.mtmd_encode_chunk(self._pointer, picture.chunk):
+            raise GenerationFailed(f"an image could not be encoded (code {code})")
+
+    def decode(
+        self, context: api.llama_context_p, picture: ImageCells, position: int, sequence: int
+    ) -> int:
+        """Put the embeddings last encoded into the KV cache; returns llama_decode's code."""
+        behind = api.llama_pos()
+        code: int = mtmd.mtmd_helper_decode_image_chunk(
+            self._pointer,
+            context,
+            picture.chunk,
+            mtmd.mtmd_get_output_embd(self._pointer),
+            position,
+            sequence,
+            self._batch_size,
+            ctypes.byref(behind),
+            mtmd.mtmd_helper_post_decode_callback(),
+            None,
+        )
+        return code
+
+
+class _Reading:
+    """A prompt under way from tokens and pictures to cells."""
+
+    def __init__(self, cells: list[int]) -> None:
+        self.cells = cells
+        self.pictures: list[ImageCells] = []
+
+    def add(self, chunk: int, number: int) -> None:
+        """`number` stands for the chunk's cells, unless it is text."""
+        size = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+        if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            count = ctypes.c_size_t()
+            tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(count))
+            self.cells += tokens[: count.value]
+            return
+        start, end = len(self.cells), len(self.cells) + size
+        positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
+        kept = mtmd.mtmd_input_chunk_copy(chunk)
+        give_back = mtmd.mtmd_input_chunk_free
+        self.pictures.append(ImageCells(start, end, positions, kept, give_back))
+        self.cells += [number] * size
+
+    def seen(self) -> CellsWithImages:
+        return CellsWithImages(self.cells, tuple(self.pictures))
+
+
+def _between_markers(prompt: Sequence[int], vocabulary: LlamaVocabulary) -> Iterator[list[int]]:
+    """The tokens before, between and behind the markers in the prompt's text. Linear.
+
+    A tokenizer may have joined a marker's ends with its neighbours; what is left of such a token is
+    tokenized anew.
+    """
+    marker, pieces = MARKER.encode(), [vocabulary.piece(token) for token in prompt]
+    text = b"".join(pieces)
+    begins = [0, *accumulate(map(len, pieces))]
+    next_token, done = 0, 0  # tokens from `next_token` on are whole; text up to `done` is taken
+    while (at := text.find(marker, done)) >= 0:
+        end = at + len(marker)
+        # The first token that reaches into the marker, and the first behind it.
+        first = max(next_token, bisect_right(begins, at) - 1)
+        behind = bisect_left(begins, end)
+        start = begins[next_token]
+        yield [
+            *_tokens(text[done : min(start, at)], vocabulary),
+            *prompt[next_token:first],
+            *_tokens(text[max(done, begins[first]) : at], vocabulary),
+        ]
+        next_token, done = behind, end
+    yield [*_tokens(text[done : begins[next_token]], vocabulary), *prompt[next_token:]]
+
+
+def _tokens(text: bytes, vocabulary: LlamaVocabulary) -> Sequence[int]:
+    return vocabulary.tokenize(text.decode(errors="replace"), special=False) if text else ()
+
+
+# ------------------------------------------------------------------------------------------ encoder
+# The image encoder beside the engine. On a CPU a picture takes seconds, in which other jobs need
+# their tokens.
+#
+# What the engine's thread calls of mtmd meanwhile, to cut up the next picture, only reads the
+# encoder's settings.
+
+
+class EncoderTask:
+    """Encodes the picture that `running` has come to."""
+
+    def __init__(
+        self, running: LlamaJob, picture: ImageCells, pictures: "MtmdEncoder", tower: Executor
+    ) -> None:
+        self.running = running
+        self.picture = picture
+        self._work = tower.submit(pictures.encode, picture)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until it is over, or time is up."""
+        wait([self._work], seconds)
+
+    @property
+    def is_over(self) -> bool:
+        return self._work.done()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its job still waits for it: its cells may have been taken away meanwhile."""
+        running = self.running
+        there = running.slot is not None and running.restoring is None
+        return there and running.fed == self.picture.start
+
+    def check(self) -> None:
+        """Raises GenerationFailed if the encoder failed."""
+        self._work.result()
+
+
+class EncoderThread:
+    """One picture at a time: the encoder keeps its embeddings only until the next. Only the
+    engine's thread calls it.
+
+    `beside`: the engine goes on meanwhile. On a card it doesn't: two of llama.cpp's contexts at
+    work there are untested, and a picture takes milliseconds.
+    """
+
+    def __init__(self, pictures: "MtmdEncoder", *, beside: bool) -> None:
+        self.pictures = pictures
+        self._beside = beside
+        self._tower = ThreadPoolExecutor(1, "vision tower")
+        self._task: EncoderTask | None = None
+
+    def begin(self, jobs: Iterable[LlamaJob]) -> None:
+        """Encode for the first of `jobs` that has come to a picture, if no task runs."""
+        if self._task is not None:
+            return
+        for running in jobs:
+            picture = running.picture()
+            ready = running.slot is not None and running.restoring is None
+            if ready and picture is not None and picture.start == running.fed:
+                self._task = EncoderTask(running, picture, self.pictures, self._tower)
+                self.wait(0 if self._beside else None)
+                return
+
+    def wait(self, seconds: float | None) -> None:
+        """Until the task is over, or time is up."""
+        if self._task is not None:
+            self._task.wait(seconds)
+
+    def take(self) -> EncoderTask | None:
+        """The task, once it is over."""
+        if self._task is None or not self._task.is_over:
+            return None
+        task, self._task = self._task, None
+        return task
+
+    def drop(self, running: LlamaJob | None = None) -> None:
+        """Drop the task, or only one of `running`. A task can't be cut short, and must be over
+        before its picture is freed.
+        """
+        if self._task is not None and running in (None, self._task.running):
+            self._task.wait()
+            self._task = None
+
+    def close(self) -> None:
+        self.drop()
+        self._tower.shutdown()

@@ -1,0 +1,527 @@
+"""A job's sampling parameters as a llama.cpp sampler chain.
+
+The order is `backends.contract.samplers`'s, so that the same request behaves alike on every engine.
+llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
+and DRY count the prompt too, frequency and presence at the answer alone, as OpenAI's.
+
+Samplers that llama.cpp lacks, as links of its chains: numpy on the candidates, in place.
+
+llama.cpp calls a link with its array of candidates, as it calls its own. Of an array only what is
+left of it after the links before is read, so that what costs stands behind what is cheap.
+"""
+
+import ctypes
+import math
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from backends.contract.protocol import Generation
+from backends.contract.samplers import (
+    FIRST,
+    NEUTRAL,
+    SAMPLERS,
+    TRUNCATIONS,
+    Sampling,
+    fades,
+    order_of,
+)
+from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.sampling.formulas import (
+    SCALE,
+    above_top_a,
+    divided,
+    faded,
+    halves,
+    hashed,
+    mixed,
+    skewed,
+    smoothed,
+    within_tail_free,
+)
+
+# The fields of llama.h's struct of one candidate.
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+# A candidate so far below the best adds less to a sum over a vocabulary than single precision sees.
+NEGLIGIBLE = 30.0
+LIKELY = 8.0  # below the best: of most distributions a few hundred candidates at most
+# Of a vocabulary up to SMALL the random numbers of so many places are computed TOGETHER, because
+# numpy takes as long to begin as to compute one row.
+SMALL, TOGETHER = 4_096, 16
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+class TokenDataArray:
+    """llama.cpp's array of candidates, while a link is called."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array.contents
+        count, address = self._array.size, ctypes.cast(self._array.data, ctypes.c_void_p).value
+        memory = (ctypes.c_char * (count * _CANDIDATE.itemsize)).from_address(address)
+        self._rows = np.frombuffer(memory, _CANDIDATE)
+
+    @property
+    def ids(self) -> npt.NDArray[np.int32]:
+        return self._rows["id"]
+
+    @property
+    def logits(self) -> Floats:
+        """To be changed in place, by callers that then call `reordered` if others may lead."""
+        return self._rows["logit"]
+
+    def probabilities(self) -> Floats:
+        powers = np.exp(self.logits - self.logits.max())
+        return np.asarray(powers / powers.sum())
+
+    def sort(self) -> None:
+        """The most likely first."""
+        if not self._array.sorted:
+            self._rows[:] = self._rows[np.argsort(-self.logits, kind="stable")]
+            self._array.sorted = True
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Only those of `mask`, in their order; never none."""
+        kept = self._rows[mask]
+        if len(kept):
+            self._rows[: len(kept)] = kept
+            self._rows = self._rows[: len(kept)]
+            self._array.size = len(kept)
+
+    def reordered(self) -> None:
+        self._array.sorted = False
+
+    def select(self, place: int) -> None:
+        """It is the token that is drawn."""
+        self._array.selected = place
+
+
+class OwnLink:
+    """A sampler made of a function. The owner of a chain with `pointer` keeps the link as long as
+    the chain; the chain frees the pointer.
+    """
+
+    def __init__(
+        self, apply: Callable[[TokenDataArray], None], accept: Callable[[int], None] | None = None
+    ) -> None:
+        self.error: Exception | None = None  # what `apply` raised: llama.cpp can't pass it on
+        self._apply = apply
+        self._called = api.llama_sampler_i_apply(self._on_apply)
+        self._interface = api.llama_sampler_i(apply=self._called)
+        if accept is not None:
+            self._accepted = api.llama_sampler_i_accept(lambda _, token: accept(token))
+            self._interface.accept = self._accepted
+        self.pointer = api.llama_sampler_init(ctypes.byref(self._interface), None)
+
+    def _on_apply(self, _: Any, array: Any) -> None:
+        try:
+            self._apply(TokenDataArray(array))
+        except Exception as error:  # noqa: BLE001 - see `error`
+            self.error = error
+
+
+def smoothing(sampling: Sampling) -> OwnLink:
+    """See `formulas.smoothed`."""
+    factor, curve = sampling.smoothing_factor, sampling.smoothing_curve
+
+    def apply(candidates: TokenDataArray) -> None:
+        candidates.logits[:] = smoothed(np, candidates.logits[None], factor, curve)[0]
+        candidates.reordered()  # a curve below 1 may lift the tail
+
+    return OwnLink(apply)
+
+
+def tail_free(sampling: Sampling) -> OwnLink:
+    """See `formulas.within_tail_free`."""
+
+    def apply(candidates: TokenDataArray) -> None:
+        logits = candidates.logits
+        candidates.keep(logits >= logits.max() - NEGLIGIBLE)
+        candidates.sort()
+        candidates.keep(within_tail_free(np, candidates.probabilities()[None], sampling.tfs)[0])
+
+    return OwnLink(apply)
+
+
+def top_a(sampling: Sampling) -> OwnLink:
+    """See `formulas.above_top_a`."""
+
+    def apply(candidates: TokenDataArray) -> None:
+        candidates.keep(above_top_a(np, candidates.probabilities()[None], sampling.top_a)[0])
+
+    return OwnLink(apply)
+
+
+def skewing(sampling: Sampling) -> OwnLink:
+    """See `formulas.skewed`."""
+
+    def apply(candidates: TokenDataArray) -> None:
+        candidates.sort()
+        moved = skewed(np, candidates.probabilities()[None], np.float32(sampling.skew))[0]
+        with np.errstate(divide="ignore"):
+            candidates.logits[:] = np.log(moved)
+        candidates.reordered()
+
+    return OwnLink(apply)
+
+
+def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> OwnLink:
+    """The repetition penalty where it decays, see `formulas.faded`; `tokens`: the prompt."""
+    last = np.full(size, -np.inf, np.float32)  # the place where each token stood last
+    count = 0
+
+    def accept(token: int) -> None:
+        nonlocal count
+        last[token] = count
+        count += 1
+
+    def apply(candidates: TokenDataArray) -> None:
+        ages = count - 1 - last[candidates.ids]
+        back, decay = sampling.penalty_range, sampling.repetition_decay
+        factors = faded(np, ages, np.float32(sampling.repetition_penalty), back, decay)
+        candidates.logits[:] = divided(np, candidates.logits, factors)
+        candidates.reordered()
+
+    for token in tokens:
+        accept(token)
+    return OwnLink(apply, accept)
+
+
+def drawing(seed: int, size: int) -> OwnLink:
+    """Draws with random numbers that each token has by itself, from the seed and the place in the
+    answer alone: so the same seed draws the same among others, where logits are a little different
+    and may have another order. llama.cpp walks along the candidates with one number for all.
+
+    Of exponential times at rates of the probabilities the first is drawn, as in `sampling.draw`.
+    `size`: of the vocabulary.
+    """
+    place = 0
+    table = np.empty((0, size), np.float32)  # of the places after the one that divides by TOGETHER
+
+    def accept(_token: int) -> None:
+        nonlocal place
+        place += 1
+
+    def apply(candidates: TokenDataArray) -> None:
+        nonlocal table
+        if size > SMALL:
+            candidates.select(_first(candidates.logits, hashed(candidates.ids, *key(place))))
+            return
+        row = place % TOGETHER
+        if not row or not len(table):
+            keys = np.array([halves(mixed(seed, place - row + k)) for k in range(TOGETHER)], "i4")
+            ids = np.arange(size, dtype=np.int32)[None]
+            table = _log_times(hashed(ids, keys[:, :1], keys[:, 1:]))
+        candidates.select(int((candidates.logits - table[row][candidates.ids]).argmax()))
+
+    def key(place: int) -> tuple[np.int32, np.int32]:
+        low, high = halves(mixed(seed, place))
+        return np.int32(low), np.int32(high)
+
+    return OwnLink(apply, accept)
+
+
+def _first(logits: Floats, bits: npt.NDArray[np.int32]) -> int:
+    """The candidate whose time comes first. Of a whole vocabulary most can't be it: they are so
+    unlikely that their bits had to be lower than they are, which needs no logarithms.
+    """
+    likely = logits > logits.max() - LIKELY
+    best = float((logits[likely] - _log_times(bits[likely])).max())
+    latest = -math.expm1(-math.exp(min(0.0, float(logits.max()) - LIKELY - best))) / SCALE
+    [left] = np.nonzero(likely | (bits <= np.int32(latest)))
+    return int(left[(logits[left] - _log_times(bits[left])).argmax()])
+
+
+def _log_times(bits: npt.NDArray[np.int32]) -> Floats:
+    """Logarithms of numbers of the exponential distribution, of 31 random bits each."""
+    return np.asarray(np.log(-np.log(1.0 - (bits + 0.5) * SCALE)), np.float32)
+
+
+_NEVER = float("-inf")
+# The fields of llama.h's struct of one biased token.
+_LOGIT_BIAS = np.dtype([("token", np.int32), ("bias", np.float32)])
+_ANY_SEED = 0xFFFFFFFF
+_MIN_KEEP = 1  # a truncation leaves at least one token
+_SORTING = frozenset({"tfs", "typical_p", "xtc"})  # top_p sorts no more than it needs
+UNLIKELY = 1e-4  # of the best candidate's probability have all together that are dropped unsorted
+
+Biases: TypeAlias = npt.NDArray[np.float32]  # one number for each token of the vocabulary
+Link = Any  # llama_sampler_p, which ctypes can't distinguish from other pointers
+Maker: TypeAlias = Callable[[], Iterable[Link | OwnLink]]
+
+
+class Chain:
+    """One job's samplers. `drawn` is called with each token drawn from it; `free` gives them back.
+
+    Where tokens are taken back a new chain is made: `answer` are the tokens that are left, `banned`
+    may not come next, and `variant` counts the chains of a job: each has random numbers of its own.
+    """
+
+    def __init__(
+        self,
+        job: Generation,
+        vocabulary: LlamaVocabulary,
+        context_length: int,
+        *,
+        answer: Sequence[int] = (),
+        banned: Collection[int] = (),
+        variant: int = 0,
+    ) -> None:
+        self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+        self._least = max(0, job.min_tokens - len(answer))
+        banned = banned if _leaves_some(banned, job.sampling, vocabulary) else ()
+        self._banned = bool(banned)
+        self._ours: list[OwnLink] = []
+        try:
+            if banned:  # the first ones, which are taken away again
+                self._add(_bias(_bans(banned, vocabulary), vocabulary))
+            if self._least:
+                self._add(_bias(_bans(vocabulary.ends, vocabulary), vocabulary))
+            for link in _links(job, vocabulary, context_length, variant):
+                self._add(link)
+            for token in answer:
+                api.llama_sampler_accept(self.pointer, token)
+        except BaseException:
+            self.free()
+            raise
+
+    def _add(self, link: Link | OwnLink) -> None:
+        if isinstance(link, OwnLink):
+            self._ours.append(link)
+            link = link.pointer
+        api.llama_sampler_chain_add(self.pointer, link)
+
+    def drawn(self) -> None:
+        """One more token has been drawn: once there are enough the answer may end. Raises what a
+        sampler of ours raised.
+        """
+        for link in self._ours:
+            if link.error is not None:
+                raise link.error
+        if self._banned:
+            self._banned = False
+            self._drop_first()
+        if self._least:
+            self._least -= 1
+            if not self._least:
+                self._drop_first()
+
+    def _drop_first(self) -> None:
+        api.llama_sampler_free(api.llama_sampler_chain_remove(self.pointer, 0))
+
+    def accept(self, token: int) -> None:
+        """A token that was not drawn but forced."""
+        api.llama_sampler_accept(self.pointer, token)
+        self.drawn()
+
+    def free(self) -> None:
+        api.llama_sampler_free(self.pointer)
+
+
+def _links(
+    job: Generation, vocabulary: LlamaVocabulary, context_length: int, variant: int
+) -> Iterator[Link | OwnLink]:
+    sampling = job.sampling
+    bias = _biases(sampling, vocabulary)
+    if bias is not None:
+        yield _bias(bias, vocabulary)
+    makers = _makers(job, vocabulary, context_length, _seed(sampling, variant))
+    if sampling.temperature <= 0:
+        yield from makers["penalties"]() if "penalties" in order_of(sampling) else ()
+        yield from makers["dry"]() if "dry" in order_of(sampling) else ()
+        yield api.llama_sampler_init_greedy()
+        return
+    order = order_of(sampling)
+    if sampling.mirostat_mode:
+        order = (*(name for name in order if name in FIRST), "temperature")
+    yield from _ordered(sampling, order, makers, vocabulary.size)
+    yield from _selection(sampling, vocabulary, _seed(sampling, variant))
+
+
+def _ordered(
+    sampling: Sampling, order: Sequence[str], makers: Mapping[str, Maker], size: int
+) -> Iterator[Link | OwnLink]:
+    """Before the first of those that sort, a link that drops what can't matter: sorting all of a
+    large vocabulary takes ten to fifty milliseconds.
+    """
+    small = size <= SMALL
+    for place, name in enumerate(order):
+        links = list(makers[name]()) if name in makers else []
+        if links and name in _SORTING and not small:
+            hottest = max(sampling.temperature, sampling.max_temp)
+            hottest = max(1.0, hottest if "temperature" in order[place:] else 1.0)
+            yield api.llama_sampler_init_min_p((UNLIKELY / size) ** hottest, _MIN_KEEP)
+        small |= bool(links) and name in _TRUNCATIONS
+        yield from links
+
+
+def _makers(
+    job: Generation, vocabulary: LlamaVocabulary, context_length: int, seed: int
+) -> Mapping[str, Maker]:
+    """How each sampler's links are made; neutral ones have none."""
+    sampling = job.sampling
+    return {
+        "penalties": lambda: _penalties(job, vocabulary, context_length),
+        "dry": lambda: _dry(job, vocabulary, context_length),
+        "temperature": lambda: _temperature(sampling),
+        **{name: partial(_truncation, name, sampling) for name in _TRUNCATIONS},
+        "xtc": lambda: _xtc(sampling, seed),
+    }
+
+
+def _seed(sampling: Sampling, variant: int) -> int:
+    """llama.cpp takes the greatest of 32 bits for "any"."""
+    if sampling.seed is None:
+        return secrets.randbelow(_ANY_SEED)
+    seed = sampling.seed if not variant else mixed(sampling.seed, variant)
+    return (seed & _ANY_SEED) % _ANY_SEED
+
+
+def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
+    """What is added to the logits, (vocabulary.size,); None: nothing.
+
+    In bulk, because a vocabulary may have 260,000 tokens: one by one that takes half a second, in
+    which no other thread gets the GIL.
+    """
+    ends = vocabulary.ends if sampling.ban_eos else ()
+    given = sampling.allowed_tokens, sampling.logit_bias, sampling.banned_tokens, ends
+    if not any(given):
+        return None
+    bias = np.zeros(vocabulary.size, np.float32)
+    if sampling.allowed_tokens:
+        bias[:] = _NEVER
+        bias[list(sampling.allowed_tokens)] = 0
+    for token, value in sampling.logit_bias:
+        bias[token] = value
+    bias[list(sampling.banned_tokens)] = _NEVER
+    bias[list(ends)] = _NEVER
+    return bias
+
+
+def _leaves_some(banned: Collection[int], sampling: Sampling, vocabulary: LlamaVocabulary) -> bool:
+    """Whether a token may come at all that is none of `banned`."""
+    bias = _biases(sampling, vocabulary) if banned else None
+    if bias is None:
+        return bool(len(banned) < vocabulary.size)
+    bias[list(banned)] = _NEVER
+    return bool(np.any(bias > _NEVER))
+
+
+def _bans(tokens: Collection[int], vocabulary: LlamaVocabulary) -> Biases:
+    bias = np.zeros(vocabulary.size, np.float32)
+    bias[list(tokens)] = _NEVER
+    return bias
+
+
+def _bias(bias: Biases, vocabulary: LlamaVocabulary) -> Link:
+    [tokens] = np.nonzero(bias)
+    entries = np.empty(len(tokens), _LOGIT_BIAS)
+    entries["token"], entries["bias"] = tokens, bias[tokens]
+    pointer = ctypes.cast(entries.ctypes.data, ctypes.POINTER(api.llama_logit_bias))
+    return api.llama_sampler_init_logit_bias(vocabulary.size, len(entries), pointer)
+
+
+def _penalties(
+    job: Generation, vocabulary: LlamaVocabulary, context_length: int
+) -> Iterator[Link | OwnLink]:
+    sampling = job.sampling
+    back = context_length if sampling.penalty_range < 0 else sampling.penalty_range
+    repetition = sampling.repetition_penalty
+    if repetition != 1 and fades(sampling):
+        yield fading_penalty(sampling, vocabulary.size, job.prompt)
+    elif repetition != 1:
+        link = api.llama_sampler_init_penalties(vocabulary.size, back, repetition, 0.0, 0.0)
+        yield _primed(link, job.prompt[-back:] if back else ())
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        yield api.llama_sampler_init_penalties(
+            vocabulary.size, back, 1.0, sampling.frequency_penalty, sampling.presence_penalty
+        )
+
+
+def _primed(link: Link, tokens: Sequence[int]) -> Link:
+    for token in tokens:
+        api.llama_sampler_accept(link, token)
+    return link
+
+
+def _dry(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
+    sampling = job.sampling
+    if not sampling.dry_multiplier:
+        return
+    far = context_length if sampling.dry_range <= 0 else sampling.dry_range
+    breakers = [text.encode() for text in sampling.dry_sequence_breakers]
+    link = api.llama_sampler_init_dry(
+        vocabulary.pointer,
+        sampling.dry_multiplier,
+        sampling.dry_base,
+        sampling.dry_allowed_length,
+        far,
+        (ctypes.c_char_p * len(breakers))(*breakers),
+        len(breakers),
+    )
+    yield _primed(link, job.prompt[-far:])
+
+
+def _temperature(sampling: Sampling) -> Iterator[Link | OwnLink]:
+    if sampling.smoothing_factor > 0:
+        yield smoothing(sampling)
+    low, high = sampling.min_temp, sampling.max_temp
+    if low != high:
+        middle, spread = (low + high) / 2, (high - low) / 2
+        yield api.llama_sampler_init_temp_ext(middle, spread, sampling.temp_exponent)
+    elif sampling.temperature != 1:
+        yield api.llama_sampler_init_temp(sampling.temperature)
+
+
+def _selection(
+    sampling: Sampling, vocabulary: LlamaVocabulary, seed: int
+) -> Iterator[Link | OwnLink]:
+    """What draws the token from what is left."""
+    if sampling.mirostat_mode:
+        yield _mirostat(sampling, vocabulary, seed)
+        return
+    if sampling.skew:
+        yield skewing(sampling)
+    if sampling.adaptive_target >= 0:
+        target, decay = sampling.adaptive_target, sampling.adaptive_decay
+        yield api.llama_sampler_init_adaptive_p(target, decay, seed)
+    elif sampling.seed is not None:
+        yield drawing(sampling.seed, vocabulary.size)
+    else:
+        yield api.llama_sampler_init_dist(seed)
+
+
+def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Link:
+    tau, eta = sampling.mirostat_tau, sampling.mirostat_eta
+    if sampling.mirostat_mode == 1:
+        # m = 100 is the number of tokens the paper estimates s_hat from (arXiv:2007.14966).
+        return api.llama_sampler_init_mirostat(vocabulary.size, seed, tau, eta, 100)
+    return api.llama_sampler_init_mirostat_v2(seed, tau, eta)
+
+
+_TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | OwnLink]] = {
+    "top_n_sigma": lambda sampling: api.llama_sampler_init_top_n_sigma(sampling.top_n_sigma),
+    "top_k": lambda sampling: api.llama_sampler_init_top_k(sampling.top_k),
+    "tfs": tail_free,
+    "typical_p": lambda sampling: api.llama_sampler_init_typical(sampling.typical_p, _MIN_KEEP),
+    "top_p": lambda sampling: api.llama_sampler_init_top_p(sampling.top_p, _MIN_KEEP),
+    "min_p": lambda sampling: api.llama_sampler_init_min_p(sampling.min_p, _MIN_KEEP),
+    "top_a": top_a,
+}
+SUPPORTED = frozenset(SAMPLERS) - (set(TRUNCATIONS) - _TRUNCATIONS.keys())
+
+
+def _truncation(name: str, sampling: Sampling) -> Iterator[Link | OwnLink]:
+    if getattr(sampling, name) != getattr(NEUTRAL, name):
+        yield _TRUNCATIONS[name](sampling)
+
+
+def _xtc(sampling: Sampling, seed: int) -> Iterator[Link]:
+    if sampling.xtc_probability > 0:
+        yield api.llama_sampler_init_xtc(
+            sampling.xtc_probability, sampling.xtc_threshold, _MIN_KEEP, seed
+        )

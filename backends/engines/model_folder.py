@@ -1,0 +1,638 @@
+"""Hugging Face folders on disk: a model's description by their JSON files, for every backend that
+reads such folders.
+
+Imports no engine and reads no weights: `config.json`, the templates' files and the sizes of the
+weight files. It does not know which backend can run what it finds.
+
+Embedding models and rerankers: sentence-transformers' `modules.json` lists the steps from tokens to
+a vector: a transformer, a pooling (`1_Pooling`), dense layers, a normalization;
+`config_sentence_transformers.json` has the prompts. A cross-encoder is a folder whose class has one
+label.
+
+Sampling defaults: a model's own `generation_config.json`, or what a client sends as one. The names
+are those of transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is
+not read.
+
+Recurrent layers: which they are, and the state that one keeps. Families name alike things
+differently; the configuration classes of transformers are the source.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from backends.contract import bounds
+from backends.contract.catalog import ModelFiles
+from backends.contract.errors import LoadFailed, UnsupportedModel
+from backends.contract.protocol import Modality, Task
+from backends.contract.samplers import Sampling
+
+Fields = Mapping[str, Any]
+
+KINDS = ("layer_types", "layers_block_type")
+PATTERN = "hybrid_override_pattern"  # Nemotron-H: M is a Mamba's, * attention, - and E neither
+MAMBA_INNER = (
+    "mamba_d_ssm",
+    "intermediate_size",
+)  # how wide a Mamba is, where it isn't by its heads
+HEAD_COUNTS = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
+HEAD_WIDTHS = ("mamba_head_dim", "mamba_d_head", "mamba_headdim")
+EXPANDS = ("mamba_expand", "expand")
+STATES = ("mamba_d_state", "ssm_state_size", "state_size")
+GROUPS = ("mamba_n_groups", "mamba_ngroups", "n_groups")
+KERNELS = ("mamba_d_conv", "linear_conv_kernel_dim", "conv_kernel", "conv_L_cache")
+
+
+def counts(text: Fields, layers: int, *, heads: bool) -> tuple[int, int]:
+    """How many of the layers keep keys and values, and how many a state; one may keep both.
+    `heads`: whether the configuration names any of attention.
+    """
+    if kinds := next((text[name] for name in KINDS if text.get(name)), None):
+        return _of_kinds(kinds)
+    if pattern := text.get(PATTERN):
+        return str(pattern).count("*"), str(pattern).count("M")
+    attending = _interspersed(text, layers)
+    if attending is not None:
+        return attending, layers - attending
+    if _state(text) and heads:  # Falcon-H1's layers keep both
+        return layers, layers
+    return (layers, 0) if heads else (0, layers)
+
+
+def _of_kinds(kinds: Sequence[str]) -> tuple[int, int]:
+    both = sum(kind.startswith("hybrid") for kind in kinds)
+    recurring = sum(kind in ("linear_attention", "mamba", "conv", "recurrent") for kind in kinds)
+    attending = sum("attention" in kind and "linear" not in kind for kind in kinds)
+    return attending + both, recurring + both
+
+
+def _interspersed(text: Fields, layers: int) -> int | None:
+    """How many attend, where they are numbered or stand at regular distances; None: neither."""
+    for name in ("attn_layer_indices", "full_attn_idxs"):
+        if isinstance(numbered := text.get(name), list):
+            return len(numbered)
+    if period := first_number(text, ("full_attention_interval",), 0):
+        return layers // period
+    if period := first_number(text, ("attn_layer_period",), 0):
+        return len(range(first_number(text, ("attn_layer_offset",), 0), layers, period))
+    if first_number(text, ("linear_num_value_heads",), 0):
+        return layers // 4  # as Qwen3-Next and Qwen3.5 have them where nothing is said
+    return None
+
+
+def state_bytes(text: Fields) -> int:
+    """What one sequence keeps in one recurrent layer, at 32 bits: the state, and the last inputs of
+    the convolution before it.
+    """
+    kernel = first_number(text, KERNELS, 4)
+    if heads := first_number(text, ("linear_num_value_heads",), 0):  # a gated delta rule
+        key, value = (
+            first_number(text, (f"linear_{one}_head_dim",), 0) for one in ("key", "value")
+        )
+        keys = first_number(text, ("linear_num_key_heads",), 0) * key
+        return 4 * (heads * key * value + (2 * keys + heads * value) * kernel)
+    if "conv_L_cache" in text or "block_multiple_of" in text:  # LFM2: a convolution alone
+        return (
+            4 * first_number(text, ("hidden_size",), 0) * first_number(text, ("conv_L_cache",), 3)
+        )
+    inner, state = _inner(text), _state(text)
+    seen = inner + 2 * first_number(text, GROUPS, 0) * state
+    return 4 * (inner * state + seen * kernel) if state else 0
+
+
+def scan_bytes(text: Fields) -> int:
+    """What one token of a pass holds while a state space is scanned without kernels of its own, at
+    32 bits: three numbers for each of the state (`mamba_selective_scan`), and a score for each that
+    goes in (measured).
+    """
+    inner, state = _inner(text), _state(text)
+    return 4 * (3 * inner * state + 20 * inner) if state else 0
+
+
+def _state(text: Fields) -> int:
+    """Values of the state for each of what goes in; 0: the model has no state space."""
+    return first_number(text, STATES, 0)
+
+
+def _inner(text: Fields) -> int:
+    """How wide a state space is."""
+    width = text.get(next((name for name in HEAD_WIDTHS if text.get(name)), ""))
+    if isinstance(width, int):
+        return first_number(text, HEAD_COUNTS, 0) * width
+    expanded = first_number(text, EXPANDS, 2) * first_number(text, ("hidden_size", "d_model"), 0)
+    named = (
+        MAMBA_INNER[:1] if "mamba_d_state" in text else MAMBA_INNER
+    )  # else that of the feed-forward
+    return first_number(text, named, expanded)
+
+
+def first_number(config: Fields, names: Sequence[str], default: int) -> int:
+    """Of the first of the fields that is there and not 0. Raises LoadFailed for what is no
+    number.
+    """
+    for name in names:
+        if value := config.get(name):
+            try:
+                return int(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                reason = f"{name} is {str(value)[:40]}, which is not a number"
+                raise LoadFailed(f"config.json: {reason}") from error
+    return default
+
+
+GENERATION_CONFIG = "generation_config.json"
+
+Reading = Callable[[Any], Any]
+
+
+def _tokens(value: Any) -> tuple[int, ...]:
+    return tuple(int(token) for token in value)
+
+
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """`[[[token], bias], …]`, as JSON must write it; longer sequences have no counterpart here."""
+    return tuple((int(word[0]), float(bias)) for word, bias in value if len(word) == 1)
+
+
+# Their name, our field, how its value is read.
+NAMES: Mapping[str, tuple[str, Reading]] = {
+    "temperature": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "typical_p": ("typical_p", float),
+    "repetition_penalty": ("repetition_penalty", float),
+    "suppress_tokens": ("banned_tokens", _tokens),
+    "sequence_bias": ("logit_bias", _biases),
+}
+
+
+def sampling_named(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `config` says about sampling, by our fields.
+
+    `do_sample: false` is greedy. Raises ValueError or TypeError for a value of the wrong kind.
+    """
+    named = {
+        field: reading(config[name])
+        for name, (field, reading) in NAMES.items()
+        if config.get(name) is not None
+    }
+    if config.get("do_sample") is False:
+        named["temperature"] = 0.0
+    return named
+
+
+def generation_defaults(folder: Path) -> Sampling:
+    """What the makers of the model in `folder` recommend."""
+    try:
+        named = sampling_named(json.loads((folder / GENERATION_CONFIG).read_bytes()))
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        named = {}
+    return bounds.recommended(named)
+
+
+GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+WIDTHS = ("hidden_size", "n_embd", "d_model")
+INNER = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+MOST_LAYERS = 4096
+LONGEST_HEADER = 100_000_000  # bytes of a safetensors file's, as its own library has it
+UNKNOWN_LENGTH = 2048  # tokens; what a model is taken to be trained for when it doesn't say
+PICKLES = ("*.bin", "*.pt", "*.pth")
+PREPROCESSOR = "preprocessor_config.json"  # how pictures are prepared; newer folders have
+PROCESSOR = "processor_config.json"  # it in here
+
+
+def recognise(
+    path: Path,
+    backend: str,
+    format_of: Callable[[str | None], str | None],
+    sees: Callable[[Path, Fields], bool],
+) -> ModelFiles | None:
+    """The folder as a model of `backend`, if it has a `config.json` of a text generating model,
+    safetensors, and a quantization (None: none) for which `format_of` knows a format.
+
+    Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights
+    or an encoder before its decoder.
+    """
+    if not (path / "config.json").is_file():
+        return None
+    config = read_json(path / "config.json")
+    kind, format_ = architecture(config), format_of(quantization(config))
+    if kind is None or format_ is None:
+        return None
+    if (path / "modules.json").is_file():
+        raise UnsupportedModel(
+            f"{path} is an embedding model, which {backend} doesn't support; use transformers"
+        )
+    if config.get("is_encoder_decoder"):  # T5's class has a vision model's name
+        raise UnsupportedModel(
+            f"{path} is an encoder-decoder model ({kind}); only decoder-only models are supported"
+        )
+    if not (files := weights(path)):
+        return None
+    seen: tuple[Modality, ...] = ("text", "image") if sees(path, config) else ("text",)
+    return msgspec.structs.replace(
+        described(path, config, files, backend=backend, format_=format_, kind=kind),
+        modalities=seen,
+    )
+
+
+def described(
+    path: Path, config: Fields, files: Sequence[Path], *, backend: str, format_: str, kind: str
+) -> ModelFiles:
+    """The model in the folder, as `config` describes it: `path`, whose weights are `files`."""
+    text = text_config(config)
+    return ModelFiles(
+        path=path,
+        backend=backend,
+        format=format_,
+        architecture=kind,
+        size_bytes=sum(file.stat().st_size for file in files),
+        context_length=context_length(text),
+        cache_bytes_per_token=cache_bytes(text),
+        state_bytes=state_bytes(text),
+        recurrent_layers=_kept(text)[1],
+        scan_bytes=scan_bytes(text),
+        chat_template=chat_template(path),
+        tool_template=chat_template(path, TOOL_USE),
+        parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
+        vocab_size=first_number(text, ("vocab_size",), 0),
+        heads=first_number(text, HEADS, 0),
+        activation_bytes=activation_bytes(text),
+        generation_defaults=generation_defaults(path),
+    )
+
+
+def encodes_images(folder: Path, config: Fields, prepared: Collection[str]) -> bool:
+    """Whether the model has a vision part and one of the files `prepared`, which say how pictures
+    are made ready for it.
+    """
+    return "vision_config" in config and any((folder / name).is_file() for name in prepared)
+
+
+def of_class(config: Fields, names: Collection[str]) -> bool:
+    """Whether `config` names one of these classes."""
+    return any(name in names for name in config.get("architectures") or ())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file. Raises LoadFailed when it holds anything else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LoadFailed(f"{path} can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise LoadFailed(f"{path} is not a JSON object")
+    return content
+
+
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """As `read_json`; nothing where there is no such file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def architecture(config: Fields) -> str | None:
+    """The model type ("llama"), if the class that `config` names writes text."""
+    names = config.get("architectures") or ()
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not any(name.endswith(GENERATES) for name in names):
+        return None
+    return kind
+
+
+def quantization(config: Fields) -> str | None:
+    """How the weights are quantized ("exl2"), if they are."""
+    method = (config.get("quantization_config") or {}).get("quant_method")
+    return method if isinstance(method, str) else None
+
+
+def text_config(config: Fields) -> Fields:
+    """The language model's part, which a model of several modalities nests."""
+    for name in ("text_config", "llm_config", "language_config"):
+        if isinstance(nested := config.get(name), dict):
+            return nested
+    return config
+
+
+def weights(folder: Path) -> Sequence[Path]:
+    """The safetensors files, by the index where there is one (others are another model's).
+
+    Raises LoadFailed when some are missing, UnsupportedModel when there are only pickles.
+    """
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return _unindexed(folder)
+    names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    if outside := [name for name in names if ".." in Path(name).parts or Path(name).is_absolute()]:
+        raise LoadFailed(f"{index} refers to files outside its folder: {', '.join(outside)}")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise LoadFailed(f"{folder} lacks {', '.join(missing)}")
+    return [folder / name for name in names]
+
+
+def _unindexed(folder: Path) -> Sequence[Path]:
+    single = folder / "model.safetensors"
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if files or not any(next(folder.glob(pattern), None) for pattern in PICKLES):
+        return files
+    raise UnsupportedModel(
+        f"{folder} has its weights only as pickled files (.bin), which can run code when "
+        "they are opened; convert them to safetensors"
+    )
+
+
+def tensor_bytes(file: Path) -> Mapping[str, int]:
+    """The tensors in a safetensors file by name, with their bytes, as its header has them (the
+    format: huggingface.co/docs/safetensors). Raises LoadFailed.
+    """
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            if length > LONGEST_HEADER:
+                raise LoadFailed(f"{file} has a header of {length:,} bytes")
+            header = json.loads(opened.read(length))
+        found = {
+            name: entry["data_offsets"][1] - entry["data_offsets"][0]
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise LoadFailed(f"{file} can't be read as safetensors: {error}") from error
+    return found
+
+
+def context_length(text: Fields) -> int:
+    """Tokens the model was trained for."""
+    return first_number(text, LENGTHS, UNKNOWN_LENGTH)
+
+
+def cache_bytes(text: Fields) -> int:
+    """Keys and values of one token over all layers, at 16 bits each."""
+    heads = first_number(text, HEADS, 1)
+    kv_heads = first_number(text, ("num_key_value_heads", "num_kv_heads"), heads)
+    width = first_number(text, WIDTHS, 0) // heads
+    value = first_number(text, ("v_head_dim", "head_dim"), width)
+    key = first_number(text, ("head_dim",), width)
+    if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention, its keys decompressed
+        key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
+    return _kept(text)[0] * kv_heads * (key + value) * 2
+
+
+def activation_bytes(text: Fields) -> int:
+    """What one token of a pass holds at its widest, at 32 bits: the feed-forward (gate, up and
+    their product) or the queries, keys and values, besides the residual stream.
+    """
+    width, heads = first_number(text, WIDTHS, 0), first_number(text, HEADS, 1)
+    experts = first_number(text, ("moe_intermediate_size",), 0) * first_number(
+        text, EXPERTS_USED, 1
+    )
+    inner = max(first_number(text, INNER, 4 * width), experts)
+    attention = 3 * heads * first_number(text, ("head_dim",), width // heads)
+    return 4 * (4 * width + max(3 * inner, attention))
+
+
+def _layers(text: Fields) -> int:
+    """Raises LoadFailed for more than anyone would wait for: all are made before weights are
+    compared.
+    """
+    count = first_number(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+    if count > MOST_LAYERS:
+        raise LoadFailed(f"config.json: {count:,} layers; the maximum is {MOST_LAYERS:,}")
+    return count
+
+
+def number(config: Fields, name: str) -> int:
+    """0 where there is none. Raises LoadFailed for what is no number."""
+    return first_number(config, (name,), 0)
+
+
+def _kept(text: Fields) -> tuple[int, int]:
+    """How many layers keep keys and values, and how many states."""
+    heads = any(text.get(name) for name in HEADS)
+    return counts(text, _layers(text), heads=heads)
+
+
+DEFAULT, TOOL_USE = "default", "tool_use"
+
+
+def chat_template(folder: Path, name: str = DEFAULT) -> str | None:
+    """From the first place that has one, in the order of Hugging Face's tokenizers."""
+    file = "chat_template" if name == DEFAULT else f"additional_chat_templates/{name}"
+    if (path := folder / f"{file}.jinja").is_file():
+        return path.read_text(encoding="utf-8")
+    for place in ("chat_template.json", "tokenizer_config.json"):
+        found = _named(read_json_if_there(folder / place).get("chat_template"), name)
+        if found:
+            return found
+    return None
+
+
+def _named(template: object, name: str) -> str | None:
+    """A template, or that one of several: `[{"name": …, "template": …}]`."""
+    if isinstance(template, str):
+        return template if name == DEFAULT else None
+    if not isinstance(template, list):
+        return None
+    return {entry.get("name"): entry.get("template") for entry in template}.get(name)
+
+
+RANKS = "ForSequenceClassification"
+# Families that read a text in both directions; a bare one of them is an embedding model, of which
+# the mean is taken, as sentence-transformers does.
+ENCODERS = frozenset(
+    {
+        *("albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert"),
+        *("electra", "ernie", "esm", "eurobert", "flaubert", "funnel", "gte", "jina_bert_v2"),
+        *("mobilebert", "modernbert", "mpnet", "neobert", "new", "nomic_bert", "nomic_bert_moe"),
+        *("roberta", "roformer", "squeezebert", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    }
+)
+# Positions are counted from behind the padding token's id, so that some can't be used.
+OFFSET = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "xmod"})
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Before release 5 each had a switch of its own.
+SWITCHES: Mapping[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+LENGTH_FILES = (
+    "sentence_bert_config.json",
+    *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert")),
+    *(f"sentence_{kind}_config.json" for kind in ("albert", "xlm-roberta", "xlnet")),
+)
+ACTIVATIONS = ("Identity", "Tanh", "Sigmoid", "ReLU", "GELU")
+LONGEST = 1 << 20  # tokens; a tokenizer without a limit names a number far beyond
+
+
+class Dense(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer behind the pooling: its folder, and the name of its activation in `torch.nn`."""
+
+    folder: Path
+    width: int
+    bias: bool
+    activation: str
+
+
+class EncoderSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """From a text to its vector, or from a pair to its score."""
+
+    task: Task
+    length: int | None = None  # tokens of one text; None: as many as the model has positions
+    lower: bool = False  # the text in lower case
+    pooling: tuple[str, ...] = ()  # of `POOLINGS`, their vectors one after the other
+    dense: tuple[Dense, ...] = ()
+    normalized: bool = False
+    prompts: Mapping[str, str] = {}
+    prompt: str = ""  # in front of every text
+    activation: str = "Sigmoid"  # of a score
+
+
+def steps(folder: Path, config: Fields) -> EncoderSteps | None:
+    """None: it is no such model. Raises UnsupportedModel for one with a step that isn't known,
+    LoadFailed for broken files.
+    """
+    if (folder / "modules.json").is_file():
+        return _of_modules(folder)
+    names = [str(name) for name in config.get("architectures") or ()]
+    if any(name.endswith(RANKS) for name in names):
+        return _of_pairs(folder, config)
+    if config.get("model_type") in ENCODERS and any(name.endswith("Model") for name in names):
+        return EncoderSteps(task="embed", length=_length(folder), pooling=("mean",))
+    return None
+
+
+def positions(config: Fields, trained: int) -> int:
+    """How many positions the model has, of `trained` that it names."""
+    if config.get("model_type") not in OFFSET:
+        return trained
+    padding = config.get("pad_token_id")
+    return trained - (padding if isinstance(padding, int) else 1) - 1
+
+
+def _of_modules(folder: Path) -> EncoderSteps:
+    made = EncoderSteps(task="embed", length=_length(folder), lower=_lower(folder))
+    for module in _modules(folder):
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        path = folder / str(module.get("path", ""))
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise LoadFailed(
+                f"{folder} refers to a module outside its folder: {module.get('path')!r}"
+            )
+        made = _with(made, kind, path, folder)
+    if not made.pooling:
+        raise UnsupportedModel(f"{folder} has no pooling module, which embeddings require")
+    prompts = read_json_if_there(folder / "config_sentence_transformers.json")
+    named = _texts(prompts.get("prompts"))
+    default = named.get(str(prompts.get("default_prompt_name")), "")
+    return msgspec.structs.replace(made, prompts=named, prompt=default)
+
+
+def _with(made: EncoderSteps, kind: str, path: Path, folder: Path) -> EncoderSteps:
+    replace = msgspec.structs.replace
+    match kind:
+        case "Transformer" if path == folder and not made.pooling:
+            return made
+        case "Pooling" if not made.pooling:
+            return replace(made, pooling=_pooling(path))
+        case "Dense" if made.pooling and not made.normalized:
+            return replace(made, dense=(*made.dense, _dense(path)))
+        case "Normalize" if made.pooling:
+            return replace(made, normalized=True)
+        case "Dropout":  # for training alone
+            return made
+    raise UnsupportedModel(f"{folder} has an unsupported module: {kind} ({path.name})")
+
+
+def _modules(folder: Path) -> Sequence[Fields]:
+    try:
+        found = msgspec.json.decode((folder / "modules.json").read_bytes(), type=list[Fields])
+    except (OSError, msgspec.DecodeError) as error:
+        raise LoadFailed(f"{folder / 'modules.json'} can't be read: {error}") from error
+    return found
+
+
+def _pooling(path: Path) -> tuple[str, ...]:
+    config = read_json_if_there(path / "config.json")
+    if config.get("include_prompt") is False:
+        raise UnsupportedModel(f"{path} excludes prompts from pooling, which is not supported")
+    named = config.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else named
+    if modes is None:
+        modes = [mode for switch, mode in SWITCHES.items() if config.get(switch)] or ["mean"]
+    if not isinstance(modes, list) or not modes or any(mode not in POOLINGS for mode in modes):
+        raise UnsupportedModel(f"{path} has an unsupported pooling: {named!r}")
+    return tuple(modes)
+
+
+def _dense(path: Path) -> Dense:
+    config = read_json_if_there(path / "config.json")
+    activation = str(config.get("activation_function", "torch.nn.Tanh")).rpartition(".")[2]
+    inner = config.get("module_input_name", "sentence_embedding")
+    if activation not in ACTIVATIONS or config.get("use_residual") or inner != "sentence_embedding":
+        raise UnsupportedModel(f"{path} is an unsupported kind of dense layer")
+    if not (path / "model.safetensors").is_file():
+        raise UnsupportedModel(f"{path} has no safetensors weights")
+    width = config.get("out_features")
+    if not isinstance(width, int):
+        raise LoadFailed(f"{path / 'config.json'} lacks out_features")
+    bias = config.get("bias") is not False
+    return Dense(folder=path, width=width, bias=bias, activation=activation)
+
+
+def _of_pairs(folder: Path, config: Fields) -> EncoderSteps:
+    labels = config.get("id2label") or {}
+    count = config.get("num_labels") or len(labels) or 2
+    if count != 1:
+        raise UnsupportedModel(
+            f"{folder} is a classifier with {count} labels; reranking requires one label"
+        )
+    own = config.get("sentence_transformers")
+    named: Any = own.get("activation_fn") if isinstance(own, dict) else None
+    named = named or config.get("sbert_ce_default_activation_function") or "Sigmoid"
+    activation = str(named).rpartition(".")[2]
+    if activation not in ACTIVATIONS:
+        raise UnsupportedModel(f"{folder} has an unsupported activation: {named!r}")
+    return EncoderSteps(task="rank", length=_length(folder), activation=activation)
+
+
+def _length(folder: Path) -> int | None:
+    found = next((file for name in LENGTH_FILES if (file := folder / name).is_file()), None)
+    named = read_json_if_there(found).get("max_seq_length") if found else None
+    if not isinstance(named, int):
+        named = read_json_if_there(folder / "tokenizer_config.json").get("model_max_length")
+    return named if isinstance(named, int) and 0 < named <= LONGEST else None
+
+
+def _lower(folder: Path) -> bool:
+    return any(
+        read_json_if_there(folder / name).get("do_lower_case") is True for name in LENGTH_FILES
+    )
+
+
+def _texts(named: object) -> Mapping[str, str]:
+    if not isinstance(named, dict):
+        return {}
+    return {str(name): text for name, text in named.items() if isinstance(text, str)}
+
+
+# What `vocabulary.HfVocabulary` reads of a folder.
+VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json")
+
+
+def vocabulary(folder: Path) -> Mapping[str, bytes]:
+    """See `catalog.FilesModule.vocabulary`."""
+    try:
+        paths = [path for name in VOCABULARY if (path := folder / name).is_file()]
+        return {path.name: path.read_bytes() for path in paths}
+    except OSError as error:
+        raise LoadFailed(f"the tokenizer of {folder.name} can't be read: {error}") from error

@@ -1,0 +1,746 @@
+"""Many jobs, one forward pass: continuous batching over a grid of our own.
+
+Why not transformers' `ContinuousBatchingManager`: see `__init__`. Every job is a list of tokens of
+which the first `fed` are in its row of the grid. A step feeds each running answer its newest token,
+all in one pass; then a piece of a prompt is read (`backends.engines.prefill`), in a second pass. A
+job whose last token has been fed gets a new one drawn. So prompt, answer, forced tokens and a
+recomputed answer are all one thing.
+
+Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a
+pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
+next turn. Where layers keep states, a sequence goes back to a snapshot alone, see
+`backends.engines.snapshots`, and a pass has as many tokens of each row.
+
+The next tokens of a pass's jobs are drawn together; where that fails, each by itself. What one
+job's parameters raise is that job's alone: the others' tokens and random numbers are what they
+would have been without it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+import torch
+
+from backends.contract.beginnings import (
+    AT_EASE,
+    Beginnings,
+    Coming,
+    Found,
+    NothingKept,
+    Pace,
+    Part,
+    Taken,
+)
+from backends.contract.protocol import Candidate, Generation, Scored, TokenLogprob
+from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
+from backends.engines.constraints import Mask
+from backends.engines.engine import JobFailed, PromptScored, PutBack, Token
+from backends.engines.prefill import STEP_SECONDS, Prefill
+from backends.engines.sampling.batch import SamplerBatch, logprobs
+from backends.engines.sampling.state import SamplerState, SamplingContext
+from backends.engines.snapshots import SnapshotBudget, SnapshotMarks, places
+from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
+from backends.engines.threads import StepThreads
+from backends.engines.transformers.files import LARGEST_CHUNK
+from backends.engines.transformers.forward import Forward
+from backends.engines.transformers.grid import Filling, Grid, GridLimit, Size, as_bytes, fit
+from backends.engines.transformers.memory import ran_out, while_generating
+from backends.engines.vocabulary import HfVocabulary
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """A job's next token."""
+
+    token: int
+    logprob: TokenLogprob | None  # None: not asked for
+
+
+class Sampler:
+    """Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes."""
+
+    def __init__(self, context: SamplingContext, piece: Callable[[int], bytes]) -> None:
+        self._context = context
+        self._piece = piece
+        self._batch: SamplerBatch | None = None
+
+    def clear(self) -> None:
+        """Forget the jobs."""
+        self._batch = None
+
+    def sample(
+        self, states: Sequence[SamplerState], logits: torch.Tensor
+    ) -> Sequence[Sampled | Exception]:
+        """For each row of `logits` (jobs, vocabulary), float32: a token, or what its own job
+        raised. The owners append the tokens and then call their states' `drawn`.
+
+        Raises errors of memory that ran out: they are no single job's.
+        """
+        try:
+            return self._together(tuple(states), logits)
+        except Exception as error:
+            if ran_out(error):
+                raise
+        self._batch = None
+        return [self._alone(state, row) for state, row in zip(states, logits.split(1), strict=True)]
+
+    def _together(self, states: tuple[SamplerState, ...], logits: torch.Tensor) -> list[Sampled]:
+        if self._batch is None or self._batch.states != states:
+            self._batch = SamplerBatch(states, self._context)
+        return self._sampled(self._batch, logits)
+
+    def _alone(self, state: SamplerState, logits: torch.Tensor) -> Sampled | Exception:
+        try:
+            [sampled] = self._sampled(SamplerBatch([state], self._context), logits)
+        except Exception as error:
+            if ran_out(error):
+                raise
+            return error
+        return sampled
+
+    def _sampled(self, batch: SamplerBatch, logits: torch.Tensor) -> list[Sampled]:
+        tokens = batch.draw(logits)
+        wanted = [state.logprobs for state in batch.states]
+        found = logprobs(logits, tokens, wanted, self._piece)
+        batch.count(tokens)  # last: a job that is drawn for again was not counted
+        return [Sampled(token, logprob) for token, logprob in zip(tokens, found, strict=True)]
+
+
+# Tokens of a prompt that are computed in one pass in the time of one by itself, see
+# `LayerPattern.stepwise`.
+STEP_COST = 8
+SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
+Result: TypeAlias = Token | PromptScored | PutBack | JobFailed
+
+
+class Restoring(msgspec.Struct):
+    """A beginning that is being put back into a job's row: as many cells of it as the job has fed.
+    `states`: those behind the last of them; `seconds`: that it has taken so far.
+    """
+
+    found: Found
+    filling: Filling
+    snapshots: Sequence[Snapshot]
+    states: Sequence[torch.Tensor]
+    parted: int  # see `Placement`
+    seconds: float = 0.0
+
+
+class BatchRow:
+    """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
+
+    def __init__(self, key: int, job: Generation, context: SamplingContext) -> None:
+        self.key = key
+        self.job = job
+        self.tokens = list(job.prompt)
+        self.state = SamplerState(job, self.tokens, context)
+        self.fed = 0
+        self.cached = 0
+        # Tokens of the prompt whose log probabilities are reported, or not requested.
+        self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
+        self.row: int | None = None
+        self.restoring: Restoring | None = None
+        # Of what was drafted, the tokens whose cells stand behind the fed ones; and the logits
+        # behind all that was verified, (tokens, vocabulary), while some wait to be drawn from.
+        self.drafted: deque[int] = deque()
+        self.logits: torch.Tensor | None = None
+        taken_back = bool(job.sampling.banned_strings)
+        self.marks = SnapshotMarks(len(job.prompt), taken_back=taken_back)
+
+    @property
+    def left(self) -> int:
+        return len(self.tokens) - self.fed
+
+    @property
+    def useful(self) -> int:
+        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
+        if self.job.max_tokens is None:
+            return len(self.tokens)
+        return self.job.max_tokens - (len(self.tokens) - len(self.job.prompt)) - 1
+
+    def drafts(self, token: int) -> bool:
+        """Whether `token` is what was drafted to come next."""
+        return bool(self.drafted) and self.drafted[0] == token
+
+    def forget_drafts(self) -> None:
+        """What was drafted and isn't fed is garbage behind its end."""
+        self.drafted.clear()
+        self.logits = None
+
+    @property
+    def until(self) -> int:
+        """How many of the tokens that are left may be computed together."""
+        return self.marks.room(self.fed, self.left)
+
+    @property
+    def scoring(self) -> bool:
+        return self.scored < len(self.job.prompt)
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
+        are requested the prompt is computed again from the first token that has none yet.
+        """
+        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
+
+
+class Batching:
+    """The jobs that share passes. Only the engine's thread calls it."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a part of one engine
+        self,
+        forward: Forward,
+        grid: Grid,
+        limit: GridLimit,
+        snapshot_bytes: int,
+        vocabulary: HfVocabulary,
+        context: SamplingContext,
+        threads: StepThreads,
+        speculation: Speculation | None = None,
+        pace: Pace = AT_EASE,
+    ) -> None:
+        """`speculation`: None where nothing is drafted; not where layers keep states."""
+        self._forward = forward
+        self._speculation = speculation
+        self._pace = pace
+        self._grid = grid
+        self._limit = limit
+        self._context = context
+        self._threads = threads
+        self._slots: list[Slot] = []  # one per row
+        self._snapshots = SnapshotBudget(self._slots, snapshot_bytes)
+        self.drafts = speculation is not None
+        self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
+        self._busy: list[BatchRow] = []  # the first rows, in order
+        self._jobs: dict[int, BatchRow] = {}
+        self._forced: list[Token] = []
+        self._piece = vocabulary.piece
+        self._sampler = Sampler(context, vocabulary.piece)
+        self._prompts = Prefill()
+        self._releases = 0
+        self.kept: Beginnings = NothingKept()
+        self._coming = False  # a job waits for what the store reads
+        self._put_back: list[PutBack] = []  # to be reported at the end of the step
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
+        running = self._jobs[key] = BatchRow(key, job, self._context)
+        running.state.mask = mask
+        if self._speculation is not None:
+            self._speculation.admit(key, running.tokens, job.owner, job.drafts)
+        return len(job.prompt)
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        running = self._jobs[key]
+        room = self._limit.length - len(running.tokens)
+        for token in tokens[:room]:
+            running.tokens.append(token)
+            running.state.accepted()
+            self._forced.append(Token(key, token))
+        while running.left and running.drafts(running.tokens[running.fed]):
+            self._advance(running)
+        if running.left:
+            running.forget_drafts()
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        running = self._jobs[key]
+        running.forget_drafts()
+        kept = [token for token in self._forced if token.key != key]
+        count += len(self._forced) - len(kept)
+        self._forced = kept
+        del running.tokens[len(running.tokens) - count :]
+        running.state.rewound(banned)
+        self._sampler.clear()  # its batch holds their counts
+        # The newest token left is fed again: the logits after it are gone.
+        running.fed = min(running.fed, len(running.tokens) - 1)
+        if running.row is not None:
+            running.fed = self._cut(self._slots[running.row], running.fed)
+
+    def release(self, key: int) -> int:
+        running = self._jobs.pop(key)
+        running.forget_drafts()
+        if self._speculation is not None:
+            self._speculation.release(key)
+        self._leave(running)
+        self._forced = [token for token in self._forced if token.key != key]
+        return running.cached
+
+    def take_all_out(self) -> None:
+        """The model goes: into the store with what is worth it."""
+        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
+            self._take_out(slot, 0)
+
+    def clear(self) -> None:
+        """Forget all jobs and all cells."""
+        self._jobs.clear()
+        if self._speculation is not None:
+            self._speculation.clear()
+        self._busy.clear()
+        self._slots.clear()
+        self._forced.clear()
+        self._sampler.clear()
+        self._grid.clear()
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def step(self) -> list[Result]:
+        forced, self._forced = self._forced, []
+        if waiting := [running for running in self._busy if running.logits is not None]:
+            return [*forced, *self._draw_next(waiting)]
+        self._coming = False
+        self._start_waiting()
+        self._grow()
+        self._restore()
+        if self._coming and not self._busy:
+            self.kept.wait(STEP_SECONDS)
+        put_back, self._put_back = self._put_back, []
+        return [*forced, *put_back, *self._continue_answers(), *self._read_prompts()]
+
+    def _continue_answers(self) -> list[Result]:
+        """One token for every job that has all but its newest token in the grid."""
+        rows = [row for row, one in enumerate(self._busy) if one.left == 1 and not one.scoring]
+        if not rows:
+            return []
+        if len(rows) == len(self._jobs) and (drafts := self._drafts()):
+            return self._verify(drafts)
+        first, last = rows[0], rows[-1] + 1
+        # A job still reading its prompt may sit between: what is written for it is garbage, at a
+        # cell that its next chunk overwrites before it is read. Its states are put back.
+        span = self._busy[first:last]
+        between = set(range(first, last)).difference(rows) if self._grid.keeps_states else ()
+        states = {row: [one.clone() for one in self._grid.states(row)] for row in between}
+        self._threads.begin(len(span))
+        logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
+        self._prompts.answered(self._ended())
+        if self._speculation is not None and len(rows) == len(self._jobs):
+            self._speculation.stepped(self._threads.needed)
+        for row, kept in states.items():
+            self._grid.put_back(row, kept)
+        if len(rows) < len(span):
+            logits = logits[[row - first for row in rows]]
+        ready = [self._busy[row] for row in rows]
+        for running in ready:
+            self._fed(running, 1)
+        return self._draw(ready, logits)
+
+    def _drafts(self) -> Mapping[int, StepDraft]:
+        """What to verify behind the newest tokens of all jobs, by key."""
+        if self._speculation is None or self._speculation.rests(len(self._busy)):
+            return {}
+        cells = min(self._grid.capacity, self._limit.length)
+        rooms = [cells - len(running.tokens) for running in self._busy]
+        answering = [
+            Answering(running.key, min(running.useful, room), room, running.state.mask)
+            for running, room in zip(self._busy, rooms, strict=True)
+        ]
+        return self._speculation.drafts(answering)
+
+    def _verify(self, drafts: Mapping[int, StepDraft]) -> list[Result]:
+        """One token for every job, and the logits of those behind it."""
+        assert self._speculation is not None
+        tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
+        self._threads.begin(len(tokens) * len(tokens[0]))
+        logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
+        self._prompts.answered(self._ended())
+        self._speculation.stepped(self._threads.needed)
+        for running, row in zip(self._busy, logits, strict=True):
+            running.drafted = deque(drafts[running.key].tokens)
+            running.logits = row
+            self._fed(running, 1)
+        return self._draw_next(tuple(self._busy), drafts)
+
+    def _draw_next(
+        self, waiting: Sequence[BatchRow], drafts: Mapping[int, StepDraft] = {}
+    ) -> list[Result]:
+        """The next tokens, from logits that wait. Where one is what was drafted, the logits behind
+        it are those of the token after it.
+        """
+        rows = [row.logits[-len(row.drafted) - 1] for row in waiting if row.logits is not None]
+        results: list[Result] = []
+        for running, token in zip(waiting, self._draw(waiting, torch.stack(rows)), strict=True):
+            if isinstance(token, Token):
+                accepted = self._verified(running, token.id)
+                drafted = drafts.get(running.key, NO_DRAFT).meant
+                results.append(Token(token.key, token.id, token.logprob, drafted, accepted))
+            else:
+                results.append(token)
+        return results
+
+    def _verified(self, running: BatchRow, token: int) -> bool:
+        """Whether it was drafted; if not, nothing behind it is of use."""
+        assert self._speculation is not None
+        if not running.drafts(token):
+            running.forget_drafts()
+            return False
+        self._advance(running)
+        return self._speculation.drew(running.key)
+
+    def _advance(self, running: BatchRow) -> None:
+        """Its next token has its cells already, for it was drafted."""
+        running.drafted.popleft()
+        self._fed(running, 1)
+
+    def _read_prompts(self) -> Sequence[Result]:
+        """A piece of the prompt whose turn it is, together with its neighbours' where they fit."""
+        ready = [
+            running
+            for running in self._busy
+            if running.restoring is None and (running.left > 1 or running.scoring)
+        ]
+        answering = any(one.left == 1 and not one.scoring for one in self._busy)
+        if not ready or (answering and not self._prompts.is_due):
+            return []
+        ready.sort(key=lambda running: running.key)
+        oldest = self._prompts.order(ready)[0].row
+        assert oldest is not None
+        if self._busy[oldest].scoring:
+            return self._score(oldest, self._busy[oldest])
+        width = self._busy[oldest].until
+        chunk = self._prompts.piece(LARGEST_CHUNK, LARGEST_CHUNK, answering=answering)
+        if not self._forward.stepwise or self._busy[oldest].fed:  # else one pass takes less
+            width = self._prompts.piece(width, LARGEST_CHUNK, answering=answering)
+        first, last = self._run_around(oldest, width, max(1, chunk // width))
+        span = self._busy[first:last]
+        counts = [min(running.left, width) for running in span]
+        self._threads.begin(width * len(span))
+        logits = self._forward.run(
+            first,
+            [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
+            [r.fed for r in span],
+        )
+        self._prompts.read(width * len(span), self._ended())
+        for running, count in zip(span, counts, strict=True):
+            self._fed(running, count)
+        done = [place for place, running in enumerate(span) if not running.left]
+        return self._draw([span[place] for place in done], logits[done]) if done else []
+
+    def _score(self, row: int, running: BatchRow) -> list[Result]:
+        """The next chunk of one prompt, and how likely each of its tokens was."""
+        room = min(LARGEST_CHUNK, max(1, SCORING_BYTES // (4 * self._context.size)))
+        count = self._prompts.piece(running.until, room, answering=len(self._busy) > 1)
+        chunk = running.tokens[running.fed : running.fed + count]
+        first = running.fed
+        self._threads.begin(count)
+        logits = self._forward.score(row, chunk, first)
+        self._prompts.read(count, self._ended())
+        self._fed(running, count)
+        results: list[Result] = []
+        if found := self._prompt_logprobs(running, logits, first):
+            results.append(PromptScored(running.key, Scored(tuple(found))))
+            running.scored += len(found)
+        return results + (self._draw([running], logits[-1:]) if not running.left else [])
+
+    def _prompt_logprobs(
+        self, running: BatchRow, logits: torch.Tensor, first: int
+    ) -> list[TokenLogprob]:
+        """Log probabilities of the prompt's tokens that have none yet, as far as `logits` (tokens,
+        vocabulary), those after token `first` and later ones, have those of the next.
+        """
+        prompt, found = running.job.prompt, []
+        if not running.scored:
+            start = Candidate(prompt[0], self._piece(prompt[0]), 0.0)
+            found.append(TokenLogprob(start))
+        begin = max(running.scored, first + 1, 1)
+        tokens = prompt[begin : first + 1 + len(logits)]
+        wanted = [running.job.prompt_logprobs] * len(tokens)
+        rows = logits[begin - first - 1 :][: len(tokens)]
+        return [*found, *(one for one in logprobs(rows, tokens, wanted, self._piece) if one)]
+
+    def _run_around(self, oldest: int, width: int, most: int) -> tuple[int, int]:
+        """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit
+        behind their end.
+        """
+
+        def joins(row: int) -> bool:
+            running = self._busy[row]
+            if running.restoring is not None:
+                return False
+            fits = running.fed + width <= self._grid.capacity
+            alike = not self._grid.keeps_states or running.until >= width
+            if self._forward.stepwise and bool(running.fed) != bool(self._busy[oldest].fed):
+                return False
+            return running.left > 1 and fits and alike and not running.scoring
+
+        first, last = oldest, oldest + 1
+        while last < len(self._busy) and last - first < most and joins(last):
+            last += 1
+        while first > 0 and last - first < most and joins(first - 1):
+            first -= 1
+        return first, last
+
+    def _ended(self) -> float:
+        """The pass is done; the seconds it took. A card is waited for, else it would be the time
+        that it takes to tell it what to do.
+        """
+        if self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)
+        return self._threads.end()
+
+    def _fed(self, running: BatchRow, count: int) -> None:
+        assert running.row is not None
+        slot = self._slots[running.row]
+        slot.tokens += running.tokens[running.fed : running.fed + count]
+        running.fed += count
+        if running.marks.reached(running.fed) and self.takes_snapshots:
+            size, state = self._grid.state_bytes, partial(self._grid.taken, running.row)
+            self._snapshots.take(slot, len(running.job.prompt), size, state)
+
+    def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[Result]:
+        drawn = self._sampler.sample([running.state for running in ready], logits)
+        return [
+            self._accept(running, sampled) for running, sampled in zip(ready, drawn, strict=True)
+        ]
+
+    def _accept(self, running: BatchRow, sampled: Sampled | Exception) -> Token | JobFailed:
+        if isinstance(sampled, Exception):
+            return JobFailed(running.key, while_generating(sampled))
+        running.tokens.append(sampled.token)
+        running.state.drawn()
+        return Token(running.key, sampled.token, sampled.logprob)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> None:
+        """Oldest first; a job that finds no room keeps the younger ones from taking it."""
+        for running in self._jobs.values():
+            if running.row is None:
+                if not self._room_for(running):
+                    break
+                self._start(running)
+
+    def _room_for(self, running: BatchRow) -> bool:
+        longest = max([len(running.tokens), *(len(other.tokens) for other in self._busy)])
+        return self._make_room(len(self._busy) + 1, longest + 1)
+
+    def _start(self, running: BatchRow) -> None:
+        """Give the job a row with what is already computed, unless it better waits, see below."""
+        if self._grid.keeps_states:
+            coming = {other.row for other in self._busy if other.restoring is not None}
+            for slot in self._slots:
+                slot.cuts_from = len(slot.tokens)
+                slot.lacks_states = slot.index in coming
+        placement = self._place(running)
+        if not running.scoring and self._worth_waiting(running, placement.keep):
+            return
+        slot, source = self._slots[placement.slot], self._slots[placement.source]
+        found = self._longer(running, placement.keep)
+        if isinstance(found, Coming):
+            self._coming = True
+            return
+        self._take_out(slot, placement.keep if slot is source else 0)
+        keep = 0
+        if found is not None:
+            running.restoring = self._restoring(slot, found, running, placement.parted)
+        if running.restoring is not None:
+            slot.shorten(0)
+        else:
+            if slot is not source:
+                self._grid.copy(source.index, slot.index, placement.keep)
+                slot.copy(source)
+            keep = self._cut(slot, placement.keep)
+        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
+        slot.busy = True
+        self._exchange(slot.index, len(self._busy))
+        running.row, running.fed = len(self._busy), keep
+        self._busy.append(running)
+        if running.restoring is None:
+            self._begin(running, placement.parted)
+
+    def _begin(self, running: BatchRow, parted: int) -> None:
+        """Behind what is there already."""
+        running.cached = max(running.cached, min(running.fed, len(running.job.prompt)))
+        if self.takes_snapshots:
+            running.marks.add(self._places(running, parted), running.fed)
+
+    def _place(self, running: BatchRow) -> Placement:
+        spare = FEW + self._grid.row_bytes // COPIED
+        owner = running.job.cached_for
+        found = place(running.known, self._slots, compact=False, spare=spare, owner=owner)
+        length = len(running.tokens)
+        if self._forward.stepwise and (length - found.keep) * STEP_COST > length:
+            return Placement(found.slot, found.slot, 0)  # one pass takes less
+        return found
+
+    def _places(self, running: BatchRow, parted: int) -> Sequence[int]:
+        """Behind how many of its tokens snapshots are taken."""
+        length, marks = len(running.tokens), (*running.job.marks, parted)
+        if not self._forward.stepwise:
+            return places(length, running.fed, marks)
+        # What is behind the first of them is computed token by token.
+        last = length - 1 - length // STEP_COST
+        near = [mark for mark in marks if mark >= last] or [last]
+        return places(length, running.fed, near, step=length)
+
+    # -- the store of conversations: see `backends.places.kept`
+    # -----------------------------------------
+
+    def _longer(self, running: BatchRow, keep: int) -> Found | Coming | None:
+        """A beginning of which more can be kept than of what the rows have."""
+        found = self.kept.longest(running.job.cached_for, running.known, keep)
+        length = len(running.tokens)
+        if not isinstance(found, Found) or not self._forward.stepwise:
+            return found
+        if (length - found.start) * STEP_COST > length:
+            return None  # one pass takes less
+        return found
+
+    def _take_out(self, slot: Slot, keep: int) -> None:
+        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
+        if they are worth it.
+        """
+        cells = len(slot.tokens)
+        if cells - keep < WORTHWHILE or slot.owner is None:
+            return
+        size = sum(one.size for one in slot.snapshots) + self._grid.state_bytes
+        size += (self._grid.row_bytes - self._grid.state_bytes) * cells // self._grid.capacity
+        lost = (cells - keep) / self._prompts.rate
+        if not self.kept.wants(slot.owner, slot.tokens, size, lost):
+            return
+        began = time.perf_counter()
+        taken = Taken(
+            owner=slot.owner,
+            tokens=tuple(slot.tokens),
+            cuts_from=cells if self._grid.keeps_states else 0,
+            whole=self._grid.whole(slot.index, cells),
+            parts=tuple(Part(one.cells, as_bytes(one.state)) for one in slot.snapshots),
+            conversation=slot.conversation,
+            seconds=cells / self._prompts.rate,
+        )
+        self.kept.keep(taken, time.perf_counter() - began)
+
+    def _restoring(
+        self, slot: Slot, found: Found, running: BatchRow, parted: int
+    ) -> Restoring | None:
+        """Begin to put a beginning back into `slot`. None: it can't be, and nothing was changed."""
+        taken, first = found.taken, found.start
+        if not self._grid.row_bytes:  # layers learn their shape in their first pass
+            self._forward.run(slot.index, [(running.tokens[0],)], [0])
+        snapshots = [
+            Snapshot(part.cells, state, part.state.nbytes)
+            for part in taken.parts
+            if part.cells <= first and (state := self._grid.state_of(part.state, slot.index))
+        ]
+        goes_back = self._grid.keeps_states and first < len(taken.tokens)
+        if goes_back and (not snapshots or snapshots[-1].cells != first):
+            return None
+        filling = self._grid.filling(slot.index, taken.whole, len(taken.tokens))
+        if filling is None:
+            return None
+        states = snapshots[-1].state if goes_back else filling.states
+        return Restoring(found, filling, snapshots, states, parted)
+
+    def _restore(self) -> None:
+        """Put back some of what comes from the store for the oldest job that waits for it, no more
+        than others can wait for.
+        """
+        waiting = [running for running in self._busy if running.restoring is not None]
+        if not waiting:
+            return
+        running = min(waiting, key=lambda running: running.key)
+        restoring = running.restoring
+        assert running.row is not None
+        assert restoring is not None
+        began, slot, end = time.perf_counter(), self._slots[running.row], restoring.found.start
+        step = max(1, self._pace.piece // max(1, self._grid.cell_bytes))
+        while running.fed < end:
+            until = min(end, running.fed + step)
+            self._grid.fill(running.row, restoring.filling, running.fed, until)
+            slot.tokens += running.tokens[running.fed : until]
+            running.fed = until
+            if time.perf_counter() - began >= self._pace.seconds:
+                break
+        restoring.seconds += time.perf_counter() - began
+        if running.fed == end:
+            self._adopt(running, restoring, slot)
+
+    def _adopt(self, running: BatchRow, restoring: Restoring, slot: Slot) -> None:
+        """All of a beginning is in `slot` again."""
+        self._grid.put_back(slot.index, restoring.states)
+        self._snapshots.adopt(slot, restoring.snapshots)
+        running.restoring = None
+        self.kept.put_back(restoring.found, running.fed, restoring.seconds)
+        self._put_back.append(PutBack(running.key, running.fed, restoring.found.tier))
+        self._begin(running, restoring.parted)
+
+    def _cut(self, slot: Slot, cells: int) -> int:
+        """Leave no more than the first `cells`; returns how many are left."""
+        if self._grid.keeps_states and cells < len(slot.tokens):
+            snapshot = slot.snapshot(cells)
+            cells = snapshot.cells if snapshot else 0
+            if snapshot:
+                self._grid.put_back(slot.index, snapshot.state)
+        slot.shorten(cells)
+        return cells
+
+    def _worth_waiting(self, running: BatchRow, keep: int) -> bool:
+        """Another job is computing more of the same beginning right now (n > 1, or many alike at
+        once). Where layers keep states, it is to take a snapshot where the two part.
+        """
+        most, found = len(running.tokens) - 1, False
+        for other in self._busy:
+            if other.left <= 1 or other.job.cached_for != running.job.cached_for:
+                continue
+            shared = min(common(other.tokens, running.tokens), most)
+            if shared >= max(keep, other.fed) + WORTHWHILE:
+                found = True
+                if self.takes_snapshots:
+                    other.marks.add([shared], other.fed)
+        return found
+
+    def _leave(self, running: BatchRow) -> None:
+        """The row is idle again; its cells stay until room is needed. The last busy row takes its
+        place.
+        """
+        if running.row is None:
+            return
+        self._releases += 1
+        slot = self._slots[running.row]
+        if running.restoring is not None:  # half of it is there
+            running.restoring = None
+            slot.shorten(0)
+        slot.busy, slot.used = False, self._releases
+        last = len(self._busy) - 1
+        self._exchange(running.row, last, drafted=len(self._busy[last].drafted))
+        self._busy[running.row] = self._busy[last]
+        self._busy[running.row].row = running.row
+        self._busy.pop()
+        running.row = None
+
+    def _exchange(self, one: int, other: int, drafted: int = 0) -> None:
+        """`drafted`: how many cells stand behind those that the slot of `other` knows."""
+        if one == other:
+            return
+        slots = self._slots
+        self._grid.swap(one, other, max(len(slots[one].tokens), len(slots[other].tokens) + drafted))
+        slots[one], slots[other] = slots[other], slots[one]
+        slots[one].index, slots[other].index = one, other
+
+    def _grow(self) -> None:
+        """Room for every busy row's next token. Where it lacks, the youngest waits and is computed
+        again later.
+        """
+        while self._busy and not self._make_room(
+            len(self._busy), max(len(running.tokens) for running in self._busy) + 1
+        ):
+            youngest = max(self._busy, key=lambda running: running.key)
+            self._leave(youngest)
+            youngest.fed = 0
+
+    def _make_room(self, rows: int, cells: int) -> bool:
+        present = Size(self._grid.rows, self._grid.capacity)
+        size = fit(present, rows, min(cells, self._limit.length), self._limit)
+        if size is None:
+            return False
+        if size is not present:
+            for slot in self._slots[size.rows :]:
+                self._take_out(slot, 0)
+            self._grid.reshape(size.rows, size.capacity)
+            del self._slots[size.rows :]
+            self._slots += [Slot(row) for row in range(len(self._slots), size.rows)]
+            for slot in self._slots:
+                self._cut(slot, min(len(slot.tokens), size.capacity))
+        return True

@@ -1,0 +1,172 @@
+"""The engine the driver steps: jobs that can share passes go to `Batching`, others to `Solo`."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+import torch
+
+from backends.contract.beginnings import AT_EASE, Beginnings, NothingKept, Pace
+from backends.contract.protocol import Generation, ModelInfo
+from backends.engines.constraints import Mask
+from backends.engines.draft_model import ModelDrafter
+from backends.engines.engine import JobFailed, Token
+from backends.engines.sampling.state import SamplingContext
+from backends.engines.speculation import Speculation
+from backends.engines.threads import StepThreads
+from backends.engines.transformers import loading
+from backends.engines.transformers.batching import Batching, Result
+from backends.engines.transformers.draft import TransformersDraftModel
+from backends.engines.transformers.forward import Forward
+from backends.engines.transformers.grid import Grid
+from backends.engines.transformers.loading import TransformersModel
+from backends.engines.transformers.memory import give_back, in_our_words, while_generating
+from backends.engines.transformers.solo import ProcessorInputs, Solo
+
+
+class TransformersEngine:
+    """See `backends.engines.engine.Engine`. Owns the model it was given."""
+
+    def __init__(
+        self,
+        loaded: TransformersModel,
+        speculation: Speculation | None = None,
+        pace: Pace = AT_EASE,
+    ) -> None:
+        self._loaded = loaded
+        context = SamplingContext(loaded.vocabulary, loaded.device)
+        self._device = loaded.device
+        self._batching = _batching(loaded, context, speculation, pace)
+        self._solo = Solo(
+            loaded.model, loaded.vocabulary, context, loaded.info.context_length, loaded.threads
+        )
+        self._pictures = (
+            ProcessorInputs(loaded.processor, loaded.vocabulary, loaded.model)
+            if loaded.processor
+            else None
+        )
+        self._alone: set[int] = set()  # the keys of Solo's jobs
+        # `generate` gives the logits after the last token alone.
+        self.info: ModelInfo = msgspec.structs.replace(
+            loaded.info,
+            scores_prompts=self._batching is not None,
+            heeds_marks=self._batching is not None and self._batching.takes_snapshots,
+            build=loading.build(loaded) if self._batching is not None else "",
+            drafts=self._batching is not None and self._batching.drafts,
+            undrafted=loading.undrafted(loaded),
+        )
+        self.tokenize = loaded.vocabulary.tokenize
+        self.detokenize = loaded.vocabulary.detokenize
+        self.piece = loaded.vocabulary.piece
+        self.ends = loaded.vocabulary.ends.__contains__
+
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
+        with in_our_words():
+            return self._admit(key, job, mask)
+
+    def _admit(self, key: int, job: Generation, mask: Mask | None) -> int:
+        if self._batching is not None and not job.images:
+            return self._batching.admit(key, job, mask)
+        if job.images:
+            assert (
+                self._pictures is not None
+            )  # the driver refuses pictures to a model that doesn't see
+            inputs = self._pictures.inputs(job)
+        else:
+            ids = torch.tensor([job.prompt], device=self._device)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        count = self._solo.admit(key, job, inputs, mask)
+        self._alone.add(key)
+        return count
+
+    @property
+    def kept(self) -> Beginnings:
+        """See `backends.places.kept`: of the jobs that share passes."""
+        return NothingKept() if self._batching is None else self._batching.kept
+
+    @kept.setter
+    def kept(self, beginnings: Beginnings) -> None:
+        if self._batching is not None:
+            self._batching.kept = beginnings
+
+    def step(self) -> Sequence[Result]:
+        with in_our_words(), torch.inference_mode():
+            together = self._batching.step() if self._batching is not None else []
+            return [*together, *self._step_alone()]
+
+    def _step_alone(self) -> Sequence[Token | JobFailed]:
+        """A job that is alone fails alone, unless all are: then a second failure must count."""
+        try:
+            return self._solo.step()
+        except Exception as error:
+            if self._batching is None:
+                raise
+            failure = while_generating(error)
+        give_back(self._device)
+        return [JobFailed(self._solo.turn, failure)]
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        with torch.inference_mode():
+            self._worker(key).force(key, tokens)
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        with torch.inference_mode():
+            self._worker(key).rewind(key, count, banned)
+
+    def release(self, key: int) -> int:
+        with torch.inference_mode():
+            cached = self._worker(key).release(key)
+        self._alone.discard(key)
+        return cached
+
+    def _worker(self, key: int) -> Batching | Solo:
+        if key in self._alone or self._batching is None:
+            return self._solo
+        return self._batching
+
+    def recover(self) -> None:
+        self._forget()
+        give_back(self._device)
+
+    def _forget(self) -> None:
+        self._solo.clear()
+        self._alone.clear()
+        if self._batching is not None:
+            self._batching.clear()
+
+    def close(self) -> None:
+        if self._batching is not None:
+            with torch.inference_mode():
+                self._batching.take_all_out()
+        self._forget()
+        self._batching = None
+        del self._solo, self._pictures
+        self._loaded.free()
+
+
+def _drafter(loaded: TransformersModel) -> ModelDrafter | None:
+    if loaded.drafting is None:
+        return None
+    model, size = TransformersDraftModel(loaded.drafting), loaded.vocabulary.size
+    return ModelDrafter(model, loaded.draft, size, measures=loaded.speculation.mode == "auto")
+
+
+def _batching(
+    loaded: TransformersModel,
+    context: SamplingContext,
+    speculation: Speculation | None,
+    pace: Pace,
+) -> Batching | None:
+    if loaded.pattern is None:
+        return None
+    grid = Grid(loaded.pattern.layers)
+    forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
+    beside = loaded.model.device.type != "cpu"
+    threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads, beside=beside)
+    vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
+    if speculation is None and not loading.undrafted(loaded):
+        speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))
+    if grid.keeps_states:
+        speculation = None
+    return Batching(
+        forward, grid, loaded.limit, room, vocabulary, context, threads, speculation, pace
+    )

@@ -1,0 +1,250 @@
+"""The devices that ggml finds, llama.cpp's library of kernels: CUDA's, ROCm's, Vulkan's, Metal's
+and SYCL's alike. Knows no model.
+
+Its registry is read through the installed library (ctypes), so that llama_cpp needn't be imported.
+The first reading is another process's: a broken driver may end whoever loads it, CUDA's takes some
+hundred megabytes of each card for it, and a gateway that loads no model needs neither. What changes
+is read here once llama.cpp is loaded here.
+"""
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from backends.machine import prebuilt
+
+LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll")
+FOR_CARDS = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
+PROCESSORS, GPU, INTEGRATED = (
+    0,
+    1,
+    2,
+)  # ggml_backend_dev_type (ggml-backend.h); main memory's are others
+METAL = "MTL"
+HALVES = 1  # ggml_type: 16 bits
+SMALL = 4096  # bytes, which hold a tensor without its data
+PATIENCE = 60.0  # seconds for drivers to start
+
+log = structlog.get_logger(__name__)
+
+
+class GgmlDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """As the registry has it. Bytes; `free` is `total` where the driver doesn't say."""
+
+    name: str  # "CUDA0", "Vulkan1"
+    description: str
+    shared: bool  # its memory is the machine's: integrated graphics, Apple's chips
+    bus: str | None  # its PCI address, "0000:c1:00.0"; None: unknown
+    total: int
+    free: int
+
+
+class _Properties(ctypes.Structure):
+    """ggml_backend_dev_props, with room for what later versions add."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("free", ctypes.c_size_t),
+        ("total", ctypes.c_size_t),
+        ("kind", ctypes.c_int),
+        ("bus", ctypes.c_char_p),
+        ("capabilities", ctypes.c_char * 128),
+    )
+
+
+class _ContextParameters(ctypes.Structure):
+    """ggml_init_params."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("buffer", ctypes.c_void_p),
+        ("without_data", ctypes.c_bool),
+    )
+
+
+class GgmlRegistry:
+    """That of the library in `folder`, which is loaded into this process."""
+
+    def __init__(self, folder: Path) -> None:
+        path = next(folder / name for name in LIBRARIES if (folder / name).exists())
+        self._library = library = ctypes.CDLL(str(path))
+        library.ggml_backend_dev_count.restype = ctypes.c_size_t
+        library.ggml_backend_dev_get.restype = ctypes.c_void_p
+        library.ggml_backend_dev_get.argtypes = (ctypes.c_size_t,)
+        library.ggml_backend_dev_name.restype = ctypes.c_char_p
+        for function in ("name", "type", "memory", "get_props"):
+            pointers = {"memory": 2, "get_props": 1}.get(function, 0)
+            arguments = (ctypes.c_void_p,) * (1 + pointers)
+            getattr(library, f"ggml_backend_dev_{function}").argtypes = arguments
+        library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
+        library.ggml_backend_dev_by_type.argtypes = (ctypes.c_int,)
+        library.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
+        library.ggml_backend_dev_buffer_type.argtypes = (ctypes.c_void_p,)
+        library.ggml_init.restype = ctypes.c_void_p
+        library.ggml_init.argtypes = (_ContextParameters,)
+        library.ggml_free.argtypes = (ctypes.c_void_p,)
+        library.ggml_new_tensor_1d.restype = ctypes.c_void_p
+        library.ggml_new_tensor_1d.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+        library.ggml_backend_dev_supports_op.restype = ctypes.c_bool
+        library.ggml_backend_dev_supports_op.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        if not library.ggml_backend_dev_count():  # its kinds of devices are libraries to be loaded
+            library.ggml_backend_load_all_from_path(os.fsencode(folder))
+
+    def handles(self) -> Mapping[str, int]:
+        """The graphics devices, as ggml's functions take them, by name."""
+        library = self._library
+        found = (library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count()))
+        kinds = (GPU, INTEGRATED)
+        return {
+            library.ggml_backend_dev_name(device).decode(): device
+            for device in found
+            if library.ggml_backend_dev_type(device) in kinds
+        }
+
+    def main_memory(self) -> int:
+        """The kind of buffer that lies there (ggml_backend_buffer_type_t)."""
+        found: int = self._library.ggml_backend_dev_buffer_type(
+            self._library.ggml_backend_dev_by_type(PROCESSORS)
+        )
+        return found
+
+    def devices(self) -> Iterator[GgmlDevice]:
+        """All that is known of them. CUDA takes memory of each card for the answer."""
+        for name, handle in self.handles().items():
+            found = _Properties()
+            self._library.ggml_backend_dev_get_props(handle, ctypes.byref(found))
+            apple = name.startswith(METAL) and platform.machine() == "arm64"
+            yield GgmlDevice(
+                name=name,
+                description=(found.description or b"").decode(errors="replace"),
+                shared=found.kind == INTEGRATED or apple,
+                bus=found.bus.decode() if found.bus else None,
+                total=found.total,
+                free=found.free,
+            )
+
+    def free(self, names: Collection[str]) -> Mapping[str, int]:
+        """Bytes that are free of each of the devices called so."""
+        read: dict[str, int] = {}
+        for name, handle in self.handles().items():
+            if name in names:
+                free, total = ctypes.c_size_t(), ctypes.c_size_t()
+                self._library.ggml_backend_dev_memory(
+                    handle, ctypes.byref(free), ctypes.byref(total)
+                )
+                read[name] = free.value
+        return read
+
+    def takes(self, name: str, size: int) -> bool:
+        """Whether the device called so can work on a tensor of that many bytes. Vulkan's and
+        Metal's devices bound it, far below their memory; llama.cpp ends the process where a cache
+        doesn't keep to that.
+        """
+        context = self._library.ggml_init(_ContextParameters(size=SMALL, without_data=True))
+        try:
+            tensor = self._library.ggml_new_tensor_1d(context, HALVES, -(-size // 2))
+            found: bool = self._library.ggml_backend_dev_supports_op(self.handles()[name], tensor)
+        finally:
+            self._library.ggml_free(context)
+        return found
+
+
+def here() -> GgmlRegistry:
+    """That of the library which llama_cpp has loaded into this process."""
+    folder = libraries()
+    assert folder is not None, "llama_cpp is loaded from nowhere"
+    return GgmlRegistry(folder)
+
+
+def devices() -> tuple[GgmlDevice, ...]:
+    """Those of this machine, as they were at the first call; none where llama.cpp isn't installed,
+    or is built for CPUs.
+    """
+    folder = libraries()
+    return listed(folder) if folder is not None and built_for_cards(folder) else ()
+
+
+def free(names: Collection[str]) -> Mapping[str, int]:
+    """Bytes that are free now of those devices; nothing while llama.cpp isn't loaded here."""
+    loaded = "llama_cpp.llama_cpp" in sys.modules
+    return here().free(names) if loaded and names else {}
+
+
+def free_anew(names: Collection[str]) -> Mapping[str, int]:
+    """As `free`, but where llama.cpp isn't loaded here another process looks, which takes a
+    second.
+    """
+    folder = libraries()
+    if (found := free(names)) or not names or folder is None:
+        return found
+    return {one.name: one.free for one in read(folder) if one.name in names}
+
+
+@cache
+def libraries() -> Path | None:
+    """The folder of the installed llama.cpp's, found without importing it."""
+    if (named := os.environ.get("LLAMA_CPP_LIB_PATH")) is not None:
+        return Path(named)
+    if (links := prebuilt.folder()) is not None:
+        return links
+    package = find_spec("llama_cpp")
+    folders = package.submodule_search_locations if package else None
+    return next((Path(folder, "lib") for folder in folders or ()), None)
+
+
+@cache
+def offloads() -> bool:
+    """Whether the installed llama-cpp-python was built for cards."""
+    folder = libraries()
+    return folder is not None and built_for_cards(folder)
+
+
+def built_for_cards(folder: Path) -> bool:
+    """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`."""
+    names = [file.name for file in folder.glob("*ggml-*")]
+    return any(kind in name for name in names for kind in FOR_CARDS)
+
+
+@cache
+def listed(folder: Path) -> tuple[GgmlDevice, ...]:
+    """As `read` found them the first time."""
+    return read(folder)
+
+
+def read(folder: Path) -> tuple[GgmlDevice, ...]:
+    """What another process reads in the registry of the library there; nothing, with a warning,
+    where that fails.
+    """
+    try:
+        child = subprocess.run(  # noqa: S603 - this module
+            (sys.executable, "-m", __name__, str(folder)),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "GGML_NO_BACKTRACE": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        said = child.stdout.rpartition(b"\n")[2]  # drivers may write above it
+        return msgspec.json.decode(said, type=tuple[GgmlDevice, ...])
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = f"it ended with status {error.returncode} ({last[:200]})"
+    except (subprocess.TimeoutExpired, msgspec.DecodeError) as error:
+        reason = str(error)
+    log.warning("no GPU is used: listing llama.cpp's devices failed", reason=reason)
+    return ()
+
+
+if __name__ == "__main__":
+    found_here = tuple(GgmlRegistry(Path(sys.argv[1])).devices())
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(found_here))

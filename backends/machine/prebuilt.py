@@ -1,0 +1,138 @@
+"""llama.cpp as it comes compiled in the wheel of xllamacpp, for llama-cpp-python's bindings, which
+are installed without a library then. Imports neither.
+
+The wheel's one extension module is llama.cpp, mtmd and ggml together. Links to it stand in a folder
+under the names that the bindings and `backends.machine.ggml` look for.
+"""
+
+import ctypes
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from backends.contract.catalog import RECEIPT, SCRIPT
+
+BINDINGS, WHEEL = "llama-cpp-python", "xllamacpp"
+LIBRARY = "xllamacpp.abi3.so"
+FOLDER = "prebuilt"  # in the folder of the bindings
+NAMES = ("llama", "mtmd", "ggml", "ggml-base", "ggml-cpu")
+# What the library exports where it was built for cards. ROCm's names are CUDA's.
+FOR_CARDS = {
+    "ggml-cuda": b"\0ggml_backend_cuda_init\0",
+    "ggml-vulkan": b"\0ggml_backend_vk_init\0",
+    "ggml-metal": b"\0ggml_backend_metal_init\0",
+}
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A release of the wheel, and the version of ggml that is in it."""
+
+    wheel: str
+    ggml: str
+
+
+# By release of the bindings, the wheel whose structs are theirs: tried, since neither package says
+# of the other. Its llama.cpp may be older than the one that the bindings compile, never newer:
+# 2026.10.11549's context parameters have a pointer more, and every flag behind it would be misread.
+FITTING: Mapping[str, Pair] = {"0.3.36": Pair("2026.9.11063", "0.24.0")}
+
+
+@cache
+def folder() -> Path | None:
+    """Where the links stand, which are made at the first call; None where the wheel is not
+    installed, the bindings have a library of their own, or LLAMA_CPP_LIB_PATH names one.
+    """
+    if "LLAMA_CPP_LIB_PATH" in os.environ:
+        return None
+    bindings, wheel = find_spec("llama_cpp"), find_spec(WHEEL)
+    if bindings is None or wheel is None or bindings.origin is None or wheel.origin is None:
+        return None
+    own, library = Path(bindings.origin).parent, Path(wheel.origin).parent / LIBRARY
+    if list(own.glob("lib/libllama.*")) or not library.exists():
+        return None
+    return _linked(own / FOLDER, library)
+
+
+def _linked(place: Path, library: Path) -> Path:
+    """A folder of links to `library`: at `place`, or where that can't be written, elsewhere."""
+    wanted = {f"lib{name}.so" for name in (*NAMES, *_kinds_of_cards(library))}
+    known = list(place.iterdir()) if place.is_dir() else []
+    if wanted == {one.name for one in known if one.resolve() == library.resolve()}:
+        return place
+    try:
+        place.mkdir(exist_ok=True)
+        for old in place.iterdir():
+            old.unlink()
+    except OSError:  # installed for all by the system's administrator
+        place = Path(tempfile.mkdtemp(prefix="roundhouse-llamacpp-"))
+    for name in wanted:
+        (place / name).symlink_to(library)
+    return place
+
+
+def _kinds_of_cards(library: Path) -> Iterator[str]:
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for name, symbol in FOR_CARDS.items():
+            if data.find(symbol) >= 0:
+                yield name
+
+
+def misfit() -> str:
+    """Why the installed wheel can't be used with the installed bindings; "" where it can."""
+    bindings, wheel = version(BINDINGS), version(WHEEL)
+    pair = FITTING.get(bindings)
+    if pair is None:
+        return f"no release of {WHEEL} is known to fit {BINDINGS} {bindings}"
+    if wheel.partition("+")[0] != pair.wheel:
+        return f"{WHEEL} {wheel} doesn't fit {BINDINGS} {bindings}; install {WHEEL}=={pair.wheel}"
+    return ""
+
+
+def other_build(library: ctypes.CDLL) -> list[str]:
+    """Whether the wheel's llama.cpp is another than the one that was tried. The wheel has neither
+    its commit nor its build number, but ggml's version.
+    """
+    pair = FITTING[version(BINDINGS)]
+    library.ggml_version.restype = ctypes.c_char_p
+    found = library.ggml_version().decode()
+    return [] if found == pair.ggml else [f"ggml is {found}, not {pair.ggml}"]
+
+
+def described() -> str:
+    """What the installed llama.cpp is, for people, and what another one would gain."""
+    if folder() is None:
+        return "compiled for this machine, or taken from an index"
+    return f"prebuilt in {WHEEL} {version(WHEEL)}; {gain()}"
+
+
+# Instructions that the prebuilt library doesn't use, by the kernel's names.
+UNUSED = {"avx512f": "AVX-512", "amx_tile": "AMX"}
+# Tokens per second of processor time in a bare loop on such a processor (docs/installation.md).
+GAINED = "compiled, the bundled model gave 1.2 times the tokens at one stream, 2.3 times at 16"
+
+
+def gain(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What compiling would gain on this processor, and how it is done."""
+    flags = cpuinfo.read_text("utf-8").split() if cpuinfo.exists() else []
+    unused = " and ".join(name for flag, name in UNUSED.items() if flag in flags)
+    if not unused:
+        return f"this processor has no AVX-512, so compiling gains little (`{compiling()}`)"
+    return f"it doesn't use this processor's {unused}: {GAINED} (`{compiling()}`)"
+
+
+def compiling(build: str = "", *, script: Path = SCRIPT, receipt: Path = RECEIPT) -> str:
+    """What compiles llama.cpp for this machine. `build`: CMake's arguments; "" for what is here."""
+    arguments = f"CMAKE_ARGS={build} " if build else ""
+    if script.is_file():
+        return f"{arguments}scripts/install {'' if build else '--build '}llamacpp"
+    anew = f"--no-deps --no-binary {BINDINGS} {BINDINGS}=={next(iter(FITTING))}"
+    if receipt.is_file():  # an environment of uv's, which has no pip
+        return f"{arguments}uv pip install --python {receipt.parent} --reinstall {anew}"
+    return f"{arguments}pip install --force-reinstall {anew}"

@@ -1,0 +1,490 @@
+"""The gateway's end of a container that generates: it sends messages to a `Port`, and hands what
+comes back to whoever waits for it. Knows no engine.
+
+Nobody asks the other end and waits in between but for a job's leaving, a grammar and a slot: texts
+become tokens here, and why the model broke has been reported.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TypeVar
+
+import anyio
+
+from backends.contract.beginnings import Beginnings
+from backends.contract.bounds import bounded, check_choice, check_tokens
+from backends.contract.errors import CLOSED, GenerationFailed, InvalidJob, NotAble
+from backends.contract.messages import (
+    Answered,
+    Began,
+    Begin,
+    Broke,
+    Close,
+    Closed,
+    EraseSlot,
+    Event,
+    Failure,
+    Finish,
+    Keep,
+    KeptAnswered,
+    KeptAsked,
+    Leave,
+    Left,
+    Lost,
+    Outcomes,
+    Port,
+    ReadSlots,
+    RestoreSlot,
+    SaveSlot,
+    SlotAnswer,
+    SlotOrder,
+    SlotStates,
+    SlotTokens,
+    Withdraw,
+)
+from backends.contract.protocol import (
+    Ended,
+    Generation,
+    ModelInfo,
+    Output,
+    Piece,
+    PromptProgress,
+    SavedSlot,
+    Scored,
+    SlotState,
+    Tokenizer,
+)
+from backends.places.kept.desk import BeginningsDesk
+
+Answer = TypeVar("Answer", bound=SlotAnswer)
+
+
+ENOUGH_STEPS = 16  # of an answer, to tell how fast its model is
+
+
+class Mailbox:
+    """One job's outputs on the event loop's side. Pieces that were not fetched yet are joined into
+    one; while nothing waits here and the reader does, `take` may have a piece first, and `flush` is
+    called at the step's end (see `protocol.Outputs.offer`). `over`: nothing more comes of the job.
+
+    The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
+    waits on a bare future: an anyio.Event costs several times as much.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._before: deque[Scored | PromptProgress] = deque()  # all of it comes before the pieces
+        self._pieces: list[Piece] = []
+        self._last: Ended | Exception | None = None
+        self.alone = True  # no other job was there meanwhile
+        self._closed = False
+        self._begun = False
+        self.over = False
+        self._reader: asyncio.Future[None] | None = None
+        self.take: Callable[[Piece], bool] | None = None
+        self.flush: Callable[[], None] | None = None
+
+    def put(self, output: Output | Failure) -> None:
+        """On the event loop's thread."""
+        reader = self._reader
+        awaited = reader is not None and not reader.done()
+        if isinstance(output, Piece):  # nearly every output
+            if self._last is not None:  # the reader is about to get an exception of its own
+                return
+            if not awaited or self.take is None:
+                self._pieces.append(output)
+            elif self._taken(self.take, output):
+                return
+        elif isinstance(output, Scored | PromptProgress):
+            self._before.append(output)
+        else:
+            self.over = True
+            if self._last is None:
+                self._last = output.error() if isinstance(output, Failure) else output
+        if awaited:
+            reader.set_result(None)  # type: ignore[union-attr]
+
+    @property
+    def pace(self) -> float | None:
+        """Steps a second; None where others were computed beside it, or they were too few."""
+        ended = self._last
+        if not self.alone or not isinstance(ended, Ended):
+            return None
+        steps = ended.completion_tokens - ended.accepted_tokens - 1
+        return steps / ended.decode if steps >= ENOUGH_STEPS and ended.decode > 0 else None
+
+    def note(self, event: Began | Left) -> None:
+        """The job is in line, or the device no longer works for it."""
+        self._begun = True
+        self.over = self.over or isinstance(event, Left)
+        self._wake()
+
+    def let_go(self) -> None:
+        """Nobody reads any more. Whoever did has this mailbox, and an exception has the frames that
+        it was raised in: all of the answer would stay until a full collection of garbage.
+        """
+        self.take = self.flush = None
+        if isinstance(self._last, Exception):
+            self._last = None
+
+    async def begun(self) -> None:
+        """Waits until the job is in line. Raises what it failed with."""
+        while not (self._begun or self.over):
+            await self._news()
+        if isinstance(self._last, Exception):
+            raise self._last
+
+    async def left(self) -> None:
+        """Waits until the job is over."""
+        while not self.over:
+            await self._news()
+
+    def _taken(self, take: Callable[[Piece], bool], piece: Piece) -> bool:
+        """Whether the piece has gone. An exception is raised in the reader, not in the other jobs
+        of this step.
+        """
+        try:
+            if take(piece):
+                return True
+            self._pieces.append(piece)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._last = error
+        return False
+
+    def send(self) -> None:
+        """The step's outputs are all in their mailboxes: what was taken of these goes on. Where it
+        doesn't the answer has a hole: what came behind that is worth nothing, its end neither.
+        """
+        if self.flush is None:
+            return
+        try:
+            self.flush()
+        except Exception as error:  # noqa: BLE001 - as in `_taken`
+            self._pieces.clear()
+            if not isinstance(self._last, Exception):  # which came first, and may be why
+                self._last = error
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def _news(self) -> None:
+        self._reader = self._loop.create_future()
+        await self._reader
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        if self._closed:
+            raise StopAsyncIteration
+        while not self._pieces and self._last is None and not self._before:
+            self._reader = self._loop.create_future()
+            await self._reader
+        if self._before:
+            return self._before.popleft()
+        if self._pieces:
+            return self._take_pieces()
+        self._closed = True
+        if isinstance(self._last, Exception):
+            raise self._last
+        assert self._last is not None
+        return self._last
+
+    def _take_pieces(self) -> Piece:
+        pieces, self._pieces = self._pieces, []
+        if len(pieces) == 1:
+            return pieces[0]
+        return Piece(
+            "".join(piece.text for piece in pieces),
+            tuple(token for piece in pieces for token in piece.tokens),
+            tuple(logprob for piece in pieces for logprob in piece.logprobs),
+            tuple(pieces),
+        )
+
+
+class Mailboxes:
+    """Those of all jobs, by their keys."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Mailbox] = {}
+        self.pace: float | None = None  # steps a second of the last job that was alone
+
+    @contextmanager
+    def opened(self, key: int) -> Iterator[Mailbox]:
+        """The mailbox of a job, for as long as the job is known here."""
+        mailbox = Mailbox(asyncio.get_running_loop())
+        mailbox.alone = not self._open
+        for other in self._open.values():
+            other.alone = False
+        self._open[key] = mailbox
+        try:
+            yield mailbox
+        finally:
+            del self._open[key]
+            self.pace = mailbox.pace or self.pace
+            mailbox.let_go()
+
+    def get(self, key: int) -> Mailbox | None:
+        """A job's; None where its reader is gone, so that nobody waits for what comes."""
+        return self._open.get(key)
+
+    def lose(self, failure: Failure) -> None:
+        """Nothing more comes of any job."""
+        self.deliver([(key, failure) for key, mailbox in self._open.items() if not mailbox.over])
+
+    def deliver(self, outputs: Sequence[tuple[int, Output | Failure]]) -> None:
+        """Put each into its mailbox, on the event loop's thread. What goes straight to connections
+        is sent when all are there: Python and the kernel in turns would take each other's place in
+        the caches at every token (benchmarks/results/diary.md).
+        """
+        reached: list[Mailbox] = []
+        for key, output in outputs:
+            if (mailbox := self._open.get(key)) is not None:
+                mailbox.put(output)
+                reached.append(mailbox)
+        for mailbox in reached:
+            mailbox.send()
+
+
+class JobOutputs:
+    """See `protocol.Outputs`. Iteration is over the mailbox itself, for it is the hot path."""
+
+    def __init__(self, mailbox: Mailbox, stop: Callable[[], None]) -> None:
+        self._mailbox = mailbox
+        self.stop = stop
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self._mailbox
+
+    def __anext__(self) -> Awaitable[Output]:
+        return self._mailbox.__anext__()
+
+    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
+        """See `protocol.Outputs.offer`."""
+        self._mailbox.take = take
+        self._mailbox.flush = flush
+
+
+class PendingOrders:
+    """Orders to the other end, of which each is answered by its number."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._numbers = itertools.count(1)
+        self._open: dict[int, asyncio.Future[SlotAnswer]] = {}
+        self._lost: Failure | None = None
+
+    async def give(self, order: Callable[[int], SlotOrder], kind: type[Answer]) -> Answer:
+        """The answer to the order that has the number it gets. Raises BackendError."""
+        if self._lost is not None:
+            raise self._lost.error()
+        number = next(self._numbers)
+        answer: asyncio.Future[SlotAnswer] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        self._port.send(order(number))
+        try:
+            given = await answer
+            if not isinstance(given, kind):
+                raise GenerationFailed("the model's process answered what it was not asked")
+            return given
+        finally:
+            del self._open[number]
+            if answer.cancelled():
+                self._port.send(Withdraw(number))
+
+    def answer(self, answered: Answered) -> None:
+        """Hand it to who gave the order, unless it has left."""
+        future = self._open.get(answered.number)
+        if future is None or future.done():
+            return
+        if isinstance(answered.answer, Failure):
+            future.set_exception(answered.answer.error())
+        else:
+            future.set_result(answered.answer)
+
+    def lose(self, failure: Failure) -> None:
+        """No order will be answered any more."""
+        self._lost = failure
+        for number in tuple(self._open):
+            self.answer(Answered(number, failure))
+
+
+class PortSlots:
+    """See `protocol.Slots`."""
+
+    def __init__(self, info: ModelInfo, orders: PendingOrders) -> None:
+        self._info = info
+        self._orders = orders
+
+    async def states(self) -> Sequence[SlotState]:
+        """See `protocol.Slots.states`."""
+        return (await self._orders.give(ReadSlots, SlotStates)).states
+
+    async def save(self, slot: int) -> SavedSlot:
+        """See `protocol.Slots.save`."""
+        self._check(slot)
+        return await self._orders.give(lambda number: SaveSlot(number, slot), SavedSlot)
+
+    async def restore(self, slot: int, data: bytes) -> int:
+        """See `protocol.Slots.restore`."""
+        self._check(slot)
+        order = await self._orders.give(lambda number: RestoreSlot(number, slot, data), SlotTokens)
+        return order.tokens
+
+    async def erase(self, slot: int) -> int:
+        """See `protocol.Slots.erase`."""
+        self._check(slot)
+        order = await self._orders.give(lambda number: EraseSlot(number, slot), SlotTokens)
+        return order.tokens
+
+    def _check(self, slot: int) -> None:
+        if not self._info.keeps_slots:
+            raise NotAble(f"{self._info.backend} can't save, restore or erase its slots.")
+        if not 0 <= slot < self._info.max_concurrent:
+            last = self._info.max_concurrent - 1
+            raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
+
+
+class PortContainer:
+    """A `ModelContainer` whose engine is behind a port. Create it on the event loop."""
+
+    def __init__(self, port: Port, tokenizer: Tokenizer) -> None:
+        """`tokenizer`: the model's, in this process."""
+        self.port = port
+        self.failure: str | None = None
+        self._tokenizer = tokenizer
+        self._keys = itertools.count(1)
+        self._mailboxes = Mailboxes()
+        self._orders = PendingOrders(port)
+        self._slots = PortSlots(port.info, self._orders)
+        self._close_sent = False
+        self._closed = anyio.Event()
+        self._lost: Failure | None = None
+        self._on_failure: Callable[[], None] = lambda: None
+        self._desk: BeginningsDesk | None = None
+        port.connect(self._receive)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.port.info
+
+    @property
+    def slots(self) -> PortSlots:
+        return self._slots
+
+    @property
+    def pace(self) -> float | None:
+        """Steps a second of the last job that was computed alone; None: there was none."""
+        return self._mailboxes.pace
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        return self._tokenizer.tokenize(text, special=special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        check_tokens(tokens, self.info, "prompt")
+        return self._tokenizer.detokenize(tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
+        check_tokens(tokens, self.info, "tokens")
+        return [self._tokenizer.piece(token) for token in tokens]
+
+    @asynccontextmanager
+    async def generate(self, job: Generation) -> AsyncIterator[JobOutputs]:
+        """See `ModelContainer.generate`."""
+        job = self._checked(job)
+        if self._lost is not None:
+            raise self._lost.error()
+        key = next(self._keys)
+        with self._mailboxes.opened(key) as mailbox:
+            self.port.send(Begin(key, job))
+            try:
+                if job.constraint is not None:
+                    await mailbox.begun()
+                yield JobOutputs(mailbox, lambda: self._finish(key, mailbox))
+            finally:
+                if not mailbox.over:
+                    self.port.send(Leave(key))
+                    with anyio.CancelScope(shield=True):
+                        await mailbox.left()
+
+    def keep_in(self, beginnings: Beginnings) -> None:
+        """From now on its conversations outlive their slots there; before its first job. An engine
+        that can't take them out ignores it.
+        """
+        loop = asyncio.get_running_loop()
+
+        def send(answered: KeptAnswered) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._answer_kept, answered)
+
+        self._desk = BeginningsDesk(beginnings, send)
+        self.port.send(Keep())
+
+    def _answer_kept(self, answered: KeptAnswered) -> None:
+        if self._lost is None:
+            self.port.send(answered)
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `ModelContainer.on_failure`."""
+        self._on_failure = tell
+
+    async def aclose(self) -> None:
+        """See `ModelContainer.aclose`."""
+        if not self._close_sent:
+            self._close_sent = True
+            if self._lost is None:
+                self.port.send(Close())
+            await self._closed.wait()
+
+    def _checked(self, job: Generation) -> Generation:
+        job = bounded(job, self.info)
+        if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
+            backend = self.info.backend
+            raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
+        check_choice(job, self.info, self._tokenizer.ends)
+        return job
+
+    def _finish(self, key: int, mailbox: Mailbox) -> None:
+        if not mailbox.over:
+            self.port.send(Finish(key))
+
+    def _receive(self, event: Event) -> None:
+        match event:
+            case Outcomes(outputs):
+                self._mailboxes.deliver(outputs)
+            case Began(key) | Left(key):
+                if (mailbox := self._mailboxes.get(key)) is not None:
+                    mailbox.note(event)
+            case Answered():
+                self._orders.answer(event)
+            case KeptAsked():
+                if self._desk is not None:
+                    self._desk.ask(event)
+            case Broke(reason):
+                self._fail(reason)
+            case Lost(reason):
+                self._fail(reason)
+                self._end(reason)
+            case Closed():
+                self._end(CLOSED)
+
+    def _fail(self, reason: str) -> None:
+        """Reported before the errors of the jobs that it ends."""
+        self.failure = reason
+        self._on_failure()
+
+    def _end(self, reason: str) -> None:
+        """There is nobody at the other end any more, and the device is free."""
+        self._lost = Failure("EngineLost", reason)
+        if self._desk is not None:
+            self._desk.close()
+            self._desk = None  # which has this container, too
+        self._orders.lose(self._lost)
+        self._mailboxes.lose(self._lost)
+        self._on_failure = lambda: None  # whoever is told of it has this container
+        self._closed.set()

@@ -1,0 +1,332 @@
+"""The disk tier: an entry as a file, and a folder of them.
+
+    magic, version | length and digest of the head | head | tokens | whole | parts | digest of all
+
+The head is MessagePack. A file holds no text, only token ids, and only its user may read it. It is
+written under another name and renamed when it is whole, so that whoever is ended meanwhile leaves
+nothing that looks like one; what is torn, flipped or foreign has another digest. With a key all
+behind the head is sealed in pieces (AES-GCM), and the head is part of each seal.
+
+Several servers may use one folder: a name says what is in the file, so two of them write the same
+under the same name.
+"""
+
+import errno
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import blake2b, scrypt
+from pathlib import Path
+from shutil import disk_usage
+from tempfile import NamedTemporaryFile
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+import structlog
+
+from backends.contract.beginnings import WORD, Bytes, Part
+
+log = structlog.get_logger(__name__)
+
+MAGIC, VERSION = b"RHKEPT\r\n", 1
+SUFFIX = ".kept"
+SALT = "salt"  # of the key that files are encrypted with
+PINNED = ".pinned"  # of an empty file beside one that is pinned
+_FRONT = struct.Struct("<8sHI16s")  # magic, version, bytes and digest of the head
+MOST_HEAD = 1 << 20  # bytes
+PIECE = 1 << 22  # bytes that are read, written or sealed at once
+DIGEST = 16  # bytes
+SPARED = 256 << 20  # bytes of the disk that are left to others
+ABANDONED = 3_600.0  # seconds after which a file that nobody finished is removed
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an entry without its bytes. `sizes`: bytes of the whole and of the parts.
+    `made`: Unix time. `sealed`: how it is encrypted; "": it isn't.
+    """
+
+    identity: str
+    owner: str
+    model: str
+    conversation: str
+    cells: int
+    cuts_from: int
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
+    seconds: float
+    made: float
+    sealed: str = ""
+    nonce: bytes = b""
+
+    @property
+    def body(self) -> int:
+        """Bytes behind the head, without seals and the digest."""
+        return self.cells * WORD + sum(self.sizes)
+
+
+class Stored(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """An entry as it was read."""
+
+    head: Head
+    tokens: bytes
+    whole: Bytes
+    parts: tuple[Part, ...]
+
+
+class Unusable(Exception):
+    """A file that is torn, or was changed."""
+
+
+class Foreign(Unusable):
+    """A file of another version, or that another server has encrypted. It is left alone."""
+
+
+class Seal:
+    """Encrypts pieces with AES-GCM; each becomes `over` bytes longer. Its key takes a tenth of a
+    second to make, for whoever guesses at secrets, too. Raises ImportError where the package
+    `cryptography` is missing.
+    """
+
+    name, over = "AES-256-GCM, scrypt", 16
+
+    def __init__(self, secret: str, salt: bytes) -> None:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        key = scrypt(secret.encode(), salt=salt, n=1 << 15, r=8, p=1, maxmem=1 << 26, dklen=32)
+        self._cipher, self._invalid = AESGCM(key), InvalidTag
+
+    def nonce(self) -> bytes:
+        """For one file: the counted pieces have the rest of the twelve bytes."""
+        return os.urandom(8)
+
+    def close(self, nonce: bytes, number: int, piece: memoryview, head: bytes) -> bytes:
+        """`head` is sealed with it."""
+        sealed: bytes = self._cipher.encrypt(nonce + number.to_bytes(4), piece, head)
+        return sealed
+
+    def open(self, nonce: bytes, number: int, piece: memoryview, head: bytes) -> bytes:
+        """Raises Unusable."""
+        try:
+            opened: bytes = self._cipher.decrypt(nonce + number.to_bytes(4), piece, head)
+        except (self._invalid, ValueError) as error:
+            raise Unusable("it was sealed with another key, or changed") from error
+        return opened
+
+
+def salt_in(folder: Path) -> bytes:
+    """The salt of a folder's files, made by the server that comes first. Blocks. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=folder) as made:
+        made.write(os.urandom(16))
+        made.flush()
+        with suppress(FileExistsError):
+            os.link(made.name, folder / SALT)
+    return (folder / SALT).read_bytes()
+
+
+def name(head: Head, tokens: bytes) -> str:
+    """Of the file, by what is in it: whoever writes it again writes the same."""
+    facts = (head.identity, head.owner, head.cuts_from, head.places, head.sizes)
+    digest = blake2b(msgspec.msgpack.encode(facts), digest_size=20)
+    digest.update(tokens)
+    return digest.hexdigest() + SUFFIX
+
+
+def write(path: Path, stored: Stored, seal: Seal | None = None) -> Head:
+    """The head as it stands in the file. Raises OSError; leaves nothing behind then."""
+    head = stored.head
+    if seal is not None:
+        head = msgspec.structs.replace(head, sealed=seal.name, nonce=seal.nonce())
+    data = msgspec.msgpack.encode(head)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            digest = blake2b(data, digest_size=DIGEST)
+            _put(file, _FRONT.pack(MAGIC, VERSION, len(data), digest.digest()) + data)
+            for number, plain in enumerate(_pieces(stored)):
+                piece = plain
+                if seal is not None:
+                    piece = memoryview(seal.close(head.nonce, number, plain, data))
+                digest.update(piece)
+                _put(file, piece)
+            _put(file, digest.digest())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return head
+
+
+def read(path: Path, seal: Seal | None = None) -> Stored:
+    """Raises Unusable, OSError."""
+    with path.open("rb", buffering=0) as file:
+        head, data = _head(file, seal)
+        body = np.empty(head.body, np.uint8)
+        digest = blake2b(data, digest_size=DIGEST)
+        for number, place in enumerate(_places(head)):
+            digest.update(_fill(file, body[place], number, head, data, seal))
+        if file.read(DIGEST) != digest.digest():
+            raise Unusable("its digest is another")
+    tokens, rest = body[: head.cells * WORD], body[head.cells * WORD :]
+    buffers: list[Bytes] = []
+    for size in head.sizes:
+        buffers.append(rest[:size])
+        rest = rest[size:]
+    parts = tuple(map(Part, head.places, buffers[1:]))
+    return Stored(head=head, tokens=tokens.tobytes(), whole=buffers[0], parts=parts)
+
+
+def peek(path: Path, seal: Seal | None = None) -> tuple[Head, bytes]:
+    """The head and the tokens of a file that is as long as it should be; its digest is compared
+    when it is read. Raises Unusable, OSError.
+    """
+    with path.open("rb", buffering=0) as file:
+        head, data = _head(file, seal)
+        places = _places(head)
+        sealed = len(places) * seal.over if seal is not None else 0
+        if os.fstat(file.fileno()).st_size != file.tell() + head.body + sealed + DIGEST:
+            raise Unusable("it is not as long as it should be")
+        tokens = np.empty(head.cells * WORD, np.uint8)
+        for number, place in enumerate(places):
+            if place.start < len(tokens):
+                _fill(file, tokens[place], number, head, data, seal)
+    return head, tokens.tobytes()
+
+
+class Folder:
+    """The files of a folder. Raises OSError where it can't be used."""
+
+    def __init__(self, path: Path, seal: Seal | None = None) -> None:
+        self._path = path
+        self._seal = seal
+
+    def open(self) -> Iterator[tuple[Path, Head, bytes]]:
+        """All that is there; what is no entry is removed if it is ours, and left out. Yields each
+        file's head and tokens. Raises OSError.
+        """
+        self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in sorted(self._path.iterdir()):
+            if path.suffix != SUFFIX:
+                self._remove_abandoned(path)
+                continue
+            try:
+                head, tokens = peek(path, self._seal)
+            except (Unusable, OSError) as error:
+                self.discard(path, error)
+                continue
+            yield path, head, tokens
+
+    def write(self, stored: Stored) -> Path:
+        """Raises OSError, also where others would have too little of the disk left."""
+        if disk_usage(self._path).free < stored.head.body + SPARED:
+            raise OSError(errno.ENOSPC, f"{SPARED >> 20} MiB of the disk are left to others")
+        path = self._path / name(stored.head, stored.tokens)
+        write(path, stored, self._seal)
+        return path
+
+    def read(self, path: Path) -> Stored:
+        """Raises Unusable, OSError."""
+        return read(path, self._seal)
+
+    def pin(self, path: Path, *, pinned: bool) -> None:
+        """Remember that nothing is to push a file out, or something may."""
+        mark = path.with_suffix(PINNED)
+        try:
+            if pinned:
+                mark.touch(mode=0o600)
+            else:
+                mark.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("what is pinned is known until a restart alone", reason=str(error))
+
+    def is_pinned(self, path: Path) -> bool:
+        """See `pin`."""
+        return path.with_suffix(PINNED).exists()
+
+    def discard(self, path: Path, reason: Exception) -> None:
+        """Remove a file that can't be used, and say so."""
+        log.warning("a kept conversation is left out", file=path.name, reason=str(reason))
+        if not isinstance(reason, Foreign):
+            self.remove(path)
+
+    def remove(self, path: Path) -> None:
+        """It may be gone already, or not be ours to remove."""
+        with suppress(OSError):
+            path.unlink()
+            path.with_suffix(PINNED).unlink(missing_ok=True)
+
+    def _remove_abandoned(self, path: Path) -> None:
+        """What a server that was ended has not finished."""
+        with suppress(OSError):
+            if path.suffix == PINNED and not path.with_suffix(SUFFIX).exists():
+                path.unlink()
+            if SUFFIX in path.suffixes and time.time() - path.stat().st_mtime > ABANDONED:
+                path.unlink()
+
+
+def _head(file: BinaryIO, seal: Seal | None) -> tuple[Head, bytes]:
+    front = file.read(_FRONT.size)
+    if len(front) < _FRONT.size:
+        raise Unusable("it is too short")
+    magic, version, length, digest = _FRONT.unpack(front)
+    if magic != MAGIC or version != VERSION:
+        raise Foreign("it is no file of this version")
+    data = file.read(length) if length <= MOST_HEAD else b""
+    if blake2b(data, digest_size=DIGEST).digest() != digest:
+        raise Unusable("the digest of its head is another")
+    try:
+        head = msgspec.msgpack.decode(data, type=Head)
+    except msgspec.DecodeError as error:
+        raise Unusable(str(error)) from error
+    if head.sealed != (seal.name if seal is not None else ""):
+        raise Foreign("it is not encrypted as this server's files are")
+    if head.cells < 1 or len(head.sizes) != 1 + len(head.places) or min(head.sizes) < 1:
+        raise Unusable("its head contradicts itself")
+    if head.body > os.fstat(file.fileno()).st_size:
+        raise Unusable("it is not as long as it should be")
+    return head, data
+
+
+def _places(head: Head) -> Sequence[slice]:
+    """Where the pieces lie behind the head."""
+    found, start = [], 0
+    for size in (head.cells * WORD, *head.sizes):
+        found += [
+            slice(at, min(at + PIECE, start + size)) for at in range(start, start + size, PIECE)
+        ]
+        start += size
+    return found
+
+
+def _pieces(stored: Stored) -> Iterator[memoryview]:
+    states = (stored.whole, *(part.state for part in stored.parts))
+    for view in (memoryview(stored.tokens), *(np.ascontiguousarray(one).data for one in states)):
+        yield from (view[at : at + PIECE] for at in range(0, len(view), PIECE))
+
+
+def _fill(
+    file: BinaryIO, target: Bytes, number: int, head: Head, data: bytes, seal: Seal | None
+) -> memoryview:
+    """Read a piece; returns it as it stands in the file."""
+    if seal is None:
+        if file.readinto(target.data) != len(target):  # type: ignore[attr-defined]
+            raise Unusable("it is torn")
+        return target.data
+    piece = file.read(len(target) + seal.over)
+    target[:] = np.frombuffer(seal.open(head.nonce, number, memoryview(piece), data), np.uint8)
+    return memoryview(piece)
+
+
+def _put(file: BinaryIO, data: bytes | memoryview) -> None:
+    """All of it: a disk that is full takes a part."""
+    view = memoryview(data)
+    while view:
+        written = file.write(view)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        view = view[written:]

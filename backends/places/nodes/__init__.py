@@ -1,0 +1,1 @@
+"""Engines on other machines: the gateway's end, and the program that listens there."""

@@ -1,0 +1,565 @@
+"""One request to an upstream: replica after replica until an answer begins, then that answer as it
+comes.
+
+Nothing is read ahead: what the client's side doesn't take is not asked for, and TCP slows the other
+server down. Another replica is tried only before the first event was handed on.
+
+Choices that another server left out: one that ignores `n` is asked for the rest one by one.
+"""
+
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from backends.contract.errors import UpstreamError
+from backends.contract.remote import (
+    HOPS,
+    Caller,
+    RemoteDelta,
+    RemoteEvent,
+    RemoteEvents,
+    RemoteRequest,
+    RemoteUsage,
+)
+from backends.places.upstream.faults import (
+    Fault,
+    Unhealthy,
+    broken,
+    cut,
+    kind_of,
+    late,
+    too_large,
+    unreached,
+)
+from backends.places.upstream.reading import AnswerReader, EventReader
+from backends.places.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
+from backends.places.upstream.replicas import Balance, Replica
+from config.upstreams import UpstreamConfig
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+MAX_ERROR = 64 << 10  # bytes that are read of an error's body
+LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
+LAST_BYTES = 0.05  # seconds that the end of a connection's body is waited for after [DONE]
+
+
+class RemoteReader(Protocol):
+    """Parses one answer's payloads to events."""
+
+    is_done: bool  # the other server ended the answer
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is missing."""
+        ...
+
+    def read(self, payload: bytes) -> list[RemoteEvent]:
+        """The events in one payload, or in a whole body. Raises UpstreamError."""
+        ...
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as it is sent. `conversation` stands for those that want the same replica."""
+
+    path: str  # below the base URL: "/chat/completions"
+    at_root: bool = False  # beside the base URL's "/v1" instead
+    body: bytes
+    choices: int
+    caller: Caller
+    conversation: int | None
+    reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's format
+    model: str = ""  # by the upstream's name
+
+
+class Relay:
+    """One upstream's."""
+
+    def __init__(
+        self, config: UpstreamConfig, client: httpx.AsyncClient, balance: Balance, cleaner: Cleaner
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._balance = balance
+        self._cleaner = cleaner
+
+    @asynccontextmanager
+    async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:
+        """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
+
+        async def begun(response: httpx.Response) -> RelayedAnswer:
+            reader = question.reader() if question.reader else None
+            made = reader or AnswerReader(question.choices)
+            answer = answer_of(response, made, self._config)
+            await answer.begin()
+            return answer
+
+        async with self._first(question, begun) as (replica, answer):
+            patience = _Patience(self._config.stall_timeout, self._config.total_timeout)
+            try:
+                yield self._read(replica, answer, question, patience)
+            finally:
+                patience.end()
+
+    async def whole(self, question: Question, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of an answer that is one JSON body; what it raises as `Unhealthy` is
+        the other server's fault. Raises UpstreamError.
+        """
+
+        async def found(response: httpx.Response) -> T:
+            plain(response)
+            body = await read_body(response, self._config.max_body)
+            return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
+
+        async with self._first(question, found) as (replica, answer):
+            self._balance.succeeded(replica, question.caller.key)
+            return answer
+
+    @asynccontextmanager
+    async def _first(
+        self, question: Question, begin: Callable[[httpx.Response], Awaitable[T]]
+    ) -> AsyncIterator[tuple[Replica, T]]:
+        """The first replica with whose response `begin` succeeds, and what that gave."""
+        tried: list[Replica] = []
+        error: UpstreamError | None = None
+        while (replica := self._chosen(question, tried)) is not None:
+            tried.append(replica)
+            async with AsyncExitStack() as held:
+                held.enter_context(self._counted(replica, question.model))
+                try:
+                    answer = await self._begun(held, replica, question, begin)
+                except UpstreamError as failure:
+                    self._note_refusal(replica, failure, question)
+                    error = self._worse(error, failure)
+                    if failure.status not in ELSEWHERE:
+                        raise self._cleaner.cleaned(failure) from None
+                    continue
+                question.caller.served_by(self._config.name, replica.url)
+                yield replica, answer
+                return
+        raise self._cleaner.cleaned(error) if error else self._nobody()
+
+    def _chosen(self, question: Question, tried: Sequence[Replica]) -> Replica | None:
+        return self._balance.choose(question.conversation, tried, question.model)
+
+    @contextmanager
+    def _counted(self, replica: Replica, model: str) -> Iterator[None]:
+        self._balance.began(replica, model)
+        try:
+            yield
+        finally:
+            self._balance.ended(replica)
+
+    def _note_refusal(self, replica: Replica, error: UpstreamError, question: Question) -> None:
+        """An error before any event."""
+        caller = question.caller.key
+        if error.status in ELSEWHERE - NO_FAILURES:
+            self._note_failure(replica, error, caller, in_doubt=error.status in IN_DOUBT)
+        elif error.status not in NO_FAILURES:
+            self._balance.succeeded(replica, caller)
+        if error.retry_after is not None:
+            self._balance.rests(replica, error.retry_after)
+        if error.status == httpx.codes.NOT_FOUND and _is_about(error, question.model):
+            self._balance.lacks(replica, question.model)
+
+    def _note_break(self, replica: Replica, error: UpstreamError, caller: str) -> None:
+        """An error behind some events. What can't be read there may be the request's own doing."""
+        if error.code in ("upstream_broken", "upstream_too_large"):
+            self._balance.succeeded(replica, caller)
+        else:
+            self._note_failure(replica, error, caller)
+
+    def _note_failure(
+        self, replica: Replica, error: UpstreamError, caller: str, *, in_doubt: bool = False
+    ) -> None:
+        """The log has each that is unlike the one before, and that the server is out."""
+        fault = Fault(kind_of(error), self._cleaner.clean(str(error)))
+        before, was_asked = replica.fault, replica.state != "resting"
+        self._balance.failed(replica, fault, caller, in_doubt=in_doubt)
+        is_out = was_asked and replica.state == "resting"
+        if is_out or before is None or before.kind != fault.kind:
+            log.warning(
+                "an upstream's server gets no requests" if is_out else "an upstream's server fails",
+                upstream=self._config.name,
+                url=replica.url,
+                kind=fault.kind,
+                reason=fault.reason,
+            )
+
+    def _worse(self, before: UpstreamError | None, error: UpstreamError) -> UpstreamError:
+        """The error where no replica answers: a refusal with a message, else the last."""
+        return before if before is not None and isinstance(error, Unhealthy) else error
+
+    def _nobody(self) -> UpstreamError:
+        draining = all(one.draining for one in self._balance.replicas)
+        reason = next((one.fault.reason for one in self._balance.replicas if one.fault), None)
+        why = "all its servers are draining" if draining else "all its servers are down"
+        return UpstreamError(
+            f"The upstream {self._config.name!r} is unavailable: {why}"
+            + (f" ({reason})" if reason and not draining else ""),
+            status=503,
+            code="upstream_unavailable",
+            retry_after=self._config.probe_interval,
+        )
+
+    async def _begun(
+        self,
+        held: AsyncExitStack,
+        replica: Replica,
+        question: Question,
+        begin: Callable[[httpx.Response], Awaitable[T]],
+    ) -> T:
+        """What `begin` makes of a response that is no refusal."""
+        config = self._config
+        base = replica.url.removesuffix("/v1") if question.at_root else replica.url
+        url = base + question.path
+        headers = {**replica.headers, **self._headers(question.caller)}
+        with httpx_errors(config):
+            try:
+                async with asyncio.timeout(config.first_byte_timeout):
+                    response = await self._posted(url, question.body, headers)
+                    held.push_async_callback(response.aclose)
+                    if response.status_code != httpx.codes.OK:
+                        raise await refused(response)
+                    return await begin(response)
+            except TimeoutError:
+                raise late("begin", config.first_byte_timeout) from None
+
+    async def _posted(self, url: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        request = self._client.build_request("POST", url, content=body, headers=headers)
+        return await self._client.send(request, stream=True)
+
+    def _headers(self, caller: Caller) -> dict[str, str]:
+        headers = {"content-type": "application/json"}
+        if caller.request_id:
+            headers["x-request-id"] = caller.request_id
+        if caller.hops:
+            headers[HOPS] = caller.hops
+        headers |= caller.trace
+        if self._config.pass_key and caller.key and caller.key.isascii():
+            headers |= key_headers(self._config, caller.key)
+        return headers
+
+    async def _read(
+        self, replica: Replica, answer: "RelayedAnswer", question: Question, patience: "_Patience"
+    ) -> AsyncIterator[Sequence[RemoteEvent]]:
+        self._balance.answers(replica)
+        self._balance.returns_to(replica, question.conversation)
+        try:
+            with httpx_errors(self._config):
+                while (events := await _next(answer, patience)) is not None:
+                    if events:
+                        yield events
+        except UpstreamError as error:
+            self._note_break(replica, error, question.caller.key)
+            raise self._cleaner.cleaned(error) from None
+        self._balance.succeeded(replica, question.caller.key)
+
+
+async def _next(answer: "RelayedAnswer", patience: "_Patience") -> Sequence[RemoteEvent] | None:
+    """The events of the next bytes, which may be none; None at the end."""
+    if (events := answer.ready()) is not None:
+        return events
+    return await patience.wait(answer.next())
+
+
+class _Patience:
+    """The time-outs of one stream: seconds between two bytes, and of all of it. One timer looks at
+    a stamp; a timer for each chunk cost as much as reading it.
+    """
+
+    def __init__(self, stall: float, total: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stall, self._total = stall, total
+        self._began = self.since = self._loop.time()
+        self._task: asyncio.Task[Any] | None = None  # that waits, since then
+        self._error: UpstreamError | None = None
+        self._timer = self._loop.call_at(self._due, self._look)
+
+    @property
+    def _due(self) -> float:
+        return min(self.since + self._stall, self._began + self._total)
+
+    async def wait(self, bytes_to_come: Coroutine[Any, Any, T]) -> T:
+        """What they give. Raises UpstreamError when they come too late."""
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        self._task, self.since, cancelled = task, self._loop.time(), task.cancelling()
+        try:
+            return await bytes_to_come
+        except asyncio.CancelledError:
+            if self._error is not None and task.uncancel() <= cancelled:
+                raise self._error from None
+            raise
+        finally:
+            self._task = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if self._task is None or now < self._due:  # while the client reads, nothing is late
+            at = self._due if now < self._due else now + min(self._stall, self._total) / 8
+            self._timer = self._loop.call_at(at, self._look)
+            return
+        is_over = self._began + self._total <= now
+        self._error = late("end", self._total) if is_over else late("go on", self._stall)
+        self._task.cancel()
+
+    def end(self) -> None:
+        """The answer is over, or given up."""
+        self._timer.cancel()
+
+
+def _is_about(error: UpstreamError, model: str) -> bool:
+    """A 404 that means the model, not the path."""
+    return error.code == "model_not_found" or bool(model and model in str(error))
+
+
+class RelayedAnswer(Protocol):
+    """An answer on its way."""
+
+    async def begin(self) -> None:
+        """Return when its first events are there. Raises UpstreamError."""
+        ...
+
+    def ready(self) -> Sequence[RemoteEvent] | None:
+        """Events that are there already."""
+        ...
+
+    async def next(self) -> Sequence[RemoteEvent] | None:
+        """The next ones, all that arrived together, of which there may be none; None at the end."""
+        ...
+
+
+class StreamedAnswer:
+    """Server-sent events."""
+
+    def __init__(self, response: httpx.Response, reader: RemoteReader, sse: EventReader) -> None:
+        self._parts = body_of(response)
+        self._reader = reader
+        self._sse = sse
+        self._first: Sequence[RemoteEvent] | None = None
+        self._error: UpstreamError | None = None  # behind what was handed on
+        self._ended = False
+
+    async def begin(self) -> None:
+        while not self._first:
+            if (events := await self.next()) is None:
+                raise broken("an empty answer")
+            self._first = events
+
+    def ready(self) -> Sequence[RemoteEvent] | None:
+        first, self._first = self._first, None
+        return first
+
+    async def next(self) -> Sequence[RemoteEvent] | None:
+        if self._error is not None:
+            raise self._error
+        if not self._ended:
+            return self._read(await self._payloads())
+        if not self._reader.is_whole:
+            raise cut()
+        return None
+
+    def _read(self, payloads: Sequence[bytes]) -> Sequence[RemoteEvent]:
+        """What came before an error is handed on first; what comes behind the end never is."""
+        events: list[RemoteEvent] = []
+        for payload in payloads:
+            if self._reader.is_done:
+                break
+            try:
+                events += self._reader.read(payload)
+            except UpstreamError as error:
+                if not events:
+                    raise
+                self._error = error
+                break
+        return events
+
+    async def _payloads(self) -> list[bytes]:
+        if self._reader.is_done:
+            await self._finish()
+            return []
+        try:
+            return self._sse.feed(await anext(self._parts))
+        except StopAsyncIteration:
+            self._ended = True
+            return self._sse.rest()
+
+    async def _finish(self) -> None:
+        """Read to the end of the body, if it comes at once: the connection can be used again."""
+        self._ended = True
+        with suppress(TimeoutError, StopAsyncIteration, httpx.HTTPError):
+            async with asyncio.timeout(LAST_BYTES):
+                while True:
+                    await anext(self._parts)
+
+
+class WholeAnswer:
+    """One body."""
+
+    def __init__(self, response: httpx.Response, reader: RemoteReader, limit: int) -> None:
+        self._response = response
+        self._reader = reader
+        self._limit = limit
+        self._events: Sequence[RemoteEvent] | None = None
+
+    async def begin(self) -> None:
+        body = await read_body(self._response, self._limit)
+        if len(body) < LONG_BODY:
+            self._events = self._reader.read(body)
+        else:
+            self._events = await asyncio.to_thread(self._reader.read, body)
+        if not self._reader.is_whole:
+            raise cut()
+
+    def ready(self) -> Sequence[RemoteEvent] | None:
+        events, self._events = self._events, None
+        return events
+
+    async def next(self) -> Sequence[RemoteEvent] | None:
+        return None
+
+
+def answer_of(
+    response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
+) -> RelayedAnswer:
+    """The answer in a response with status 200, by its content type, whatever was asked for.
+
+    Raises Unhealthy where it can't be one.
+    """
+    plain(response)
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    match kind:
+        case "text/event-stream":
+            sse = EventReader(max_line=config.max_line, max_total=config.max_total)
+            return StreamedAnswer(response, reader, sse)
+        case "application/json":
+            return WholeAnswer(response, reader, config.max_body)
+    raise broken(f"{kind or 'a body without a content type'} where an answer was expected")
+
+
+def plain(response: httpx.Response) -> None:
+    """Raises Unhealthy for a compressed body: none was asked for, and a few bytes can be many."""
+    if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise broken(f"a body with the unrequested content coding {coding!r}")
+
+
+def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Piece by piece, all that arrived together at once."""
+    assert isinstance(response.stream, httpx.AsyncByteStream), "an asynchronous client's"
+    return aiter(response.stream)
+
+
+async def read_body(response: httpx.Response, limit: int) -> bytes:
+    """All of it. Raises Unhealthy past `limit` bytes."""
+    found, size = [], 0
+    async for part in body_of(response):
+        size += len(part)
+        if size > limit:
+            raise too_large(f"a body of more than {limit} bytes")
+        found.append(part)
+    return b"".join(found)
+
+
+async def refused(response: httpx.Response) -> UpstreamError:
+    """The error in a response; of a body that is too long, its status alone."""
+    body = b""
+    with suppress(UpstreamError, httpx.HTTPError):
+        plain(response)
+        body = await read_body(response, MAX_ERROR)
+    return refusal(response.status_code, response.headers, body)
+
+
+def key_headers(config: UpstreamConfig, key: str) -> dict[str, str]:
+    """The key's header in its protocol."""
+    if config.protocol == "anthropic":
+        return {"x-api-key": key}
+    return {"authorization": f"Bearer {key}"}
+
+
+@contextmanager
+def httpx_errors(config: UpstreamConfig) -> Iterator[None]:
+    """Errors of httpx as ours, which name no address."""
+    try:
+        yield
+    except httpx.ConnectTimeout:
+        raise late("take a connection", config.connect_timeout) from None
+    except (httpx.ConnectError, httpx.ProxyError) as error:
+        raise unreached(error) from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise cut(f" ({type(error).__name__})") from None
+
+
+R = TypeVar("R", bound=RemoteRequest)
+Ask = Callable[[int], AbstractAsyncContextManager[RemoteEvents]]
+
+
+@asynccontextmanager
+async def with_missing(events: RemoteEvents, count: int, ask: Ask) -> AsyncIterator[RemoteEvents]:
+    """`events`, then those of each of `count` choices that had none. `ask`: for one choice, by its
+    index; its answer is choice 0 of another request. Leaving closes that request.
+    """
+    async with AsyncExitStack() as held:
+        yield _completed(events, count, ask, held)
+
+
+async def _completed(
+    events: RemoteEvents, count: int, ask: Ask, held: AsyncExitStack
+) -> AsyncIterator[Sequence[RemoteEvent]]:
+    seen: set[int] = set()
+    usage = RemoteUsage()
+    async for batch in events:
+        seen.update(event.choice for event in batch if isinstance(event, RemoteDelta))
+        usage = next((event for event in batch if isinstance(event, RemoteUsage)), usage)
+        yield batch
+    for index in sorted(set(range(count)) - seen):
+        request = await held.enter_async_context(AsyncExitStack())
+        async for batch in await request.enter_async_context(ask(index)):
+            usage = _sum(usage, batch)
+            yield [_as_choice(event, index, usage) for event in batch]
+        await request.aclose()
+
+
+def _sum(usage: RemoteUsage, batch: Sequence[RemoteEvent]) -> RemoteUsage:
+    """`usage` with the counts of `batch`: those of the prompt once."""
+    for event in batch:
+        if isinstance(event, RemoteUsage):
+            usage = replace(
+                usage,
+                prompt_tokens=usage.prompt_tokens or event.prompt_tokens,
+                completion_tokens=usage.completion_tokens + event.completion_tokens,
+                reasoning_tokens=usage.reasoning_tokens + event.reasoning_tokens,
+            )
+    return usage
+
+
+def _as_choice(event: RemoteEvent, index: int, usage: RemoteUsage) -> RemoteEvent:
+    return replace(event, choice=index) if isinstance(event, RemoteDelta) else usage
+
+
+def single(request: R, index: int) -> R:
+    """`request` for one choice alone; a seed counts on, or all choices would be the same."""
+    seed = request.parameters.get("seed")
+    own = {"seed": seed + index} if isinstance(seed, int) else {}
+    return replace(request, n=1, parameters={**request.parameters, **own})

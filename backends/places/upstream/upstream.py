@@ -1,0 +1,467 @@
+"""One configured upstream: its connections, its replicas, and the models it offers."""
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from operator import itemgetter
+from typing import Any, TypeVar
+
+import anyio
+import httpx
+import msgspec
+from msgspec.structs import replace
+
+from backends.contract.errors import UpstreamError
+from backends.contract.protocol import Modality, ModelInfo
+from backends.contract.remote import (
+    HOPS,
+    Caller,
+    RemoteChanges,
+    RemoteChat,
+    RemoteContainer,
+    RemoteEmbedding,
+    RemoteEncoding,
+    RemoteEvents,
+    RemoteRequest,
+    RemoteRerank,
+    RemoteStanding,
+    RemoteTarget,
+    RemoteText,
+    RemoteVectors,
+)
+from backends.contract.samplers import SAMPLERS
+from backends.places.upstream.http1 import Http1Transport, ResolvedFirst
+from backends.places.upstream.lists import NOTHING_KEPT, KeptLists, Lists, Offer
+from backends.places.upstream.messages import (
+    MessagesReader,
+    Signatures,
+    count_body,
+    messages_body,
+    messages_changes,
+)
+from backends.places.upstream.reading import read_scores, read_vectors
+from backends.places.upstream.refusals import Cleaner
+from backends.places.upstream.relay import Question, Relay, key_headers, single, with_missing
+from backends.places.upstream.replicas import Balance, Replica, beginning, first_part, stable_hash
+from backends.places.upstream.wire import (
+    OWNERS,
+    TokenCall,
+    chat_body,
+    chat_changes,
+    decode_call,
+    embedding_body,
+    encode_call,
+    encode_chat_call,
+    lacking,
+    read_count,
+    read_spelled,
+    read_text,
+    read_tokens,
+    render_call,
+    renders,
+    rerank_body,
+    spell_call,
+    text_body,
+)
+from config.upstreams import ServerKind, UpstreamConfig
+
+T = TypeVar("T")
+
+AGENT = "roundhouse"
+ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
+KEPT_ALIVE = 256  # idle connections
+IDLE = 30.0  # seconds until one is closed; servers commonly close theirs after 60 or more
+
+
+class Upstream:
+    """All its models share connections and replicas."""
+
+    def __init__(
+        self,
+        config: UpstreamConfig,
+        client: httpx.AsyncClient,
+        kept: KeptLists = NOTHING_KEPT,
+    ) -> None:
+        self.config = config
+        self.client = client
+        weights = config.weights or (1.0,) * len(config.urls)
+        headers = [key_headers(config, key) if key else {} for key in config.keys]
+        replicas = [
+            Replica(url=url, weight=weight, headers=own)
+            for url, weight, own in zip(
+                config.urls, weights, headers or [{}] * len(weights), strict=True
+            )
+        ]
+        self.balance = Balance(replicas, config.failures)
+        self.cleaner = Cleaner(config.urls, _secrets(config))
+        self.lists = Lists(config, client, self.balance, self.cleaner, kept)
+        self.relay = Relay(config, client, self.balance, self.cleaner)
+        self.signatures = Signatures()
+        self._users = 0
+        self._unused: anyio.Event | None = None
+
+    def follow(self, before: "Upstream") -> None:
+        """Take the place of one of the same name: drained replicas stay drained, and its servers'
+        last lists count until they are requested again.
+        """
+        drained = {one.url for one in before.balance.replicas if one.draining}
+        for replica in self.balance.replicas:
+            replica.draining = replica.url in drained
+        self.lists.remember(before.lists)
+        self.signatures = before.signatures
+
+    def standing(self, model: str) -> RemoteStanding | None:
+        """A model's standing where it is nearest to an answer, the requests of all replicas
+        together; None where no Roundhouse reports it.
+        """
+        found = [
+            (one.distance(model), one.standings[model])
+            for one in self.balance.replicas
+            if one.state != "resting" and one.standings and model in one.standings
+        ]
+        if not found:
+            return None
+        _, best = min(found, key=itemgetter(0))
+        return replace(
+            best,
+            in_use=sum(standing.in_use for _, standing in found),
+            waiting=sum(standing.waiting for _, standing in found),
+        )
+
+    def target(self, model: str) -> RemoteTarget:
+        """What is known of one of its models now; the configuration knows best."""
+        offers = self.lists.offers or {}
+        return target_of(self.config, offers.get(model) or Offer(id=model))
+
+    def server(self, model: str) -> ServerKind | None:
+        """What kind of server has the model, as configured or by its list; None: unknown."""
+        offer = (self.lists.offers or {}).get(model)
+        return self.config.server or (OWNERS.get(offer.owner) if offer is not None else None)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Its connections are needed as long as the context lasts."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._unused is not None and not self._users:
+                self._unused.set()
+
+    async def retire(self) -> None:
+        """Close the connections once they are not in use; at once where it is cancelled."""
+        self._unused = anyio.Event()
+        try:
+            if self._users:
+                await self._unused.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.client.aclose()
+
+
+def client_of(config: UpstreamConfig, server: str = "") -> httpx.AsyncClient:
+    """Connections as configured; `server`: this server's id, for other Roundhouses. Reads
+    certificates, which blocks for some milliseconds.
+
+    Redirects are not followed, and nothing is taken from the environment: a .netrc could send its
+    passwords along. Raises OSError, ssl.SSLError for certificates that can't be read.
+    """
+    headers = {"user-agent": AGENT, "accept-encoding": "identity"}
+    if config.protocol == "anthropic":
+        headers["anthropic-version"] = ANTHROPIC_VERSION
+    if server:
+        headers[HOPS] = server
+    headers |= config.headers
+    if config.key is not None:
+        headers |= key_headers(config, config.key)
+    trusted = _trusted(config)
+    options: dict[str, Any] = {
+        "trust_env": False,
+        "follow_redirects": False,
+        # One user's cookies are not another's.
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        "headers": headers,
+        "timeout": httpx.Timeout(None, connect=config.connect_timeout),
+    }
+    if not config.http2 and config.proxy is None:
+        direct = Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE)
+        return httpx.AsyncClient(transport=direct, **options)
+    transport = httpx.AsyncHTTPTransport(
+        verify=trusted or False,  # without TLS there is nothing to verify
+        http2=config.http2,
+        proxy=config.proxy,
+        limits=httpx.Limits(max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=IDLE),
+        trust_env=False,
+    )
+    return httpx.AsyncClient(transport=ResolvedFirst(transport, config.proxy), **options)
+
+
+def _trusted(config: UpstreamConfig) -> ssl.SSLContext | None:
+    """None where nothing is encrypted."""
+    if all(url.startswith("http:") for url in (*config.urls, config.proxy or "http:")):
+        return None
+    return ssl.create_default_context(cafile=config.ca_file)
+
+
+def _secrets(config: UpstreamConfig) -> Iterator[str]:
+    """Secrets that no client may read: the key, and headers that are likely to hold one."""
+    yield config.key or ""
+    yield from config.keys
+    for name, value in config.headers.items():
+        if any(word in name.lower() for word in ("key", "token", "auth", "secret", "cookie")):
+            yield from (value, value.rpartition(" ")[2])
+
+
+class UpstreamModel(RemoteContainer):
+    """One of an upstream's models, as the gateway leases it. `find`: the upstream as it is now,
+    whose configuration may have changed since; it raises UpstreamError where there is none now.
+    """
+
+    def __init__(self, find: Callable[[], Upstream], target: RemoteTarget) -> None:
+        self._find = find
+        self._target = target
+        self._seen = find()
+        self._offers = self._seen.lists.offers
+        self._info = _info(self._seen.config, target)
+
+    @property
+    def info(self) -> ModelInfo:
+        self._now()
+        return self._info
+
+    @property
+    def splits(self) -> bool:
+        return self._now().config.split == "there"
+
+    def changes(self, request: RemoteRequest) -> RemoteChanges:
+        upstream = self._now()
+        if upstream.config.protocol == "anthropic":
+            return messages_changes(request, upstream.config)
+        return chat_changes(request, upstream.config, upstream.server(self._target.model))
+
+    def _now(self) -> Upstream:
+        """The upstream, and with it what is known of the model. What is gone is as it was: an
+        answer may still be under way.
+        """
+        with suppress(UpstreamError):
+            upstream = self._find()
+            if upstream is not self._seen or upstream.lists.offers is not self._offers:
+                self._seen, self._offers = upstream, upstream.lists.offers
+                self._target = upstream.target(self._target.model)
+                self._info = _info(upstream.config, self._target)
+        return self._seen
+
+    @asynccontextmanager
+    async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
+        upstream = self._find()
+
+        def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
+            return upstream.relay.asked(self._question(upstream, single(request, index)))
+
+        with upstream.in_use():
+            async with (
+                upstream.relay.asked(self._question(upstream, request)) as events,
+                with_missing(events, request.n, ask) as all_events,
+            ):
+                yield all_events
+
+    @asynccontextmanager
+    async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
+        upstream = self._find()
+        if upstream.config.protocol == "anthropic":
+            raise _lacking("prompt", "it supports only chats")
+
+        def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
+            prompt = request.prompts[index // request.n]
+            rest = replace(single(request, index % request.n), prompts=(prompt,))
+            return upstream.relay.asked(self._text_question(upstream, rest))
+
+        question = self._text_question(upstream, request)
+        with upstream.in_use():
+            async with (
+                upstream.relay.asked(question) as events,
+                with_missing(events, question.choices, ask) as all_events,
+            ):
+                yield all_events
+
+    async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
+        upstream, count = self._find(), len(request.inputs)
+        body = embedding_body(request, self._target.model, upstream.config)
+        question = self._single("/embeddings", body, request.caller)
+        with upstream.in_use():
+            return await upstream.relay.whole(question, lambda found: read_vectors(found, count))
+
+    async def rerank(self, request: RemoteRerank) -> RemoteVectors:
+        upstream, count = self._find(), len(request.documents)
+        body = rerank_body(request, self._target.model, upstream.config)
+        question = self._single("/rerank", body, request.caller)
+        with upstream.in_use():
+            return await upstream.relay.whole(question, lambda found: read_scores(found, count))
+
+    async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
+        upstream = self._openai("prompt", "it has no call for tokens")
+        call = encode_call(request, self._target.model, self._kind(upstream))
+        return await self._called(call, request.caller, read_tokens)
+
+    async def spell(self, request: RemoteEncoding) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        upstream = self._openai("text", "it has no call for tokens")
+        call = spell_call(request, self._target.model, self._kind(upstream))
+        read = partial(read_spelled, text=request.text)
+        return await self._called(call, request.caller, read)
+
+    async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
+        upstream = self._openai("messages", "it has no call for tokens")
+        kind = self._kind(upstream)
+        if kind == "llama-server":
+            text = await self.render(request)
+            return await self.encode(RemoteEncoding(text=text, caller=request.caller))
+        call = encode_chat_call(request, self._target.model, kind)
+        return await self._called(call, request.caller, read_tokens)
+
+    async def count(self, request: RemoteChat) -> int:
+        upstream = self._find()
+        if upstream.config.protocol == "openai":
+            return len(await self.encode_chat(request))
+        body = count_body(request, self._target.model, upstream.signatures)
+        call = TokenCall("/messages/count_tokens", body, at_root=False)
+        return await self._called(call, request.caller, read_count)
+
+    async def render(self, request: RemoteChat) -> str:
+        upstream = self._openai("messages", "it has no call for prompts")
+        if not renders(self._kind(upstream)):
+            return await self.decode(await self.encode_chat(request), request.caller)
+        call = render_call(request, self._target.model)
+        return await self._called(call, request.caller, read_text)
+
+    async def decode(self, tokens: tuple[int, ...], caller: Caller) -> str:
+        upstream = self._openai("tokens", "it has no call for them")
+        call = decode_call(tokens, self._target.model, self._kind(upstream))
+        return await self._called(call, caller, read_text)
+
+    def _kind(self, upstream: Upstream) -> ServerKind | None:
+        return upstream.server(self._target.model)
+
+    def _openai(self, param: str, why: str) -> Upstream:
+        """Raises UpstreamError where the server speaks Anthropic's API."""
+        upstream = self._find()
+        if upstream.config.protocol != "openai":
+            raise _lacking(param, why)
+        return upstream
+
+    async def _called(self, call: TokenCall, caller: Caller, read: Callable[[bytes], T]) -> T:
+        upstream = self._find()
+        question = Question(
+            path=call.path,
+            at_root=call.at_root,
+            body=msgspec.json.encode(call.body),
+            choices=1,
+            caller=caller,
+            conversation=None,
+            model=self._target.model,
+        )
+        try:
+            with upstream.in_use():
+                return await upstream.relay.whole(question, read)
+        except UpstreamError as error:
+            if error.status in (404, 405) and error.code != "model_not_found":
+                raise lacking(f"{call.path}") from None
+            raise
+
+    def _single(self, path: str, body: bytes, caller: Caller) -> Question:
+        """One that is of no conversation."""
+        if self._find().config.protocol != "openai":
+            raise _lacking("model", "it supports no embeddings or reranking")
+        return Question(
+            path=path,
+            body=body,
+            choices=1,
+            caller=caller,
+            conversation=None,
+            model=self._target.model,
+        )
+
+    def _question(self, upstream: Upstream, request: RemoteChat) -> Question:
+        config, model = upstream.config, self._target.model
+        question = Question(
+            path="/chat/completions",
+            body=b"",
+            choices=request.n,
+            caller=request.caller,
+            model=model,
+            conversation=self._conversation(upstream, *beginning(request.messages)),
+        )
+        if config.protocol == "openai":
+            body = chat_body(request, model, config, upstream.server(model))
+            return replace(question, body=body)
+        return replace(
+            question,
+            path="/messages",
+            body=messages_body(request, model, config, upstream.signatures),
+            reader=lambda: MessagesReader(upstream.signatures),
+        )
+
+    def _text_question(self, upstream: Upstream, request: RemoteText) -> Question:
+        model, first = self._target.model, request.prompts[0]
+        return Question(
+            path="/completions",
+            body=text_body(request, model, upstream.config, upstream.server(model)),
+            choices=request.n * len(request.prompts),
+            caller=request.caller,
+            model=model,
+            conversation=self._conversation(upstream, first_part(first)),
+        )
+
+    def _conversation(self, upstream: Upstream, *parts: str | tuple[int | str, ...]) -> int | None:
+        """What all turns of a conversation begin with; None where there is but one server."""
+        if len(upstream.balance.replicas) == 1:
+            return None
+        return stable_hash(self._target.model, *map(str, parts))
+
+    async def aclose(self) -> None:
+        """The connections are the upstream's, which has other models."""
+
+
+def _lacking(param: str, why: str) -> UpstreamError:
+    """Parameters that Anthropic's API lacks."""
+    text = f"{param}: The model's server uses Anthropic's API: {why}."
+    return UpstreamError(text, status=400, type="invalid_request_error", code=None, param=param)
+
+
+def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
+    return ModelInfo(
+        backend="upstream",
+        format="remote",
+        architecture="",
+        context_length=target.context_length or 0,
+        max_concurrent=config.max_concurrent,
+        vocab_size=0,
+        size_bytes=0,
+        modalities=modalities(target),
+        samplers=frozenset(SAMPLERS),
+    )
+
+
+def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
+    """What is known of a model; the configuration knows best."""
+    configured = config.capabilities
+    return RemoteTarget(
+        upstream=config.name,
+        model=offer.id,
+        context_length=config.context_length or offer.context_length,
+        capabilities=offer.capabilities if configured is None else configured,
+        fallbacks=config.fallbacks,
+        roundhouse=offer.roundhouse,
+        origin=offer.origin,
+        fetches_images=not config.fetch_images,
+    )
+
+
+def modalities(target: RemoteTarget) -> tuple[Modality, ...]:
+    """What it takes. Where that is unknown, pictures are handed on: the upstream will refuse them
+    if it must.
+    """
+    known = target.capabilities
+    return ("text", "image") if known is None or "vision" in known else ("text",)

@@ -1,0 +1,589 @@
+"""Request bodies for an upstream in OpenAI's format, with the configured changes; and the calls of
+its tokenizer and its template, with what is read of their answers. Pure.
+
+Answers are always asked for as streams, also where a client wants one body: so a long answer and a
+server that hangs are two things, and the other server stops when the client leaves.
+
+Structured output is requested in the fields of each kind of server. Where a server has no field for
+a shape, nothing is sent, and the caller checks the answer.
+
+vLLM's and llama-server's tokenizer calls have the same paths, and neither minds the other's fields:
+a server of an unknown kind is sent both.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.contract.errors import UpstreamError
+from backends.contract.protocol import (
+    Choices,
+    Grammar,
+    ImagePart,
+    JsonObject,
+    JsonSchema,
+    Message,
+    NamedTool,
+    Part,
+    Regex,
+    Shape,
+    StructuralTags,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+from backends.contract.remote import (
+    RemoteChanges,
+    RemoteChat,
+    RemoteEmbedding,
+    RemoteEncoding,
+    RemoteRequest,
+    RemoteRerank,
+    RemoteText,
+)
+from backends.places.upstream.faults import broken
+from config.upstreams import ServerKind, UpstreamConfig
+
+Spelled: TypeAlias = dict[str, Any]  # fields of a body
+
+# What servers write into their lists as `owned_by`.
+OWNERS: Mapping[str, ServerKind] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama-server",
+    "me": "llama-cpp-python",
+    "koboldcpp": "koboldcpp",
+    "tabbyAPI": "tabbyapi",
+    "library": "ollama",
+    "roundhouse": "roundhouse",
+    "openai": "openai",
+    "openai-internal": "openai",
+    "system": "openai",
+}
+
+
+_IN_GBNF = {code: f"\\x{code:02x}" for code in range(32)} | {ord("\\"): r"\\", ord('"'): r"\""}
+_IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
+
+
+def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Spelled | None:
+    """The fields that ask `server` for `shape`; None: it can't be asked for it. An unknown server
+    (None) gets the client's own fields where it had some, else vLLM's.
+    """
+    return _SPELLINGS[server](shape, chat)
+
+
+def gbnf_of(texts: tuple[str, ...]) -> str:
+    """A grammar of llama.cpp's whose text is one of `texts`."""
+    return "root ::= " + " | ".join(f'"{text.translate(_IN_GBNF)}"' for text in texts)
+
+
+def regex_of(texts: tuple[str, ...]) -> str:
+    """A regex that matches one of `texts`, in any engine's syntax."""
+    return "(" + "|".join(text.translate(_IN_REGEX) for text in texts) + ")"
+
+
+def is_gbnf(text: str) -> bool:
+    """Lark has no such arrow."""
+    return "::=" in text
+
+
+# -------------------------------------------------------------------------------- what several have
+
+
+def _openais(shape: Shape) -> Spelled | None:
+    """`response_format`, for JSON alone."""
+    match shape:
+        case JsonObject():
+            return {"response_format": {"type": "json_object"}}
+        case JsonSchema(schema=schema, strict=strict):
+            named = {"name": "answer", "schema": msgspec.Raw(schema), "strict": strict}
+            return {"response_format": {"type": "json_schema", "json_schema": named}}
+    return None
+
+
+def _structured_outputs(shape: Shape) -> Spelled | None:
+    """vLLM's, where the client has not used its older fields."""
+    match shape:
+        case StructuralTags(request=request):
+            return {"response_format": msgspec.Raw(request)}
+        case Regex(pattern=pattern, field=field):
+            return _constraint(field, "regex", pattern)
+        case Choices(texts=texts, field=field):
+            return _constraint(field, "choice", list(texts))
+        case Grammar(text=text, field=field):
+            return _constraint(field, "grammar", text)
+    return _openais(shape)
+
+
+def _constraint(field: str, kind: str, value: Any) -> Spelled:
+    own = field.partition(".")[0].partition("[")[0]
+    return {own: value} if own.startswith("guided_") else {"structured_outputs": {kind: value}}
+
+
+def _gbnf(shape: Shape) -> Spelled | None:
+    """llama.cpp's grammar."""
+    match shape:
+        case Grammar(text=text) if is_gbnf(text):
+            return {"grammar": text}
+        case Choices(texts=texts):
+            return {"grammar": gbnf_of(texts)}
+    return None
+
+
+# ----------------------------------------------------------------------------------------- servers
+
+
+def _openai(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    return _openais(shape)
+
+
+def _vllm(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    return _structured_outputs(shape)
+
+
+def _unknown(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    if isinstance(shape, Grammar) and shape.field == "grammar":
+        return {"grammar": shape.text}
+    return _structured_outputs(shape)
+
+
+def _sglang(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    match shape:
+        case Regex(pattern=pattern):
+            return {"regex": pattern}
+        case Choices(texts=texts):
+            return {"regex": regex_of(texts)}
+        case Grammar(text=text):
+            return {"ebnf": text} if is_gbnf(text) else None
+        case StructuralTags(request=request):
+            return {"response_format": msgspec.Raw(request)}
+    return _openais(shape)
+
+
+def _llama_server(shape: Shape, chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    match shape:
+        case JsonSchema(schema=schema) if not chat:
+            return {"json_schema": msgspec.Raw(schema)}
+        case JsonObject() if not chat:
+            return {"json_schema": {"type": "object"}}
+    return _openais(shape) or _gbnf(shape)
+
+
+def _llama_cpp_python(shape: Shape, chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    """Its `response_format` knows one type, and texts have none."""
+    match shape:
+        case JsonObject() if chat:
+            return {"response_format": {"type": "json_object"}}
+        case JsonSchema(schema=schema) if chat:
+            return {"response_format": {"type": "json_object", "schema": msgspec.Raw(schema)}}
+    return _gbnf(shape)
+
+
+def _tgi(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    match shape:
+        case JsonObject():
+            return {"response_format": {"type": "json", "value": {"type": "object"}}}
+        case JsonSchema(schema=schema):
+            return {"response_format": {"type": "json", "value": msgspec.Raw(schema)}}
+        case Regex(pattern=pattern):
+            return {"response_format": {"type": "regex", "value": pattern}}
+        case Choices(texts=texts):
+            return {"response_format": {"type": "regex", "value": regex_of(texts)}}
+    return None
+
+
+def _tabbyapi(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+    match shape:
+        case JsonObject():
+            return {"json_schema": {"type": "object"}}
+        case JsonSchema(schema=schema):
+            return {"json_schema": msgspec.Raw(schema)}
+        case Regex(pattern=pattern):
+            return {"regex_pattern": pattern}
+        case Choices(texts=texts):
+            return {"regex_pattern": regex_of(texts)}
+        case Grammar(text=text):
+            return None if is_gbnf(text) else {"grammar_string": text}
+    return None
+
+
+_SPELLINGS: Mapping[ServerKind | None, Callable[[Shape, bool], Spelled | None]] = {
+    None: _unknown,
+    "koboldcpp": _llama_server,
+    "llama-cpp-python": _llama_cpp_python,
+    "llama-server": _llama_server,
+    "ollama": _openai,
+    "openai": _openai,
+    "roundhouse": _vllm,
+    "sglang": _sglang,
+    "tabbyapi": _tabbyapi,
+    "tgi": _tgi,
+    "vllm": _vllm,
+}
+
+
+Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as bytes only
+
+DROPPED = "the configuration of the upstream drops it"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def chat_body(
+    request: RemoteChat, model: str, config: UpstreamConfig, server: ServerKind | None = None
+) -> bytes:
+    """The body of a `chat/completions` request. `server`: None: of an unknown kind."""
+    body: Body = {
+        **_shared(request, config),
+        **changed(_shape(request, server, chat=True), config),
+        "model": model,
+        **conversation(request),
+    }
+    if request.tools:
+        body["tool_choice"] = _choice(request.tool_choice)
+        if not request.parallel_tool_calls:
+            body["parallel_tool_calls"] = False
+    return _encode(body | config.set)
+
+
+def conversation(request: RemoteChat) -> Body:
+    """What a chat's prompt is made of, besides parameters."""
+    tools = {"tools": [_tool(tool) for tool in request.tools]} if request.tools else {}
+    return {"messages": [_message(message) for message in request.messages], **tools}
+
+
+def text_body(
+    request: RemoteText, model: str, config: UpstreamConfig, server: ServerKind | None = None
+) -> bytes:
+    """The body of a `completions` request. `server`: None: of an unknown kind."""
+    prompts = request.prompts
+    prompt = prompts[0] if len(prompts) == 1 else prompts
+    body = {**_shared(request, config), **changed(_shape(request, server, chat=False), config)}
+    return _encode({**body, "model": model, "prompt": prompt} | config.set)
+
+
+def embedding_body(request: RemoteEmbedding, model: str, config: UpstreamConfig) -> bytes:
+    """The body of an `embeddings` request."""
+    inputs = request.inputs
+    given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], str) else inputs
+    return _encode(
+        {**changed(request.parameters, config), "model": model, "input": given} | config.set
+    )
+
+
+def rerank_body(request: RemoteRerank, model: str, config: UpstreamConfig) -> bytes:
+    """The body of a `rerank` request: the scores of all documents are wanted."""
+    asked: Body = {"model": model, "query": request.query, "documents": request.documents}
+    every = {"top_n": len(request.documents)}
+    return _encode({**changed(request.parameters, config), **every, **asked} | config.set)
+
+
+def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
+    """Parameters; known fields go over those that are not read here."""
+    given = changed(request.parameters, config)
+    if request.n > 1:
+        given["n"] = request.n
+    given["stream"] = True
+    given["stream_options"] = {"include_usage": True}
+    return {name: value for name, value in given.items() if name not in config.drop}
+
+
+def chat_changes(
+    request: RemoteRequest, config: UpstreamConfig, server: ServerKind | None = None
+) -> RemoteChanges:
+    """How a chat, or a text, is changed on its way."""
+    shape = _shape(request, server, chat=isinstance(request, RemoteChat))
+    given = {**request.parameters, **shape}
+    return RemoteChanges(
+        unapplied={name: DROPPED for name in given if name in config.drop},
+        replaced=overridden(request.parameters, config),
+        holds_shape=request.shape is None or bool(shape.keys() - set(config.drop)),
+    )
+
+
+def overridden(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:
+    """The parameters that the configuration sets, by our names."""
+    names = {name: config.rename.get(name, name) for name in parameters}
+    return {name: config.set[theirs] for name, theirs in names.items() if theirs in config.set}
+
+
+def _shape(request: RemoteRequest, server: ServerKind | None, *, chat: bool) -> Body:
+    """Nothing where the server can't be asked for it."""
+    return (spelled(request.shape, server, chat=chat) or {}) if request.shape else {}
+
+
+def changed(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:
+    """The parameters under the upstream's names, without those it doesn't take."""
+    return {
+        config.rename.get(name, name): value
+        for name, value in parameters.items()
+        if name not in config.drop
+    }
+
+
+def _message(message: Message) -> Body:
+    body: Body = {"role": message.role, "content": _content(message.parts)}
+    if message.reasoning:
+        body["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        body["tool_calls"] = [_call(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        body["name"] = message.name
+    return {**message.further, **body}
+
+
+def _content(parts: tuple[Part, ...]) -> str | list[Body] | None:
+    match parts:
+        case ():
+            return None
+        case (TextPart(text),):
+            return text
+        case _:
+            return [_part(part) for part in parts]
+
+
+def _part(part: Part) -> Body:
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case ImagePart(url):
+            return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _call(call: ToolCall) -> Body:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {**call.further, "id": call.id, "type": "function", "function": function}
+
+
+def _tool(tool: Tool) -> Body:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }
+    given = {name: value for name, value in function.items() if value is not None}
+    return {"type": "function", "function": given}
+
+
+def _choice(choice: ToolChoice) -> str | Body:
+    match choice:
+        case NamedTool(name):
+            return {"type": "function", "function": {"name": name}}
+        case str():
+            return choice
+
+
+T = TypeVar("T")
+
+# What servers of a kind lack. Ollama, OpenAI and their like have none of it.
+_NO_TOKENS = frozenset({"ollama", "openai", "tgi"})
+_NO_PIECES = _NO_TOKENS | {"koboldcpp", "llama-cpp-python", "sglang", "tabbyapi"}
+_NO_TEMPLATE = _NO_TOKENS | {"koboldcpp", "llama-cpp-python"}
+_DETOKENIZES = frozenset({"vllm", "sglang"})  # renders by tokens there and back
+
+
+class TokenCall(msgspec.Struct, frozen=True):
+    """`path`: beside the API's own paths where it is `at_root`."""
+
+    path: str
+    body: Body
+    at_root: bool = True
+
+
+class _Id(msgspec.Struct, frozen=True):
+    """`piece`: llama-server's; a list of bytes where they are no text."""
+
+    id: int
+    piece: str | list[int] | None = None
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    """`ids`: KoboldCpp's; `token_strs`: vLLM's, in the vocabulary's own spelling."""
+
+    tokens: list[int | _Id] | None = None
+    ids: list[int] | None = None
+    token_strs: list[str] | None = None
+
+
+class _Text(msgspec.Struct, frozen=True):
+    """By the names of vLLM, llama-server, TabbyAPI and KoboldCpp."""
+
+    prompt: str | None = None
+    content: str | None = None
+    text: str | None = None
+    result: str | None = None
+
+
+class _Count(msgspec.Struct, frozen=True):
+    input_tokens: int
+
+
+def encode_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
+    """For the tokens of a text. Raises UpstreamError where the server has no such call."""
+    _refuse(server, _NO_TOKENS)
+    text, special, bos = request.text, request.special, request.add_bos
+    match server:
+        case "tabbyapi":
+            named = {"text": text, "add_bos_token": bos, "encode_special_tokens": special}
+            return TokenCall("/token/encode", named, at_root=False)
+        case "koboldcpp":
+            return TokenCall("/api/extra/tokencount", {"prompt": text, "special": special})
+        case "llama-cpp-python":
+            return TokenCall("/extras/tokenize", {"model": model, "input": text})
+    llamas = {"content": text, "add_special": bos, "parse_special": special}
+    return TokenCall(
+        "/tokenize", {"model": model, "prompt": text, "add_special_tokens": bos, **llamas}
+    )
+
+
+def spell_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
+    """For the tokens of a text and the bytes of each. As `encode_call`."""
+    _refuse(server, _NO_PIECES)
+    call = encode_call(request, model, server)
+    return replace(call, body={**call.body, "with_pieces": True, "return_token_strs": True})
+
+
+def encode_chat_call(request: RemoteChat, model: str, server: ServerKind | None) -> TokenCall:
+    """For the tokens of a conversation. As `encode_call`."""
+    _refuse(server, _NO_TEMPLATE)
+    body = {"model": model, **conversation(request), **request.parameters}
+    if server == "tabbyapi":
+        return TokenCall("/token/encode", {**body, "text": body["messages"]}, at_root=False)
+    return TokenCall("/tokenize", body)
+
+
+def renders(server: ServerKind | None) -> bool:
+    """The server returns a conversation's prompt as text. Raises UpstreamError where it has no
+    template; False: its tokens are to be read back.
+    """
+    _refuse(server, _NO_TEMPLATE)
+    return server not in _DETOKENIZES and server != "tabbyapi"
+
+
+def render_call(request: RemoteChat, model: str) -> TokenCall:
+    """For a conversation's prompt as text."""
+    return TokenCall(
+        "/apply-template", {"model": model, **conversation(request), **request.parameters}
+    )
+
+
+def decode_call(tokens: tuple[int, ...], model: str, server: ServerKind | None) -> TokenCall:
+    """For the text of tokens. As `encode_call`."""
+    _refuse(server, _NO_TOKENS)
+    match server:
+        case "tabbyapi":
+            return TokenCall("/token/decode", {"tokens": tokens}, at_root=False)
+        case "koboldcpp":
+            return TokenCall("/api/extra/detokenize", {"ids": tokens})
+        case "llama-cpp-python":
+            return TokenCall("/extras/detokenize", {"model": model, "tokens": tokens})
+    return TokenCall("/detokenize", {"model": model, "tokens": tokens})
+
+
+def read_tokens(body: bytes) -> tuple[int, ...]:
+    """Raises Unhealthy."""
+    found = _read(body, _Encoded)
+    tokens = found.ids if found.tokens is None else found.tokens
+    if tokens is None:
+        raise broken("no tokens")
+    return tuple(one.id if isinstance(one, _Id) else one for one in tokens)
+
+
+def read_spelled(body: bytes, text: str) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+    """The tokens of `text`, and the bytes of each. Raises Unhealthy, and UpstreamError where the
+    server gives no pieces.
+    """
+    found, tokens = _read(body, _Encoded), read_tokens(body)
+    pieces = [one.piece for one in found.tokens or () if isinstance(one, _Id)]
+    if len(pieces) == len(tokens) and None not in pieces:
+        return tokens, tuple(_piece(one) for one in pieces if one is not None)
+    if found.token_strs is None or len(found.token_strs) != len(tokens):
+        raise lacking("call for the texts of tokens")
+    return tokens, _unspelled(found.token_strs, text.encode("utf-8", "replace"))
+
+
+def _piece(piece: str | list[int]) -> bytes:
+    if isinstance(piece, str):
+        return piece.encode("utf-8", "replace")
+    try:
+        return bytes(piece)
+    except ValueError:
+        raise broken("a token of bytes beyond 255") from None
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters by which byte-level vocabularies (GPT-2's) spell bytes: those that print stand
+    for themselves, others for what is left, in order.
+    """
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printed]
+    letters = {chr(byte): byte for byte in printed}
+    return letters | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()
+_ESCAPED = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _unspelled(spelled: Sequence[str], text: bytes) -> tuple[bytes, ...]:
+    """Bytes of a vocabulary's tokens. Which spelling it has is known by the text that they make."""
+    for read in (_by_letters, _by_pieces):
+        with suppress(KeyError):
+            found = tuple(map(read, spelled))
+            if b"".join(found).strip() == text.strip():
+                return found
+    return tuple(one.encode("utf-8", "replace") for one in spelled)
+
+
+def _by_letters(spelled: str) -> bytes:
+    return bytes(_BYTES[letter] for letter in spelled)
+
+
+def _by_pieces(spelled: str) -> bytes:
+    """SentencePiece's."""
+    if (escaped := _ESCAPED.fullmatch(spelled)) is not None:
+        return bytes.fromhex(escaped[1])
+    return spelled.replace("\u2581", " ").encode("utf-8", "replace")
+
+
+def read_text(body: bytes) -> str:
+    """Raises Unhealthy."""
+    found = _read(body, _Text)
+    texts = (found.prompt, found.content, found.text, found.result)
+    text = next((one for one in texts if one is not None), None)
+    if text is None:
+        raise broken("no text")
+    return text
+
+
+def read_count(body: bytes) -> int:
+    """Raises Unhealthy."""
+    return max(0, _read(body, _Count).input_tokens)
+
+
+def lacking(what: str) -> UpstreamError:
+    """The error where a server has no such call."""
+    text = f"The model runs on another server, which has no {what}."
+    kind = "invalid_request_error"
+    return UpstreamError(text, status=400, type=kind, code=None, param="model")
+
+
+def _refuse(server: ServerKind | None, unable: frozenset[str]) -> None:
+    if server in unable:
+        raise lacking("tokenizing route" if server in _NO_TOKENS else "route for chat tokens")
+
+
+def _read(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise broken("a body without tokens or text") from None

@@ -1,0 +1,574 @@
+"""The gateway's end of a worker: starts it, speaks to it, sees its end, makes a container of it.
+
+All of it runs on the event loop: what comes from a worker is decoded and handed on where it is
+read, without a task or a thread between the socket and whoever awaits a token.
+
+How a worker's end is seen: its socket closes with the process, and the launcher reports how it
+ended. A process that stands still closes nothing, so each has a heartbeat; it is killed where it
+answers none for three seconds and does nothing meanwhile either.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import msgspec
+import structlog
+
+from backends.contract.catalog import Backend, ModelFiles, Placement
+from backends.contract.errors import LoadFailed, OutOfMemory, process_end
+from backends.contract.framing import (
+    REPORT,
+    Fitted,
+    Frames,
+    LauncherReport,
+    Loaded,
+    Loading,
+    LoadModel,
+    Ping,
+    Pong,
+    Received,
+    Recognised,
+    Refused,
+    Shelf,
+    WorkerCommand,
+    WorkerEvent,
+    decode_event,
+    unpack,
+)
+from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost, Outcomes
+from backends.contract.protocol import ModelInfo, Report, Tokenizer
+from backends.places.container import PortContainer
+from backends.places.encoder_container import PortEncoder, over
+from config.engines import EngineOptions
+
+log = structlog.get_logger(__name__)
+
+BEAT = 0.9  # seconds between heartbeats
+BEATS = 3  # that stay unanswered; with the time before the first, less than four seconds
+LONGEST_BUSY = 60.0  # seconds for one that answers no heartbeat, but computes or reads
+GOODBYE = 10.0  # seconds from `Close`, or what came last to be kept, to the end of the process
+DYING = 1.0  # seconds from the end of its socket to its own
+# numpy's library of matrices begins a thread for each core when it is imported, so that the process
+# could not be forked; no engine computes with it.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+LAST_LINES, LONGEST_LINE = 20, 2_000  # of stderr; characters
+LEVELS = ("debug", "info", "warning", "error", "critical")  # of a log's line
+
+
+class LastWords(asyncio.Protocol):
+    """What a worker prints: lines of our log, and the last of them once it has died."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._rest = b""
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def text(self) -> str:
+        """The last lines that are no log."""
+        return "\n".join(self._lines)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-LONGEST_LINE:]
+        for line in lines:
+            self._tell(line.decode(errors="replace")[:LONGEST_LINE])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest:
+            self._tell(self._rest.decode(errors="replace"))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _tell(self, line: str) -> None:
+        if not line.strip():
+            return
+        record = _record(line)
+        if record is None:
+            self._lines.append(line)
+            log.info("printed by a worker", model=self._model, line=line)
+            return
+        tell = getattr(log, str(record.pop("level")))
+        tell(str(record.pop("event")), **{"model": self._model, **record})
+
+
+def _record(line: str) -> dict[str, object] | None:
+    """A line of the worker's log; None for what a library prints there, JSON or not."""
+    try:
+        record = msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.DecodeError:
+        return None
+    return record if "event" in record and record.get("level") in LEVELS else None
+
+
+class Child(msgspec.Struct, frozen=True):
+    """A worker that has begun. `ended`: its status, as `subprocess` counts; None: not known."""
+
+    pid: int
+    connection: socket.socket
+    errors: int  # the reading end of its stderr
+    ended: "asyncio.Future[int | None]"
+
+    def kill(self) -> None:
+        """Nothing where it has ended."""
+        if not self.ended.done():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class LauncherProcess:
+    """One engine's launcher (`backends.engines.worker`). Create it on the event loop, on whose
+    thread it depends: the kernel ends it with that.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._name = backend.name
+        self._loop = asyncio.get_running_loop()
+        self._control, theirs = socket.socketpair()
+        kind = backend.options
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this program
+                (
+                    *(sys.executable, "-m", "backends.engines.worker", str(theirs.fileno())),
+                    *(str(os.getpid()), backend.name, backend.folder),
+                    *(kind.__module__, kind.__qualname__),
+                ),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,  # a terminal's Ctrl-C is not for it
+                env={**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        self._control.settimeout(0)
+        self._rest = b""
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._begun: deque[asyncio.Future[int]] = deque()  # in the order they were asked for
+        self._ended: dict[int, asyncio.Future[int | None]] = {}
+        self.open = True
+        self._loop.add_reader(self._control, self._read)
+
+    async def launch(self) -> Child:
+        """A worker that waits for its first command. Raises LoadFailed."""
+        await asyncio.shield(self._ready)
+        ours, theirs = socket.socketpair()
+        errors, written = os.pipe()
+        begun: asyncio.Future[int] = self._loop.create_future()
+        try:
+            with theirs:
+                self._ask(theirs.fileno(), written)
+            self._begun.append(begun)  # only what was asked for is answered
+            pid = await begun
+        except BaseException:  # a worker without a connection ends
+            ours.close()
+            os.close(errors)
+            raise
+        finally:
+            os.close(written)
+        return Child(pid, ours, errors, self._ended[pid])
+
+    def _ask(self, connection: int, errors: int) -> None:
+        """For a worker with these. Raises LoadFailed where the launcher has ended meanwhile."""
+        try:
+            socket.send_fds(self._control, [b"L"], [connection, errors])
+        except OSError as error:
+            raise LoadFailed(f"the launcher of {self._name} can't be asked: {error}") from error
+
+    def close(self) -> None:
+        """End it, and with it the workers that are left."""
+        if not self.open:
+            return
+        self.open = False
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        gone = LoadFailed(f"the launcher of {self._name} ended")
+        asked: list[asyncio.Future[Any]] = [self._ready, *self._begun]
+        for waiting in asked:
+            if not waiting.done():
+                waiting.set_exception(gone)
+                waiting.exception()  # that nobody waited for it any more is no mistake
+        for ended in self._ended.values():
+            if not ended.done():
+                ended.set_result(None)
+
+    def _read(self) -> None:
+        try:
+            data = self._control.recv(65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            log.warning("the launcher of workers ended", engine=self._name)
+            self.close()
+            return
+        self._rest += data
+        while len(self._rest) >= REPORT.size:
+            report, self._rest = (
+                unpack(self._rest[: REPORT.size]),
+                self._rest[REPORT.size :],
+            )
+            self._note(report)
+
+    def _note(self, report: LauncherReport) -> None:
+        if not report.pid:
+            self._ready.set_result(None)
+        elif report.status is None:
+            self._ended[report.pid] = self._loop.create_future()
+            begun = self._begun.popleft()
+            if not begun.done():
+                begun.set_result(report.pid)
+        else:
+            self._ended.pop(report.pid).set_result(report.status)
+
+
+class FramedPort(asyncio.Protocol, ABC):
+    """A `Port` whose other end is a process that reads and writes frames. What that process is, and
+    how its end is seen, a subclass knows.
+    """
+
+    def __init__(self, model: str, report: Report, *, peer: int | None = None) -> None:
+        """`peer`: the other end, a process of this machine; None: it is on another one."""
+        self._model = model
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._shelf = Shelf(shared=peer is not None)
+        self._frames = Frames(decode_event, self._answer_received, peer=peer)
+        self._receive: Callable[[Event], None] | None = None
+        self._relay: Callable[[bytes], None] = lambda _: None
+        self._early: list[Event] = []  # that came before anyone was there to receive them
+        self._transport: asyncio.Transport | None = None
+        self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
+        self._closing = False
+        self._goodbye: asyncio.TimerHandle | None = None
+        self._unanswered = 0  # heartbeats
+        self._progress: object = None  # what the other end had done at the last of these
+        self._paused = False
+        self._why: str | None = None  # it was ended from here
+        self._timer: asyncio.TimerHandle | None = None
+        self.buried = anyio.Event()  # the other end is gone, and that is told
+
+    @abstractmethod
+    def _kill(self, why: str) -> None:
+        """End the other end, if it has not ended for another reason."""
+
+    @abstractmethod
+    def _progress_there(self) -> object:
+        """What differs while the other end does something; None where it isn't known."""
+
+    @abstractmethod
+    async def _bury(self) -> None:
+        """The connection ended: tell that once the other end is gone, and set `buried`."""
+
+    @property
+    def info(self) -> ModelInfo:
+        loaded = self._loaded.result()
+        return msgspec.structs.replace(loaded.info, held=loaded.held)
+
+    def connect(self, receive: Callable[[Event], None]) -> None:
+        """See `Port.connect`."""
+        self._receive = receive
+        early, self._early = self._early, []
+        for event in early:
+            receive(event)
+
+    def relay(self, hand_on: Callable[[bytes], None]) -> None:
+        """From now on, hand on what needn't be known here as it came: frames (`framing.Frames`)."""
+        self._frames.relays, self._relay = True, hand_on
+
+    def send(self, command: Command) -> None:
+        """See `Port.send`."""
+        if isinstance(command, Close):
+            self._closing = True
+            self._part()
+        self._write(command)
+
+    def _part(self) -> None:
+        """The other end is to close; its conversations may take a while to come."""
+        if self._goodbye is not None:
+            self._goodbye.cancel()
+        if self._transport is None:  # it is gone already
+            return
+        self._goodbye = self._loop.call_later(GOODBYE, self._kill, "did not close")
+
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
+    ) -> Loaded:
+        """Have the other end load a model. Raises LoadFailed, OutOfMemory."""
+        there = msgspec.structs.replace(options, host="worker")
+        encoded = msgspec.Raw(msgspec.msgpack.encode(there))
+        self._write(LoadModel(files, encoded, placement))
+        return await asyncio.shield(self._loaded)
+
+    def pause(self) -> None:
+        """Nothing that comes can be handed on: leave it where it is."""
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused, self._unanswered = False, 0
+            if self._transport is not None:
+                self._transport.resume_reading()
+
+    # -- asyncio's protocol ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's is one, and doesn't say so
+        self._transport = cast(asyncio.Transport, transport)
+        self._beat()
+
+    def data_received(self, data: bytes) -> None:
+        self._unanswered = 0
+        try:
+            for event in self._frames.feed(data):
+                if isinstance(event, Outcomes):  # nearly all
+                    self._tell(event)
+                else:
+                    self._hand_on(event)
+        except Exception as error:  # noqa: BLE001 - whatever it sent, no other end is hurt by it
+            self._kill(f"sent what can't be read ({error})")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._timer, self._goodbye):  # either would keep all of the model until then
+            if timer is not None:
+                timer.cancel()
+        self._transport = None
+        self._shelf.clear()
+        self._burial = self._loop.create_task(self._bury())
+
+    def _let_go(self) -> None:
+        """All is told. The container and its tokenizer, which have this port and are had by it,
+        would stay until a full collection of garbage, which is rare.
+        """
+        self._receive = None
+        self._frames.close()
+        self.buried.set()
+
+    # --------------------------------------------------------------------------------------------
+
+    def _write(self, command: WorkerCommand) -> None:
+        if self._transport is not None:  # else its end is about to be told
+            self._transport.write(self._shelf.frame(command))
+
+    def _answer_received(self) -> None:
+        self._write(Received())
+
+    def _tell(self, event: Event) -> None:
+        if self._receive is None:
+            self._early.append(event)
+        else:
+            self._receive(event)
+
+    def _hand_on(self, event: WorkerEvent | bytes) -> None:
+        match event:
+            case bytes():
+                self._relay(event)
+            case Pong():
+                pass
+            case Received():
+                self._shelf.received()
+            case Loading(progress):
+                self._report(progress)
+            case Loaded():
+                self._settle(event)
+            case Refused(failure):
+                self._settle(failure.error())
+            case Closed():
+                pass  # it is told when the other end is gone, and its memory free
+            case Recognised() | Fitted():
+                self._kill("sent what it was not asked for")
+            case _:
+                if self._goodbye is not None and isinstance(event, KeptAsked):
+                    self._part()
+                self._tell(event)
+
+    def _settle(self, outcome: Loaded | Exception) -> None:
+        """How the load went."""
+        if self._loaded.done():
+            return
+        if isinstance(outcome, Exception):
+            self._loaded.set_exception(outcome)
+            self._loaded.exception()  # a load that was cancelled asks no more
+        else:
+            self._loaded.set_result(outcome)
+
+    def _beat(self) -> None:
+        """One heartbeat. Counted and not timed, so that a gateway that stood still itself kills
+        nothing.
+        """
+        self._timer = self._loop.call_later(BEAT, self._beat)
+        if self._paused:  # its answers are not read
+            return
+        self._unanswered += 1
+        before, self._progress = self._progress, self._progress_there()
+        still = self._progress is None or self._progress == before
+        if self._unanswered > BEATS and (still or self._unanswered > LONGEST_BUSY / BEAT):
+            self._timer.cancel()
+            self._kill(f"did not answer for {(self._unanswered - 1) * BEAT:.0f} s and was ended")
+            return
+        self._write(Ping())
+
+
+class WorkerPort(FramedPort):
+    """A `Port` whose other end is a worker's `EnginePort`."""
+
+    def __init__(self, child: Child, words: LastWords, model: str, report: Report) -> None:
+        super().__init__(model, report, peer=child.pid)
+        self._child = child
+        self._words = words
+        self._connected = False
+        child.ended.add_done_callback(lambda _: self._hang_up())
+
+    @property
+    def pid(self) -> int:
+        """The worker's."""
+        return self._child.pid
+
+    async def end(self) -> None:
+        """Kill it. When this returns its memory is free."""
+        self._closing = True
+        self._child.kill()
+        if self._connected:
+            await self.buried.wait()
+        else:
+            self._child.connection.close()
+            await asyncio.shield(self._child.ended)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connected = True
+        super().connection_made(transport)
+
+    def _kill(self, why: str) -> None:
+        self._why = self._why or why
+        self._child.kill()
+
+    def _progress_there(self) -> object:
+        return progress_of(self._child.pid)
+
+    def _hang_up(self) -> None:
+        """The process is gone; a child of its own may hold its socket open."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _bury(self) -> None:
+        status = await self._status()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DYING):
+                await asyncio.shield(self._words.closed)
+        if self._closing:
+            self._tell(Closed())
+        else:
+            reason = f"the worker of {self._model} {self._end(status)}"
+            self._settle(_load_failure(status, self._why, reason))
+            self._tell(Lost(reason))
+        self._let_go()
+
+    async def _status(self) -> int | None:
+        try:
+            async with asyncio.timeout(DYING):
+                return await asyncio.shield(self._child.ended)
+        except TimeoutError:
+            self._kill("closed its connection and went on")
+            return await asyncio.shield(self._child.ended)
+
+    def _end(self, status: int | None) -> str:
+        if self._why is not None:
+            return self._why
+        if status is None:
+            return "ended with its launcher"
+        if status == -signal.SIGKILL:
+            return f"{process_end(status, b'')}, as the system does where memory runs out"
+        return process_end(status, self._words.text.encode())
+
+
+def _load_failure(status: int | None, why: str | None, reason: str) -> LoadFailed:
+    """Of a worker that ended while it loaded."""
+    killed = why is None and status == -signal.SIGKILL
+    return OutOfMemory(reason) if killed else LoadFailed(reason)
+
+
+def progress_of(pid: int) -> object:
+    """What differs while a process computes or reads; None where it is stopped, or isn't known."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # gone, or not Linux
+        return None
+    state, major_faults, user, system = fields[0], fields[9], fields[11], fields[12]
+    if state in "Tt":
+        return None
+    return object() if state == "D" else (major_faults, user, system)  # D: it waits for a disk
+
+
+class Workers:
+    """All workers of one gateway, and their launchers: one for each engine, from its first load
+    on.
+    """
+
+    def __init__(self) -> None:
+        self._launchers: dict[str, LauncherProcess] = {}
+
+    async def load(
+        self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> PortContainer | PortEncoder:
+        """The model, loaded in a worker of its own. Raises LoadFailed; leaves nothing behind then,
+        or when it is cancelled.
+        """
+        port = await self.start(backend, files, options, report)
+        try:
+            made = await asyncio.to_thread(_tokenizer, backend, port.info)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await port.end()
+            raise
+        return over(port, made)
+
+    async def start(
+        self, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> WorkerPort:
+        """As `load`: what there is without a tokenizer in this process."""
+        child = await self._launcher(backend).launch()
+        model, loop = files.path.name, asyncio.get_running_loop()
+        words = LastWords(model)
+        port = WorkerPort(child, words, model, report)
+        pipe = os.fdopen(child.errors, "rb", buffering=0)
+        try:
+            await loop.connect_read_pipe(lambda: words, pipe)
+            await loop.create_unix_connection(lambda: port, sock=child.connection)
+            await port.load(files, options)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await port.end()
+            raise
+        return port
+
+    def close(self) -> None:
+        """End all of them."""
+        for launcher in self._launchers.values():
+            launcher.close()
+        self._launchers.clear()
+
+    def _launcher(self, backend: Backend) -> LauncherProcess:
+        launcher = self._launchers.get(backend.name)
+        if launcher is None or not launcher.open:
+            launcher = self._launchers[backend.name] = LauncherProcess(backend)
+        return launcher
+
+
+def _tokenizer(backend: Backend, info: ModelInfo) -> Tokenizer:
+    """That of this process. Raises LoadFailed."""
+    return backend.container.tokenizer(info)

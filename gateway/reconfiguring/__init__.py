@@ -1,0 +1,1 @@
+"""The configuration in force, and what changes it while the server runs."""

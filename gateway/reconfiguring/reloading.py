@@ -1,0 +1,310 @@
+"""The configuration in force, and its replacement while the server runs.
+
+A new configuration is read and checked whole before anything changes; what follows from it is then
+put in force at once, between two steps of the event loop. Knows no HTTP and no signals.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import anyio
+import msgspec
+import structlog
+from anyio import to_thread
+
+from config.changes import differences, in_force
+from config.errors import ConfigError, Source
+from config.loader import OptionOrigin
+from config.models import check_names
+from config.settings import Config, ModelConfig
+from config.shape import Option
+from config.upstreams import UpstreamConfig
+from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
+from gateway.terms.errors import InvalidRequest, NotFound
+from gateway.terms.tasks import companions
+
+POLL_EVERY = 1.0  # seconds between checks of a file that is watched
+RESTS = 2  # checks that find it as it was before: editors and copies write in pieces
+LAST_KEY = (
+    "no key is left, so that every client would be an administrator: only a start puts that in "
+    "force, no reload"
+)
+
+Apply: TypeAlias = Callable[[], None]
+# Checks what a part of the server needs of a configuration, and gives what puts it in force there.
+# May block; raises ConfigError, as at the start.
+Part: TypeAlias = Callable[[Config], Apply]
+Stamp: TypeAlias = tuple[int, int, int] | None  # inode, bytes, time of change in ns; None: gone
+
+log = structlog.get_logger(__name__)
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """The configuration file as it is written, and where each option's value comes from."""
+
+    text: str | None
+    origins: Mapping[Option, OptionOrigin]
+
+
+class ConfigSource(msgspec.Struct, frozen=True):
+    """Where configurations come from. `read` blocks and raises ConfigError; `file` may be watched:
+    None where there is none. `understand` reads a text as if it were the file's; `explain` gives
+    where values come from. Both as `read`.
+    """
+
+    read: Callable[[], Config]
+    file: Path | None = None
+    understand: Callable[[str], Config] | None = None
+    explain: Callable[[], Explained] = lambda: Explained(None, {})
+
+
+class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reload changed, or would: options by their dotted names, models by theirs."""
+
+    applied: bool
+    changed: tuple[str, ...]  # options now in force
+    restart: tuple[str, ...]  # options that stay as they were until the server is started again
+    models: ModelChanges
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What a reload would do, and all it takes to do it."""
+
+    report: ReloadReport
+    config: Config
+    applies: tuple[Apply, ...]
+
+
+class ModelCopy(msgspec.Struct, frozen=True):
+    """A model that was added while the server runs: another one's files under a name of its own.
+
+    `original`: the name under which the configuration then has to list the original, if it doesn't:
+    files that it names are not found in folders any more.
+    """
+
+    of: str
+    model: ModelConfig
+    original: ModelConfig | None = None
+
+
+class Reloader:
+    """One per server. `config` is what is in force."""
+
+    def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
+        """Without a `source` nothing can be read again."""
+        self.config = config
+        self.source = source
+        self._one_at_a_time = anyio.Lock()
+        self._asked = anyio.Event()
+        self._watches = False
+        self._first = self._stamp()  # what is written from now on is a change
+        self._copies: dict[str, ModelCopy] = {}
+        self._announced: tuple[UpstreamConfig, ...] = ()
+
+    def begin(
+        self,
+        registry: Registry,
+        cache_of: Callable[[Config], CacheOfModels | None],
+        parts: Sequence[Part],
+        notify: Callable[[ReloadReport], None],
+    ) -> None:
+        """The parts that follow the configuration from now on. `cache_of`: the hub's cache of
+        models; `notify` is called when another one is in force.
+        """
+        self._registry, self._cache_of, self._parts = registry, cache_of, tuple(parts)
+        self._notify = notify
+
+    async def reload(self, *, plan: bool = False) -> ReloadReport:
+        """Read the configuration again and put it in force, or with `plan` only report what that
+        would do. Raises InvalidRequest where it can't be used; then nothing has changed.
+        """
+        if self.source is None:
+            raise InvalidRequest("this server was not started from a configuration")
+        async with self._one_at_a_time:
+            try:
+                planned = await self._planned(self.source.read)
+            except ConfigError as error:
+                raise InvalidRequest(str(error), param=error.path) from error
+            if plan:
+                return planned.report
+            self.config = planned.config
+            for apply in planned.applies:
+                apply()
+            report = msgspec.structs.replace(planned.report, applied=True)
+            self._notify(report)
+            return report
+
+    async def check(self, text: str) -> ReloadReport:
+        """What a reload would do if the file held `text`. Raises ConfigError where it can't be
+        used, InvalidRequest where there is nothing to read again.
+        """
+        if self.source is None or (understand := self.source.understand) is None:
+            raise InvalidRequest("this server was not started from a configuration")
+        async with self._one_at_a_time:
+            return (await self._planned(lambda: understand(text))).report
+
+    async def _planned(self, read: Callable[[], Config]) -> Planned:
+        """The consequences of a configuration that is not in force yet. Raises ConfigError."""
+        new = self._with_announced(self._with_copies(await to_thread.run_sync(read)))
+        running = in_force(self.config, new)
+        prepared, applies = await to_thread.run_sync(
+            self._prepared, running, abandon_on_cancel=True
+        )
+        if self.config.keys and not new.keys:
+            raise ConfigError("the configuration", "$.keys", LAST_KEY)
+        found = differences(self.config, new)
+        report = ReloadReport(
+            applied=False,
+            changed=(*found.live, *found.models),
+            restart=found.restart,
+            models=prepared.changes,
+        )
+        return Planned(report, running, applies)
+
+    # ---------------------------------------------------------------------------- copies
+
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """Models that were added while the server runs, and the original of each."""
+        return {name: copy.of for name, copy in self._copies.items()}
+
+    @property
+    def originals(self) -> tuple[ModelConfig, ...]:
+        """Models of which there are copies, and which the configuration itself doesn't name."""
+        return tuple(one.original for one in self._copies.values() if one.original is not None)
+
+    async def add(self, copy: ModelCopy) -> None:
+        """One more model, until the server is started again. Raises InvalidRequest where it can't
+        be.
+        """
+        async with self._one_at_a_time:
+            await self._take({**self._copies, copy.model.name: copy})
+
+    async def remove(self, name: str) -> None:
+        """Without a model that was added. Raises NotFound."""
+        async with self._one_at_a_time:
+            if name not in self._copies:
+                raise NotFound(f"{name!r:.200} is not a copy made on this server.", param="model")
+            await self._take({key: one for key, one in self._copies.items() if key != name})
+
+    async def _take(self, copies: dict[str, ModelCopy]) -> None:
+        """These copies in place of those there are."""
+        ours = [one for copy in self._copies.values() for one in (copy.model, copy.original)]
+        written = tuple(one for one in self.config.models if one not in ours)
+        before, self._copies = self._copies, copies
+        try:
+            config = self._with_copies(msgspec.structs.replace(self.config, models=written))
+            check_names(config, Source("the configuration"))
+            await self._replace(config)
+        except ConfigError as error:
+            self._copies = before
+            raise InvalidRequest(error.problem, param=error.path) from error
+        except BaseException:
+            self._copies = before
+            raise
+
+    # ---------------------------------------------------------------------------- announced
+
+    async def announce(self, upstreams: tuple[UpstreamConfig, ...]) -> None:
+        """These upstreams besides those of the configuration, in place of those before. Raises
+        InvalidRequest where the configuration has one of the name.
+        """
+        async with self._one_at_a_time:
+            written = [one for one in self.config.upstreams if one not in self._announced]
+            names = {one.name for one in written}
+            if taken := [one.name for one in upstreams if one.name in names]:
+                text = f"name: The configuration has an upstream {taken[0]!r}."
+                raise InvalidRequest(text, param="name")
+            config = msgspec.structs.replace(self.config, upstreams=(*written, *upstreams))
+            try:
+                await self._replace(config)
+            except ConfigError as error:
+                raise InvalidRequest(error.problem, param=error.path) from error
+            self._announced = upstreams
+
+    def _with_announced(self, config: Config) -> Config:
+        """But for those whose names `config` has itself."""
+        names = {one.name for one in config.upstreams}
+        added = (one for one in self._announced if one.name not in names)
+        return msgspec.structs.replace(config, upstreams=(*config.upstreams, *added))
+
+    async def _replace(self, config: Config) -> None:
+        """Put in force, whole. Raises ConfigError."""
+        _, applies = await to_thread.run_sync(self._prepared, config, abandon_on_cancel=True)
+        self.config = config
+        for apply in applies:
+            apply()
+
+    def _with_copies(self, config: Config) -> Config:
+        """`config` and the copies, but for those whose names it has itself."""
+        taken = {name for model in config.models for name in (model.name, *model.aliases)}
+        kept = [one for name, one in self._copies.items() if name not in taken]
+        originals = {one.original.name: one.original for one in kept if one.original is not None}
+        added = (
+            *(one for name, one in originals.items() if name not in taken),
+            *(one.model for one in kept),
+        )
+        return msgspec.structs.replace(config, models=(*config.models, *added))
+
+    def _prepared(self, config: Config) -> tuple[PreparedModels, tuple[Apply, ...]]:
+        """Everything that may refuse `config` has agreed."""
+        parts = [part(config) for part in self._parts]
+        models = self._registry.prepare(config, self._cache_of(config))
+        return models, (*parts, lambda: self._registry.apply(models, config))
+
+    def ask(self) -> None:
+        """Reload soon; the log has the result. On the event loop."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """For ever: do what was asked for, and watch the file while the configuration says so."""
+        async with companions() as tasks:
+            if self.source is not None and self.source.file is not None:
+                tasks.start_soon(self._watch)
+            while True:
+                await self._asked.wait()
+                self._asked = anyio.Event()
+                await self._reload_and_log()
+
+    async def _reload_and_log(self) -> None:
+        try:
+            done = await self.reload()
+        except InvalidRequest as error:
+            log.warning("reload failed: the configuration is unchanged", reason=error.message)
+            return
+        except Exception:  # the server outlives whatever is wrong with a file
+            log.exception("reload failed: the configuration is unchanged")
+            return
+        changes = {"changed": done.changed, "restart": done.restart}
+        changes |= msgspec.structs.asdict(done.models)
+        log.info(
+            "configuration reloaded", **{what: names for what, names in changes.items() if names}
+        )
+
+    async def _watch(self) -> None:
+        """Whatever a reload makes of `watch_config`, the next start alone ends it: a file that is
+        cut short is still watched when it is whole again.
+        """
+        read = seen = self._first
+        rests = 0
+        while True:
+            await anyio.sleep(POLL_EVERY)
+            now = await to_thread.run_sync(self._stamp)
+            read = read or now  # it is watched only now
+            rests = rests + 1 if now == seen else 0
+            if now is not None and rests >= RESTS and now != read:
+                read = now
+                self.ask()
+            seen = now
+
+    def _stamp(self) -> Stamp:
+        """None while the file isn't watched, too. Blocks."""
+        self._watches = self._watches or self.config.server.watch_config
+        if self.source is None or self.source.file is None or not self._watches:
+            return None
+        try:
+            status = self.source.file.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,403 @@
+"""The composition root: builds the ASGI application and all its parts from the configuration."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from anyio import CancelScope, to_thread
+from litestar import Litestar, Router
+from litestar.config.cors import CORSConfig
+from litestar.routes import BaseRoute, HTTPRoute
+
+from backends.contract.catalog import BACKENDS, Catalog
+from config.errors import ConfigError
+from config.settings import Config
+from gateway.answers.constraints import Constraints
+from gateway.answers.encoding import Encoders
+from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
+from gateway.answers.pictures import ImageLoader
+from gateway.answers.pipeline import Pipeline, PipelineRules
+from gateway.answers.tokenizers import Tokenizers
+from gateway.answers.tokens import Tokens
+from gateway.dialects.dialect import Dialect
+from gateway.dialects.ollama import Presets
+from gateway.dialects.responses.stored import interrupted
+from gateway.http.auth import (
+    Authenticator,
+    OriginGuard,
+    Refusals,
+    guarded,
+    is_loopback,
+    require_declared,
+    server_names,
+)
+from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers, PolledAnswers
+from gateway.http.errors import handlers
+from gateway.http.exchange import HEADERS, counting_hops
+from gateway.http.feed import Feed, reloaded
+from gateway.http.gauges import GaugeHistory, GaugeSampler
+from gateway.http.holding import Holdings, WholeBody, holding
+from gateway.http.inspector import Inspector
+from gateway.http.metrics import Metrics
+from gateway.http.openapi import Api, document_routes
+from gateway.http.page import FOLDER, page_files, page_routes
+from gateway.http.publishing import Publisher
+from gateway.http.request_record import ID_HEADER, Activity, RequestLog
+from gateway.http.routes import (
+    admin,
+    console,
+    console_details,
+    console_grammar,
+    console_models,
+    console_tools,
+    enabled_apis,
+    kept,
+    openai,
+    turns,
+)
+from gateway.http.routes import inspector as inspector_routes
+from gateway.http.services import Services, given
+from gateway.http.sockets import Sockets
+from gateway.http.tracing import Tracing, tracing_of
+from gateway.http.upgrades import Upgrades, refusing
+from gateway.hub import Downloads, Hub, Uploads, cached_models
+from gateway.keys.limits import Limiter
+from gateway.keys.store import Store, check_store
+from gateway.keys.usage import UsageBook
+from gateway.mcp.rounds import ToolRounds
+from gateway.mcp.servers import McpServers
+from gateway.reconfiguring.joining import Announcements
+from gateway.reconfiguring.reloading import Apply, Part, Reloader
+from gateway.registry import Registry
+from gateway.terms.logs import LogLines
+from gateway.terms.tasks import BODY_THREADS, WorkerThreads, companions
+
+OWN = Api(
+    dialect=Dialect(name="Roundhouse", tag="This server"),
+    routes={
+        **openai.SERVER_ROUTES,
+        **admin.ROUTES,
+        **console.ROUTES,
+        **console_models.ROUTES,
+        **console_details.ROUTES,
+        **console_grammar.ROUTES,
+        **console_tools.ROUTES,
+        **inspector_routes.ROUTES,
+        **kept.ROUTES,
+        **turns.ROUTES,
+    },
+)
+
+OPEN_TO_ALL = (
+    "without API keys, any client that reaches the port could use this machine: "
+    "add `keys`, start with --new-key or --api-key, listen on 127.0.0.1, or set server.allow_open"
+)
+
+
+def build(
+    config: Config,
+    registry: Registry,
+    metrics: Metrics,
+    *,
+    catalog: Catalog = BACKENDS,
+    reloader: Reloader | None = None,
+    page: Path = FOLDER,
+    lines: LogLines | None = None,
+) -> Litestar:
+    """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
+
+    `metrics` is notified of loads and unloads by the registry, which is built with its `watch`.
+    `reloader`: None: the configuration stays as it is. `page`: the folder of the console's files;
+    `lines`: what the log writes to, if its lines can be requested.
+    """
+    refuse_open_access(config)
+    check_store(config.store.path)
+    apis = [*enabled_apis(config.apis), OWN]
+    cors = _cors(config, apis)
+    guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
+    services = _services(
+        config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
+    )
+    registry.watchers.tell_end(services.sockets.drain)
+    metrics.watch(registry.statuses)
+    metrics.watch_server(
+        lambda: registry.survey.ledger(),  # noqa: PLW0108 - there is none before it runs
+        lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
+        services.authenticator.roles,
+        lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger
+        services.pipeline.turns.counts,
+        registry.supervisor.failures,
+    )
+    routers = [_router(api, services) for api in apis]
+    talks = [socket for api in apis for socket in api.sockets]
+    front = [route for api in apis for route in api.front]  # they say themselves whose they are
+    app = Litestar(
+        route_handlers=[
+            *(page_routes(page_files(page)) if config.console.enabled else ()),
+            *front,
+            *talks,
+            *routers,
+            *document_routes(
+                apis, [*routers, Router("/", route_handlers=front)], version("roundhouse")
+            ),
+        ],
+        dependencies={"services": given(services)},
+        exception_handlers=handlers(services),
+        lifespan=[_running(services)],
+        middleware=[
+            refusing(services.refusals.note),
+            counting_hops(registry.server),  # changes the headers, so it is before who reads them
+            guarded(guard, services.authenticator),
+            holding(
+                Holdings(config.server.max_held_bytes, config.server.max_body),
+                services.authenticator,
+                config.server.max_body,
+            ),
+        ],
+        cors_config=cors,
+        request_max_body_size=config.server.max_body,
+        request_class=WholeBody,
+        openapi_config=None,
+        logging_config=None,
+    )
+    require_declared(app)
+    metrics.begin((method, route.path) for route in app.routes for method in _methods(route))
+    # Outside of Litestar's own middleware: a request that has no route has an id, too.
+    app.asgi_handler = RequestLog(
+        Upgrades(app.asgi_handler), services.authenticator, services.inspector, metrics.requested
+    )
+    return app
+
+
+def _router(api: Api, services: Services) -> Router:
+    """The routes of one API; errors have its own form."""
+    dialect = api.dialect
+    errors = handlers(services, dialect)
+    return Router("/", route_handlers=[*api.routes], exception_handlers=errors, tags=[dialect.tag])
+
+
+def _services(
+    config: Config,
+    registry: Registry,
+    metrics: Metrics,
+    catalog: Catalog,
+    reloader: Reloader,
+    guard: OriginGuard,
+    lines: LogLines,
+) -> Services:
+    """Everything that routes work with; the parts that follow the configuration are registered with
+    `reloader`.
+    """
+    templates = Templates(_folder(config.template_dir))
+    presets = SamplingOverrides(_folder(config.preset_dir), config.preset)
+    threads = WorkerThreads()
+    tokens = Tokens(
+        threads,
+        Interpreters(templates),
+        allow_control_tokens=config.server.allow_control_tokens,
+    )
+    activity, inspector = Activity(), Inspector(config.inspector)
+    pictures, hub_room = ImageLoader(config.images), Hub(config)
+    authenticator = Authenticator(config.keys)
+    pipeline = Pipeline(
+        registry,
+        presets,
+        pictures,
+        tokens,
+        Constraints(threads),
+        PipelineRules.of(config),
+    )
+    servers = McpServers(config)
+    parts = (
+        access_part(authenticator, guard),
+        mcp_part(servers),
+        answers_part(pipeline, tokens, pictures),
+        files_part(templates, presets, hub_room),
+        inspector_part(inspector),
+    )
+    feed, store = Feed(), Store(config.store)
+    reloader.begin(registry, cached_models, parts, lambda report: feed.add(reloaded(report)))
+    return Services(
+        reloader=reloader,
+        announcements=Announcements(reloader),
+        registry=registry,
+        pipeline=pipeline,
+        mcp=servers,
+        rounds=ToolRounds(pipeline.chat, servers, registry),
+        encoders=Encoders(registry, threads),
+        authenticator=authenticator,
+        limiter=Limiter(),
+        refusals=Refusals(metrics.refused),
+        tokenizers=Tokenizers(registry, tokens),
+        templates=templates,
+        presets=presets,
+        capabilities=Capabilities(templates),
+        hub=hub_room,
+        metrics=metrics,
+        bodies=WorkerThreads(BODY_THREADS),
+        threads=threads,
+        store=store,
+        usage=UsageBook(store, config.store.usage_max_age),
+        tracing=tracing_of(config.tracing, version("roundhouse")),
+        background=DetachedAnswers(BACKGROUND),
+        streams=DetachedAnswers(STREAMS, lambda: reloader.config.llamaserver.stream_seconds),
+        polled=PolledAnswers(),
+        activity=activity,
+        inspector=inspector,
+        feed=feed,
+        sampler=GaugeSampler(registry, activity),
+        history=GaugeHistory(),
+        catalog=catalog,
+        lines=lines,
+        sockets=Sockets(lambda: reloader.config.server.max_sockets),
+        made_models=Presets(),
+        downloads=Downloads(),
+        uploads=Uploads(hub_room, catalog),
+    )
+
+
+# ------------------------------------------------------------------------------- configuration
+# Parts that follow it while the server runs: each checks what it needs, then applies it at once.
+
+
+def access_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
+    """Authentication, origins and CORS."""
+
+    def part(config: Config) -> Apply:
+        refuse_open_access(config)
+        names = server_names(config.server)
+
+        def apply() -> None:
+            authenticator.apply(config.keys)
+            guard.apply(names)
+
+        return apply
+
+    return part
+
+
+def answers_part(pipeline: Pipeline, tokens: Tokens, pictures: ImageLoader) -> Part:
+    """Limits and strictness of requests."""
+
+    def part(config: Config) -> Apply:
+        server = config.server
+
+        def apply() -> None:
+            pipeline.apply(PipelineRules.of(config))
+            tokens.apply(allow_control_tokens=server.allow_control_tokens)
+            pictures.apply(config.images)
+
+        return apply
+
+    return part
+
+
+def mcp_part(servers: McpServers) -> Part:
+    """MCP servers."""
+
+    def part(config: Config) -> Apply:
+        return lambda: servers.apply(config)
+
+    return part
+
+
+def files_part(templates: Templates, presets: SamplingOverrides, hub_room: Hub) -> Part:
+    """Folders to choose from."""
+
+    def part(config: Config) -> Apply:
+        folder = _folder(config.preset_dir)
+        chosen = SamplingOverrides(folder, config.preset).current
+
+        def apply() -> None:
+            templates.apply(_folder(config.template_dir))
+            presets.apply(folder, config.preset, chosen)
+            hub_room.apply(config)
+
+        return apply
+
+    return part
+
+
+def inspector_part(inspector: Inspector) -> Part:
+    """What is kept of requests."""
+
+    def part(config: Config) -> Apply:
+        return lambda: inspector.apply(config.inspector)
+
+    return part
+
+
+def _folder(path: str | None) -> Path | None:
+    return None if path is None else Path(path).expanduser()
+
+
+def refuse_open_access(config: Config) -> None:
+    """Raises ConfigError where the server would listen beyond loopback without keys."""
+    server = config.server
+    if not config.keys and not server.allow_open and not is_loopback(server.host):
+        raise ConfigError("the configuration", "$.server.host", f"{server.host}: {OPEN_TO_ALL}")
+
+
+def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        async with (
+            services.store as store,
+            services.usage.running(services.registry.supervisor),
+            _exported(services.tracing),
+            services.registry as registry,
+            services.mcp.running(),
+            services.background.running(services.registry.supervisor),
+            services.downloads.running(),
+            services.streams.running(services.registry.supervisor),
+            companions() as tasks,
+        ):
+            await store.mend(interrupted)
+            now = time.time()
+            services.limiter.restore(now, await services.usage.taken_today(now))
+            watched = registry.supervisor
+            known = services.capabilities.learn, registry.statuses()
+            tasks.start_soon(watched.attempt, "capabilities", *known)
+            tasks.start_soon(watched.keep, "configuration", services.reloader.run)
+            tasks.start_soon(watched.keep, "joining", services.announcements.run)
+            tasks.start_soon(watched.keep, "console", Publisher(services).run)
+            yield
+
+    return lifespan
+
+
+@asynccontextmanager
+async def _exported(tracing: Tracing | None) -> AsyncIterator[None]:
+    """The last spans are sent when the context ends."""
+    try:
+        yield
+    finally:
+        if tracing is not None:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(tracing.close)
+
+
+def _methods(route: BaseRoute) -> Collection[str]:
+    return route.methods if isinstance(route, HTTPRoute) else ()
+
+
+def _nobody(_origin: str) -> bool:
+    return False
+
+
+def _cors(config: Config, apis: Sequence[Api]) -> CORSConfig | None:
+    """Such a page sends whatever headers it likes: clients of the APIs have many of their own."""
+    if not config.server.cors_origins:
+        return None
+    return CORSConfig(
+        allow_origins=list(config.server.cors_origins),
+        allow_headers=["*"],  # those that are asked for
+        expose_headers=[
+            ID_HEADER,
+            *(name for api in apis for name in api.dialect.id_headers),
+            *dict.fromkeys(name for api in apis for name in api.dialect.rate_headers.names()),
+            *HEADERS,
+        ],
+    )

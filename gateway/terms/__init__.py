@@ -1,0 +1,1 @@
+"""What every part of the gateway speaks of: errors, events, requests."""

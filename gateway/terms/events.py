@@ -1,0 +1,216 @@
+"""The vocabulary between the splitter and the replies: what a model said, phase by phase.
+
+A generation is a sequence of these, ending in exactly one `Finished`. Per tool call: one
+`ToolOpened`, any number of `ArgumentsGrown` whose fragments concatenate to one valid JSON object,
+one `ToolClosed`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from backends.contract.protocol import Generation, PromptProgress, TokenLogprob
+from backends.contract.remote import RemoteFurther
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
+    """Some text of the model's reasoning, markers removed."""
+
+    text: str
+
+
+class Content(msgspec.Struct, frozen=True, gc=False):
+    """Some text of the answer."""
+
+    text: str
+
+
+class ToolOpened(msgspec.Struct, frozen=True):
+    """A call begins: its name is whole. `index` counts the calls of this answer from 0. `further`:
+    see `RemoteFurther`.
+    """
+
+    index: int
+    id: str
+    name: str
+    further: Mapping[str, Any] = {}
+
+
+class ArgumentsGrown(msgspec.Struct, frozen=True):
+    """Some more of call `index`'s arguments, as JSON text."""
+
+    index: int
+    fragment: str
+
+
+class ToolClosed(msgspec.Struct, frozen=True):
+    """The call is complete: its fragments are one JSON object. Without it the call broke off."""
+
+    index: int
+
+
+def given_object(arguments: str) -> msgspec.Raw:
+    """A call's arguments for an API that has them as an object: those of a call that broke off are
+    a text in one.
+    """
+    try:
+        msgspec.json.decode(arguments or "{}", type=dict)
+    except msgspec.DecodeError:
+        return msgspec.Raw(msgspec.json.encode({"_raw": arguments}))
+    return msgspec.Raw(arguments.encode() or b"{}")
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The answer is over. `warning` says what was wrong with the output, for the log; `stop` is the
+    stop string that was found. `fault`: how the answer misses the schema that was asked for, where
+    the grammar couldn't carry all of it.
+    """
+
+    reason: FinishReason
+    warning: str | None = None
+    stop: str | None = None
+    fault: str | None = None
+
+
+Event: TypeAlias = Reasoning | Content | ToolOpened | ArgumentsGrown | ToolClosed | Finished
+
+
+def called(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """The calls in them: their names and arguments."""
+    names = [event.name for event in events if isinstance(event, ToolOpened)]
+    return [
+        (
+            name,
+            "".join(
+                e.fragment for e in events if isinstance(e, ArgumentsGrown) and e.index == index
+            ),
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+def joined(events: Sequence[Event]) -> list[Event]:
+    """The same, with neighbours that continue each other made one."""
+    whole: list[Event] = []
+    for event in events:
+        match whole[-1:], event:
+            case [Content(before)], Content(text):
+                whole[-1] = Content(before + text)
+            case [Reasoning(before)], Reasoning(text):
+                whole[-1] = Reasoning(before + text)
+            case [ArgumentsGrown(index, before)], ArgumentsGrown(same, more) if index == same:
+                whole[-1] = ArgumentsGrown(index, before + more)
+            case _:
+                whole.append(event)
+    return whole
+
+
+# -- what the pipeline hands to a dialect's reply ------------------------------------------------
+
+
+class ServedTool(msgspec.Struct, frozen=True):
+    """A tool that this server runs, as clients know it: by its server's label and its own name.
+    `waits`: its calls run once their user has allowed them.
+    """
+
+    label: str
+    name: str
+    waits: bool = False
+
+
+class ListedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of an MCP server that the model is shown; each as its server describes it."""
+
+    label: str
+    tools: tuple[Mapping[str, Any], ...]
+
+
+class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that this server ran has answered call `index`."""
+
+    index: int
+    id: str
+    tool: ServedTool
+    arguments: str
+    text: str
+    is_error: bool = False
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """Some more of one choice: its events, and the log probabilities of their tokens.
+
+    `choice` counts the choices of the whole answer: with several prompts it is prompt * n + i.
+    `events` may be empty while text is held back; `logprobs` may then not be.
+    """
+
+    choice: int
+    events: tuple[Event, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    # Of the prompt's next tokens, where it is echoed with its log probabilities.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: tuple[int, ...] = ()  # what was generated since the last delta, where that is returned
+    progress: PromptProgress | None = None  # of prompt processing, where that is reported
+    answered: tuple[ToolAnswered, ...] = ()  # behind `events`
+    further: RemoteFurther | None = None
+
+
+class ChangedParameter(msgspec.Struct, frozen=True):
+    """A parameter that was applied otherwise than it was asked for."""
+
+    asked: Any
+    used: Any
+    why: str
+
+
+class Parameters(msgspec.Struct, frozen=True):
+    """A report on a request's parameters, by the names the client gave them."""
+
+    applied: Mapping[str, Any]
+    changed: Mapping[str, ChangedParameter]
+    unapplied: Mapping[str, str] = msgspec.field(name="ignored")  # and why
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of an answer, all choices together.
+
+    Each prompt of the request counts once, not once for each choice. `reasoning_tokens` are part of
+    `completion_tokens`, `cached_tokens` of `prompt_tokens`.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    kept_tokens: int = 0  # of them, put back from the store of kept conversations
+    kept_in: str = ""  # where they lay: memory, disk
+    reasoning_tokens: int = 0
+    drafted_tokens: int = 0  # that were guessed to come next, and verified together
+    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    queue_seconds: float = 0.0  # waiting for a slot
+    is_counted: bool = True  # False: another server gave no counts
+    further: Mapping[str, Any] = {}  # what it added, such as its price
+
+    def after(self, first: "Usage") -> "Usage":
+        """With the tokens of what was generated for the same request before. The times stay."""
+        return msgspec.structs.replace(
+            self,
+            prompt_tokens=first.prompt_tokens + self.prompt_tokens,
+            cached_tokens=first.cached_tokens + self.cached_tokens,
+            completion_tokens=first.completion_tokens + self.completion_tokens,
+            reasoning_tokens=first.reasoning_tokens + self.reasoning_tokens,
+            is_counted=first.is_counted and self.is_counted,
+        )
+
+
+class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice that has ended: what it alone cost, and how it was generated."""
+
+    usage: Usage
+    job: Generation  # within the bounds of its model
+    context_length: int
+    context_full: bool  # there was no room for more
+    prompt: str = ""  # as the model read it, control tokens spelled out; where that is returned

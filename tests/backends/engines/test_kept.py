@@ -1,0 +1,158 @@
+"""The store from another process: beginnings of any size come whole or not at all, and an engine's
+thread waits for none of them.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+
+from backends.contract.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
+from backends.contract.messages import (
+    KeptAnswered,
+    KeptAsked,
+    KeptBytes,
+    NothingThere,
+    OfferedBytes,
+)
+from backends.engines.kept import PIECE, BeginningsAfar, pieces
+from backends.places.kept.desk import BeginningsDesk
+from backends.places.kept.store import KeptStore
+from tests.backends.places.kept.afar import from_afar
+from tests.hang import HANG
+
+SIZE = 2 * PIECE + 17  # of the whole: three pieces
+
+
+def taken(seed: int = 1, owner: str = "somebody") -> Taken:
+    dice = np.random.default_rng(seed)
+    return Taken(
+        owner=owner,
+        tokens=tuple(int(one) for one in dice.integers(1, 999, 200)),
+        cuts_from=150,
+        whole=dice.integers(0, 256, SIZE, np.uint8),
+        parts=(
+            Part(50, dice.integers(0, 256, PIECE, np.uint8)),
+            Part(70, np.empty(0, np.uint8)),
+        ),
+        conversation="railway",
+        seconds=500.0,
+    )
+
+
+@contextmanager
+def store(memory: int = 100 << 20) -> Iterator[KeptStore]:
+    made = KeptStore(memory=memory)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def until_there(beginnings: Beginnings, owner: str, tokens: Sequence[int]) -> Found | None:
+    end = time.monotonic() + HANG
+    while isinstance(found := beginnings.longest(owner, tokens, 0), Coming):
+        assert time.monotonic() < end
+        beginnings.wait(0.05)
+    return found
+
+
+def test_what_is_kept_comes_back_byte_for_byte() -> None:
+    with store() as kept:
+        beginnings = from_afar(kept.beginnings("engine", "model"))
+        one = taken()
+        assert beginnings.wants(one.owner, one.tokens, one.size, one.seconds)
+        beginnings.keep(one, 0.01)
+        found = until_there(beginnings, one.owner, (*one.tokens, 5))
+        assert found is not None
+        assert (found.start, found.tier) == (len(one.tokens), "memory")
+        assert (found.taken.whole == one.whole).all()
+        assert [(part.cells, part.state.tobytes()) for part in found.taken.parts] == [
+            (part.cells, part.state.tobytes()) for part in one.parts
+        ]
+        assert found.taken.conversation == "railway"
+        beginnings.put_back(found, 200, 0.01)
+        assert until_there(beginnings, "somebody else", (*one.tokens, 5)) is None
+        beginnings.flush()
+        (listed,) = kept.listed()
+        assert (listed.owner, listed.tokens, listed.uses) == ("somebody", 200, 1)
+
+
+def test_no_more_is_sent_than_the_store_wants() -> None:
+    with store(memory=PIECE) as kept:
+        beginnings = from_afar(kept.beginnings("engine", "model"))
+        one = taken()
+        assert not beginnings.wants(one.owner, one.tokens, one.size, one.seconds)
+        beginnings.keep(one, 0.01)
+        beginnings.flush()
+        assert kept.listed() == []
+
+
+def test_jobs_that_left_keep_others_from_nothing() -> None:
+    with store() as kept:
+        beginnings = from_afar(kept.beginnings("engine", "model"))
+        all_of_them = [taken(seed) for seed in range(5)]
+        for one in all_of_them:
+            kept.beginnings("engine", "model").keep(one, 0.01)
+        for one in all_of_them:  # each leaves after it has looked
+            beginnings.longest(one.owner, (*one.tokens, 5), 0)
+            beginnings.longest(one.owner, (*one.tokens, 5), 0)
+        for one in all_of_them:
+            assert until_there(beginnings, one.owner, (*one.tokens, 5)) is not None
+
+
+def test_jobs_that_wait_together_all_find_what_they_look_for() -> None:
+    """None takes a job for gone that looked in the same step."""
+    with store() as kept:
+        beginnings = from_afar(kept.beginnings("engine", "model"))
+        waiting = [taken(seed) for seed in range(5)]
+        for one in waiting:
+            kept.beginnings("engine", "model").keep(one, 0.01)
+        end = time.monotonic() + HANG
+        while waiting:
+            assert time.monotonic() < end
+            looked = [beginnings.longest(one.owner, (*one.tokens, 5), 0) for one in waiting]
+            waiting = [
+                one for one, found in zip(waiting, looked, strict=True) if isinstance(found, Coming)
+            ]
+            beginnings.wait(0.01)
+
+
+def test_a_beginning_that_loses_a_piece_is_none() -> None:
+    def without_pieces(answered: KeptAnswered) -> None:
+        loses = lossy and isinstance(answered.answer, KeptBytes)
+        far.answered(KeptAnswered(answered.number, NothingThere()) if loses else answered)
+
+    with store() as kept:
+        desk = BeginningsDesk(kept.beginnings("engine", "model"), without_pieces)
+        far = BeginningsAfar(desk.ask)
+        one, lossy = taken(), False
+        kept.beginnings("engine", "model").keep(one, 0.01)
+        assert until_there(far, one.owner, (*one.tokens, 5)) is not None
+        lossy = True
+        assert until_there(far, one.owner, (*one.tokens, 6)) is None
+
+
+def test_pieces_of_an_offer_that_is_not_there_are_refused() -> None:
+    answers: list[KeptAnswered] = []
+    desk = BeginningsDesk(NothingKept(), answers.append)
+    desk.ask(KeptAsked(1, OfferedBytes(7, 0, 0, b"123")))
+    desk._thread.shutdown()  # noqa: SLF001 - when all is answered
+    assert answers == [KeptAnswered(1, NothingThere())]
+
+
+def test_where_nobody_answers_prompts_are_computed() -> None:
+    beginnings = BeginningsAfar(lambda _: None, lost=0.0)
+    one = taken()
+    assert until_there(beginnings, one.owner, one.tokens) is None
+    assert not beginnings.wants(one.owner, one.tokens, one.size, one.seconds)
+
+
+def test_a_beginning_of_many_gigabytes_has_bounded_pieces() -> None:
+    sizes = (5 << 30, 0, 3)
+    found = [*pieces(sizes)]
+    assert max(size for *_, size in found) == PIECE
+    assert sum(size for *_, size in found) == sum(sizes)
+    assert msgspec.structs.asdict(OfferedBytes(1, *found[-1][:2], b"abc"))["part"] == 2

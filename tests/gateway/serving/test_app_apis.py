@@ -1,0 +1,48 @@
+"""Each API can be switched off, and then none of its routes is there."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from config.settings import ApisConfig
+from gateway.http.metrics import Metrics
+from gateway.registry import ModelLibrary, Registry
+from gateway.serving.app import build
+from tests.gateway.http.serving import config
+
+OWN = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "ollama": "/api/chat",
+    "kobold": "/api/v1/generate",
+    "rerank": "/v1/rerank",
+    "responses": "/v1/responses",
+    "tabby": "/v1/model/load",
+    "llamaserver": "/completion",
+    "tgi": "/generate",
+    "cohere": "/v2/chat",
+}
+
+
+def paths(folder: Path, apis: ApisConfig) -> set[str]:
+    settings = msgspec.structs.replace(config(folder), apis=apis)
+    app = build(settings, Registry(ModelLibrary(settings), settings), Metrics())
+    return {route.path for route in app.routes}
+
+
+def test_every_api_is_tried() -> None:
+    assert OWN.keys() == set(ApisConfig.__struct_fields__)
+
+
+@pytest.mark.parametrize("api", OWN)
+def test_what_is_switched_off_is_gone_and_nothing_else(api: str, tmp_path: Path) -> None:
+    everything = paths(tmp_path, ApisConfig())
+    others = {name: name != api for name in OWN}
+    left = paths(tmp_path, ApisConfig(**others))
+    alone = paths(tmp_path, ApisConfig(**{name: not on for name, on in others.items()}))
+    assert OWN[api] not in left
+    assert {path for name, path in OWN.items() if name != api} <= left
+    assert OWN[api] in alone
+    assert {"/health", "/metrics"} <= left & alone
+    assert left | alone == everything
