@@ -110,6 +110,7 @@ def load(
     model = loading.load_model(files, options, progress)
     held.callback(api.llama_model_free, model)
     vocabulary = LlamaVocabulary(model, files.path)
+    held.callback(vocabulary.close)
     check(files, model, vocabulary, target)
     context = loading.make_context(model, files, options, vocabulary.size, whole_window=True)
     held.callback(api.llama_free, context)

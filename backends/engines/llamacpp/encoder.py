@@ -63,6 +63,7 @@ def load(
         model = loading.load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
         vocabulary = LlamaVocabulary(model, files.path)
+        undone.callback(vocabulary.close)
         context = _make_context(model, files, options)
         undone.callback(api.llama_free, context)
         if loading.on_device(options):

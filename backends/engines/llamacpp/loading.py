@@ -230,6 +230,7 @@ def load(
         model = load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
         vocabulary = LlamaVocabulary(model, files.path)
+        undone.callback(vocabulary.close)
         loras = _load_adapters(model, options)  # before the context, whose graph has them
         context = make_context(model, files, options, vocabulary.size)
         undone.callback(api.llama_free, context)

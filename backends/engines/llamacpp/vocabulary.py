@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from backends.contract.errors import CLOSED, GenerationFailed
 from backends.contract.identity import fingerprint
 from backends.contract.protocol import SpecialTokens
 from backends.engines.llamacpp.library import api
@@ -95,7 +96,7 @@ class LlamaVocabulary:
     def __init__(self, model: api.llama_model_p, path: Path | None = None) -> None:
         vocab = api.llama_model_get_vocab(model)
         assert vocab is not None
-        self.pointer = vocab
+        self._pointer: api.llama_vocab_p | None = vocab
         self.size = api.llama_vocab_n_tokens(vocab)
         self.adds_bos = bool(api.llama_vocab_get_add_bos(vocab))
         self._pieces: dict[int, bytes] = {}
@@ -108,6 +109,19 @@ class LlamaVocabulary:
         self.longest_token_bytes = known.longest_token_bytes
         self._pre = text_of(model, b"tokenizer.ggml.pre") or "default"
         self._recurses = api.llama_vocab_type(vocab) == api.LLAMA_VOCAB_TYPE_BPE
+
+    @property
+    def pointer(self) -> api.llama_vocab_p:
+        """llama.cpp's own. Raises GenerationFailed once the model is gone, which it would not
+        outlive.
+        """
+        if self._pointer is None:
+            raise GenerationFailed(CLOSED)
+        return self._pointer
+
+    def close(self) -> None:
+        """The model is about to be freed, and this with it."""
+        self._pointer = None
 
     def piece(self, token: int) -> bytes:
         """The token's bytes, control tokens included; nothing for an id that isn't known."""

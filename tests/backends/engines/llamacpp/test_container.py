@@ -12,7 +12,7 @@ import pytest
 
 import bundled
 from backends.contract import catalog
-from backends.contract.errors import LoadFailed, OutOfMemory
+from backends.contract.errors import CLOSED, GenerationFailed, LoadFailed, OutOfMemory
 from backends.contract.protocol import Generation, ModelContainer, Progress
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp import loading
@@ -139,6 +139,18 @@ async def test_a_model_that_was_read_says_the_same_whatever_becomes_of_its_file(
 async def test_a_cache_that_does_not_fit_is_out_of_memory() -> None:
     with pytest.raises(OutOfMemory, match="not enough memory"):
         await load(LlamaCppOptions(context_length=2_000_000_000, max_concurrent=1))
+
+
+async def test_a_model_that_is_closed_reads_no_text_and_ends_no_process() -> None:
+    container = await load(SPLIT)
+    (token, *_) = container.tokenize("Hello!", special=True)
+    await container.aclose()
+    for read in (
+        lambda: container.tokenize("Hello!", special=True),
+        lambda: container.detokenize([*range(token + 1)]),
+    ):
+        with pytest.raises(GenerationFailed, match=CLOSED):
+            read()
 
 
 async def test_a_token_of_no_vocabulary_has_no_text_and_ends_no_process() -> None:
