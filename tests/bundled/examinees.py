@@ -3,12 +3,13 @@
 Not Roundhouse's containers: these tests ask about the files, not about the gateway.
 """
 
+from importlib import import_module
 from typing import Any
 
-import llama_cpp
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from backends.engines.llamacpp.library import api
 from bundled import GGUF, SAFETENSORS
 
 CONTEXT = 2048
@@ -55,7 +56,8 @@ class LlamaCppExaminee:
     """GGUF."""
 
     def __init__(self) -> None:
-        self._model = llama_cpp.Llama(str(GGUF), n_ctx=CONTEXT, verbose=False)
+        assert api is not None  # the library, compiled or prebuilt, is loaded with it
+        self._model = import_module("llama_cpp").Llama(str(GGUF), n_ctx=CONTEXT, verbose=False)
 
     def close(self) -> None:
         self._model.close()
