@@ -2,7 +2,7 @@
 #
 #   PORT=9000      another port for `make run`
 #   ARGS="…"       further arguments for roundhouse or pytest
-#   BUILD=1        compile llama.cpp for the tests, as CI does; else they use the prebuilt one that `make run` uses
+#   BUILD=1        compile llama.cpp for the tests; else they use the prebuilt one that `make run` uses
 #   CMAKE_ARGS=…   compile llama.cpp, with these arguments of CMake (scripts/install)
 #   LLAMA_INDEX=…  where compiled wheels of llama.cpp come from
 #   TORCH_INDEX=…  where torch comes from

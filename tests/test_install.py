@@ -361,9 +361,13 @@ def test_who_asks_for_a_build_gets_it(machine: Machine) -> None:
     assert machine.build(LLAMA_INDEX="https://wheels.example/cu124") == ""
 
 
-def test_the_usual_build_is_left_to_pip_and_its_cache(machine: Machine) -> None:
-    (only,) = machine.installs()
-    assert "--editable .[llamacpp-compiled]" in only
+def test_the_usual_build_is_never_a_wheel_that_pip_kept_of_another(machine: Machine) -> None:
+    """Whoever installs the bindings alone leaves one without a library in pip's cache."""
+    first, second = machine.installs(), machine.installs()
+    assert "--force-reinstall" in first[0]
+    assert f"--cache-dir {machine.environment['HOME']}/.cache/roundhouse/pip-" in first[0]
+    assert "--editable .[llamacpp-compiled]" in first[1]
+    assert [("--editable" in line) for line in second] == [True]
 
 
 def test_another_build_is_installed_anew_once_and_from_a_cache_of_its_own(machine: Machine) -> None:
@@ -377,11 +381,12 @@ def test_another_build_is_installed_anew_once_and_from_a_cache_of_its_own(machin
 
 
 def test_back_to_cpus_is_installed_anew_too(machine: Machine) -> None:
-    machine.installs(CMAKE_ARGS="-DGGML_VULKAN=on")
+    there = machine.installs(CMAKE_ARGS="-DGGML_VULKAN=on")
     back = machine.installs(CMAKE_ARGS="none")
     assert "--force-reinstall" in back[0]
     assert "VULKAN" not in back[0]
-    assert "/roundhouse/" not in back[0]
+    caches = {line.partition("--cache-dir ")[2] for line in (there[0], back[0])}
+    assert len(caches) == 2
 
 
 def test_an_index_of_wheels_compiles_nothing(machine: Machine) -> None:

@@ -67,7 +67,8 @@ class LlamaCppExaminee:
         return dict(self._model.metadata)
 
     def tokens(self, text: str) -> list[int]:
-        return self._model.tokenize(text.encode(), add_bos=False, special=True)
+        tokens: list[int] = self._model.tokenize(text.encode(), add_bos=False, special=True)
+        return tokens
 
     def complete(self, prompt: str) -> str:
         """The text up to the end of the turn; an answer without an end is a failure."""
