@@ -14,6 +14,7 @@ from anyio.abc import SocketStream
 
 import bundled
 from backends.contract.catalog import BACKENDS, Catalog
+from backends.machine.supervision import Supervisor
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
@@ -87,10 +88,11 @@ async def serving(
     lines: LogLines | None = None,
     kind: type[ModelLibrary] = ModelLibrary,
     clock: Clock | None = None,
+    supervisor: Supervisor | None = None,
 ) -> AsyncIterator[Running]:
     """The server runs in the context. `source`: of configurations that are read while it does;
     `page`: the folder of the console's files, which only its tests wait for; `lines`: its log;
-    `kind`: of its library of models.
+    `kind`: of its library of models; `supervisor`: of its companions.
     """
     metrics = Metrics()
     registry = Registry(
@@ -105,6 +107,7 @@ async def serving(
         history=History(folder / "needs.json"),
         watch=metrics.on_model_event,
     )
+    registry.supervisor = supervisor or registry.supervisor
     listening = anyio.Event()
     addresses: list[str] = []
 

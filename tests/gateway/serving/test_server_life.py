@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -10,6 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from backends.machine.supervision import Supervisor
 from backends.places.upstream.upstream import Upstream
 from config.upstreams import UpstreamConfig
 from gateway.registry import ModelLibrary
@@ -20,6 +24,18 @@ from tests.hang import HANG
 from tests.served import ROOT
 
 pytestmark = pytest.mark.anyio
+# Whatever runs as long as this server; a new one belongs here.
+COMPANIONS = {
+    "background responses",
+    "capabilities",
+    "configuration",
+    "console",
+    "folders",
+    "history",
+    "joining",
+    "upstream",
+    "usage",
+}
 
 
 class BrokenLibrary(ModelLibrary):
@@ -77,6 +93,51 @@ async def test_a_watcher_that_fails_ends_no_answer(tmp_path: Path) -> None:
             await answers(running)
         assert running.server.status == 0
     assert any(line["event"] == "a watcher failed" for line in lines)
+
+
+class Breaking(Supervisor):
+    """Whatever it keeps up fails when it is begun, and where it is begun again goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(rest=0.01)
+        self.begun = Counter[str]()
+
+    async def attempt(
+        self, watcher: str, work: Callable[..., Awaitable[object]], *arguments: Any
+    ) -> bool:
+        self.begun[watcher] += 1
+        return await super().attempt(
+            watcher, work if self.begun[watcher] > 1 else fails, *arguments
+        )
+
+
+async def fails(*_: object) -> None:
+    raise RuntimeError("nobody thought of that")
+
+
+async def test_each_companion_fails_once_and_no_answer_is_lost(tmp_path: Path) -> None:
+    plain, supervisor = config(tmp_path), Breaking()
+    settings = msgspec.structs.replace(
+        plain,
+        upstreams=(
+            UpstreamConfig(name="away", urls=("http://127.0.0.1:9",), models={"far": "far"}),
+        ),
+        store=msgspec.structs.replace(plain.store, path=str(tmp_path / "store.sqlite")),
+    )
+    with capture_logs():
+        async with serving(settings, tmp_path, supervisor=supervisor) as running:
+            await running.client.post(
+                "/v1/chat/completions", json={"model": "nobody", "messages": HELLO}
+            )
+            await answers(running)
+            await running.client.post(
+                "/v1/responses", json={"model": "scripted", "input": "Hello!", "background": True}
+            )
+            for watcher in COMPANIONS:
+                await failures(running, watcher, 1)
+            await answers(running)
+        assert running.server.status == 0
+    assert set(supervisor.begun) == COMPANIONS
 
 
 async def test_an_upstream_that_breaks_its_watcher_is_asked_again(tmp_path: Path) -> None:
