@@ -317,7 +317,7 @@ import msgspec
 from backends import catalog
 from backends.contract.bounds import Number
 from backends.contract.bounds import SAMPLING, bounded
-from backends.engines.engine import Token
+from backends.engines.engine import PromptRead, Token
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.contract.protocol import Generation, Sampling
@@ -353,6 +353,8 @@ for turn in range(int(sys.argv[1])):
     drawn = 0
     while drawn < 8:
         for token in engine.step():
+            if isinstance(token, PromptRead):
+                continue
             assert isinstance(token, Token) and 0 <= token.id < engine.info.vocab_size, token
             drawn += 1
     engine.release(turn)
