@@ -165,7 +165,9 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         asked, headers = scope["method"], scope["headers"]
-        if asked == "HEAD":  # as GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body
+        # As GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body. The root has its own,
+        # by which Ollama's clients see that a server is there.
+        if asked == "HEAD" and scope["path"] != "/":
             scope = {**scope, "method": "GET"}
             receive, send = _head_alone(send)
         given = _given_id(headers) or uuid.uuid4().hex
