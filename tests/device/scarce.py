@@ -18,7 +18,7 @@ LAYER = "VK_LAYER_ROUNDHOUSE_scarce"
 # Holds memory of llama.cpp's first device until its stdin is closed.
 TAKER = """
 import ctypes, sys
-from backends import ggml
+from backends.machine import ggml
 registry = ggml.GgmlRegistry(ggml.libraries())
 library = ctypes.CDLL(registry._library._name)
 library.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p

@@ -314,7 +314,7 @@ EXTREMES = """
 import random, sys
 import bundled
 import msgspec
-from backends import catalog
+from backends.contract import catalog
 from backends.contract.bounds import Number
 from backends.contract.bounds import SAMPLING, bounded
 from backends.engines.engine import PromptRead, Token
