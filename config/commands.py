@@ -7,8 +7,9 @@ Such a model is served by an OpenAI-compatible server that is started when the m
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from shutil import which
 
-from config.engines import CommandOptions
+from config.engines import CommandOptions, EngineOptions
 from config.upstreams import problems_of_changes
 
 COMMAND = "command"  # the engine's name
@@ -19,6 +20,15 @@ PLACEHOLDER = re.compile(r"\$\{PORT\}|\{(?P<name>path|port|host|key|name)\}")
 _PORT = re.compile(r"\$\{PORT\}|\{port\}|\$PORT\b")
 _CONTINUED = re.compile(r"\\\r?\n")
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+
+
+def missing_program(options: EngineOptions) -> str | None:
+    """The program of a command that isn't there, "" where it is; None: they are no command's."""
+    if not isinstance(options, CommandOptions):
+        return None
+    program = words(options, {})[0]
+    is_there = "{" in program or which(program, path=options.env.get("PATH"))
+    return "" if is_there else program
 
 
 def words(options: CommandOptions, values: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,15 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from shutil import which
 
 import msgspec
 
 import bundled
 from backends.contract.catalog import BACKENDS, absent, command
 from backends.contract.errors import LoadFailed, UnsupportedModel
-from config.commands import words
-from config.engines import CommandOptions
+from config.commands import missing_program
 from config.errors import ConfigError, Source
 from config.secrets import secret
 from config.settings import Config, KeyConfig, ModelConfig
@@ -114,11 +112,10 @@ def not_installed(engine: str) -> str:
 
 def obstacle(entry: ModelEntry) -> str:
     """Why a model can't be loaded here, whatever memory there is; "" where nothing is seen."""
-    if not isinstance(entry.options, CommandOptions):
+    program = missing_program(entry.options)
+    if program is None:
         return not_installed(entry.files.backend)
-    program = words(entry.options, {})[0]
-    is_there = "{" in program or which(program, path=entry.options.env.get("PATH"))
-    return "" if is_there else f"command not found: {program}"
+    return f"command not found: {program}" if program else ""
 
 
 def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:

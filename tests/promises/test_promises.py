@@ -19,7 +19,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "Images in messages": ("test_answers.py",),
     "Hot swap": ("test_swapping.py", "test_lasting.py"),
     "Models larger than the cards": ("../device/test_fit.py",),
-    "Models that take turns too often": ("../device/test_fit_large.py",),
+    "Two models that swap too often": ("../device/test_fit_large.py",),
     "Conversations kept over swaps": ("test_kept.py",),
     "Text that repeats is drafted": ("test_speculation.py",),
     "LoRA adapters chosen per request; presets": ("test_adapters.py", "test_presets.py"),

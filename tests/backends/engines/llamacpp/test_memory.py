@@ -170,7 +170,10 @@ async def test_every_quantization_is_computed(name: str, plain: Path, tmp_path: 
 
 def _quantized(source: Path, target: Path, kind: int) -> Path:
     api = pytest.importorskip("llama_cpp.llama_cpp")
-    params = api.llama_model_quantize_default_params()
+    try:
+        params = api.llama_model_quantize_default_params()
+    except NotImplementedError as error:
+        pytest.skip(str(error))
     params.ftype, params.pure = kind, True
     assert api.llama_model_quantize(str(source).encode(), str(target).encode(), params) == 0
     return target

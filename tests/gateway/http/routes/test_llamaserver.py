@@ -210,7 +210,7 @@ async def test_probabilities_of_what_the_samplers_left(running: Running) -> None
     again = [token for piece in pieces for token in piece["completion_probabilities"]]
     assert [one["id"] for one in again] == [one["id"] for one in tokens]
     for one, token in zip(again, tokens, strict=True):
-        assert chances(one) == pytest.approx(chances(token), rel=1e-4)
+        assert chances(one) == pytest.approx(chances(token), rel=1e-2)
     error = await refusal(running, model="scripted", prompt="Hi", **wanted)
     assert (error["status"], error["param"]) == (400, "post_sampling_probs")
 
