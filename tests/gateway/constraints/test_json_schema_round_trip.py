@@ -6,7 +6,7 @@ import json
 from random import Random
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.checking import Failed, Passed, verdict
@@ -109,8 +109,6 @@ def test_what_satisfies_a_schema_is_taken(pair: Pair) -> None:
 @given(patterned())
 def test_a_text_that_a_regex_is_found_in_is_taken(pair: Pair) -> None:
     document, value = pair
-    written = json.dumps(value, ensure_ascii=False)
-    assume("\\u" not in written and "\x7f" not in written)  # escapes that a pattern's strings lack
     made = schema(document)
     assert made.check is not None
 
