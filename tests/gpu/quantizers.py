@@ -1,5 +1,5 @@
-"""SmolLM2 as EXL2 and EXL3, made by the packages' own quantizers, which need a card: once, into the
-folder of the lab.
+"""SmolLM2 as EXL2 and the bundled model as EXL3 (docs/hardware.md says why not SmolLM2), made by
+the packages' own quantizers, which need a card: once, into the folder of the lab.
 
     python -m tests.gpu.quantizers exl2 exl3
 """
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bundled
 from tests.real import lab
 
 BITS = "6.0"
@@ -23,8 +24,13 @@ MODULES = {
 
 def made(kind: str) -> Path:
     """The folder. Raises CalledProcessError, with what the quantizer printed last."""
-    source = lab.smollm2_folder()
-    return lab.kept(f"{lab.SMOLLM2}.{kind}", lambda path: _quantize(kind, source, path))
+    whole = source(kind)
+    return lab.kept(f"{whole.name}.{kind}", lambda path: _quantize(kind, whole, path))
+
+
+def source(kind: str) -> Path:
+    """The same model at 16 bits."""
+    return lab.smollm2_folder() if kind == "exl2" else bundled.SAFETENSORS
 
 
 def _quantize(kind: str, source: Path, path: Path) -> None:

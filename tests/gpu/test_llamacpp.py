@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.engines.llamacpp.files import WORKSPACE
 from config.engines import LlamaCppOptions
 from tests.backends.parity import load
-from tests.gpu.asking import QUESTIONS, greedy, near
+from tests.gpu.asking import QUESTIONS, TIE, TIE_OF_4_BITS, greedy, near
 from tests.gpu.conftest import DEVICE, DRY
 from tests.real import lab
 
@@ -39,7 +40,9 @@ async def test_the_greedy_text_is_the_cpus(
         "equal", sum(one.text == other.text for one, other in zip(mine, theirs, strict=True))
     )
     assert set(layers) == {DEVICE}
-    assert [near(one, other) for one, other in zip(mine, theirs, strict=True)] == [""] * len(mine)
+    tie = TIE_OF_4_BITS if "Q4" in model.name else TIE
+    both = zip(mine, theirs, strict=True)
+    assert [near(one, other, tie) for one, other in both] == [""] * len(mine)
 
 
 async def test_the_ledger_promises_what_the_driver_counts(
@@ -62,4 +65,5 @@ async def test_the_ledger_promises_what_the_driver_counts(
     record_property("left_MiB", left // MIB)
     record_property("buffers", second.info.buffers)
     assert left <= 16 * MIB
-    assert taken == pytest.approx(promised, rel=0.15, abs=32 * MIB)
+    assert taken == pytest.approx(promised, rel=0.15, abs=WORKSPACE)
+    assert taken <= promised + 16 * MIB

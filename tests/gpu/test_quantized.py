@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.backends.container_contract import PROMISES, Subject
+from tests.backends.container_contract import (
+    PROMISES,
+    Subject,
+    ends_by_itself,
+    stop_that_never_comes,
+    two_jobs_at_once,
+)
 from tests.backends.parity import load
 from tests.gpu import quantizers
 from tests.gpu.asking import QUESTIONS, greedy
@@ -31,7 +37,14 @@ def chat(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+# Not those that compare two texts or wait for a real model's end: with 6 bits a prompt that is
+# found in the cache gives other sums than one that is read.
+KEPT = [
+    one for one in PROMISES if one not in (ends_by_itself, two_jobs_at_once, stop_that_never_comes)
+]
+
+
+@pytest.mark.parametrize("promise", KEPT, ids=lambda promise: promise.__name__)
 async def test_contract(
     promise: Callable[[Subject], Awaitable[None]], backend: str, quantized: Path
 ) -> None:
@@ -43,12 +56,12 @@ async def test_contract(
 
 
 async def test_it_says_nearly_what_its_16_bits_say(
-    backend: str, quantized: Path, real: Path, record_property: Callable[[str, Any], None]
+    backend: str, quantized: Path, record_property: Callable[[str, Any], None]
 ) -> None:
     """Which token comes first, and how likely it is."""
     told: list[list[tuple[int, float]]] = []
     texts: list[list[str]] = []
-    for model in (quantized, real):
+    for model in (quantized, quantizers.source(KINDS[backend])):
         container = await load(backend, OPTIONS[backend], model)
         said = [await greedy(container, question) for question in QUESTIONS]
         told.append([(one.steps[0].chosen.token, one.steps[0].chosen.logprob) for one in said])

@@ -31,7 +31,8 @@ def entry(engine: str, folder: Path, file: Path) -> dict[str, Any]:
         options["gpu_layers"] = 0
     if engine == "transformers":
         options["device"] = DEVICE
-    path = file if engine == "llamacpp" else folder
+    # exllamav3 can't compute a hidden size of 576, see docs/hardware.md.
+    path = {"llamacpp": file, "exllamav3": bundled.SAFETENSORS}.get(engine, folder)
     return {"name": engine, "path": str(path), "backend": engine, "options": options}
 
 

@@ -103,6 +103,10 @@ OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
 # Matrices in main memory that a card holds a copy of while it computes a prompt with them.
 MOVED = 1
+# What a context takes of a card beside its buffers: cuBLAS's handles and workspaces, ggml's pools
+# (on an H200 11 MiB with 4-bit and 99 MiB with 16-bit weights of SmolLM2). Where a pass can't have
+# that, llama.cpp ends the process.
+WORKSPACE, WITH_WORKSPACE = 128 << 20, ("CUDA", "ROCm")  # ggml's names begin so
 # What states and windows of all sequences may take of the device, unless these are fewer.
 SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
 # Whose states llama.cpp keeps of the last tokens of a pass, so that drafts can be taken back
@@ -482,9 +486,14 @@ def fit_on(
 
 def _device(name: str, room: Room, kept: int) -> Device:
     """A page less than there is, for what is rounded."""
-    free = max(0, room.free.get(name, 0) - kept - 4096)
+    free = max(0, room.free.get(name, 0) - kept - workspace(name) - 4096)
     usual = devices.MAIN_BANDWIDTH if name == CPU else devices.CARD_BANDWIDTH
     return Device(name, free, room.bandwidths.get(name, usual))
+
+
+def workspace(card: str) -> int:
+    """Bytes that a context takes of it beside its buffers."""
+    return WORKSPACE if devices.of_llamacpp().get(card, "").startswith(WITH_WORKSPACE) else 0
 
 
 def _variants(
@@ -556,15 +565,16 @@ def _fitted(
     usable: Sequence[str],
 ) -> Fitted:
     form, count = found.variant, found.on_cards
+    sizes = {name: size + workspace(name) for name, size in found.sizes.items()}
     changes: dict[str, Any] = {"gpu_layers": count, "cpu_experts": found.away}
     if form != wanted:
         changes |= _cache_of(options, form.context, form.cache_type)
     if count and len(usable) > 1:
         changes["tensor_split"] = tuple(float(found.layers.get(name, 0)) for name in usable)
         changes["main_gpu"] = None
-    total, cache = sum(found.sizes.values()), sum(form.caches)
-    computing = len(found.sizes) * form.buffers + len(found.layers) * form.moved
-    computing = min(computing, total - cache)
+    total, cache = sum(sizes.values()), sum(form.caches)
+    computing = len(sizes) * form.buffers + len(found.layers) * form.moved
+    computing = min(computing + sum(map(workspace, sizes)), total - cache)
     changed = msgspec.structs.replace(options, **changes)
     return Fitted(
         options=changed,
@@ -574,7 +584,7 @@ def _fitted(
             engine=computing,
             snapshots=snapshot_bytes(files, changed),
         ),
-        placement={name: size / total for name, size in found.sizes.items()},
+        placement={name: size / total for name, size in sizes.items()},
         speed=found.speed,
         note=sentence(found, weights, wanted),
         reasons=found.reasons,
@@ -649,10 +659,11 @@ def _estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     cells = _padded(layout) * (files.cache_bytes_per_token - sliding)
     cells += _window_cells(files, options, layout) * sliding
     states = layout.slots * _states(files) * (1 + states_back(files, options))
+    beside = 0 if on_cpu(options) else max(map(workspace, devices.of_llamacpp()), default=0)
     return MemoryNeed(
         weights=weights,
         cache=int(cells * _of_16_bits(options)) + states,
-        engine=_buffers(files, options, layout) + encoder,
+        engine=_buffers(files, options, layout) + encoder + beside,
         snapshots=snapshot_bytes(files, options),
     )
 

@@ -43,6 +43,7 @@ from backends.engines.llamacpp.files import (
     snapshot_bytes,
     states_back,
     undrafted,
+    workspace,
 )
 from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.memory import EXPERTS
@@ -102,12 +103,11 @@ def last_errors() -> str:
 
 
 def memory_taken(files: ModelFiles) -> MemoryNeed | None:
-    """By this thread's lines."""
-    return counted(
-        _lines(),
-        files.size_bytes + files.added_bytes,
-        files.projector.stat().st_size if files.projector else 0,
-    )
+    """By this thread's lines, which don't list what a context takes besides."""
+    projector = files.projector.stat().st_size if files.projector else 0
+    taken = counted(_lines(), files.size_bytes + files.added_bytes, projector)
+    beside = MemoryNeed(weights=0, cache=0, engine=sum(map(workspace, layers())))
+    return taken and taken.plus(beside)
 
 
 def layers() -> Mapping[str, int]:
@@ -490,7 +490,8 @@ def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
     its kernels and takes their buffers when it meets them first, which belongs to the load; no
     later request waits for it then. Raises OutOfMemory, LoadFailed.
     """
-    compute = api.llama_decode if api.llama_get_memory(context) else api.llama_encode
+    memory = api.llama_get_memory(context)
+    compute = api.llama_decode if memory else api.llama_encode
     for count in (at_once, 1):
         tokens = (api.llama_token * count)()  # the first of the vocabulary
         status = compute(context, api.llama_batch_get_one(tokens, count))
@@ -498,9 +499,9 @@ def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
             raise OutOfMemory(f"not enough memory for a pass over {count} tokens: {last_errors()}")
         if status:
             raise LoadFailed(f"the first pass failed with code {status}: {last_errors()}")
-    api.llama_synchronize(context)
-    if memory := api.llama_get_memory(context):
-        api.llama_memory_clear(memory, True)
+        api.llama_synchronize(context)
+        if memory:  # the prompt may fill all cells
+            api.llama_memory_clear(memory, True)
 
 
 def batch_threads(options: LlamaCppOptions) -> Threads | None:

@@ -11,7 +11,8 @@ import pytest
 
 from backends.contract import catalog
 from backends.contract.catalog import Fitted, ModelFiles, Room
-from backends.engines.llamacpp.files import estimate, fit_on, spread
+from backends.engines.llamacpp.files import WORKSPACE, estimate, fit_on, spread
+from backends.machine import devices, ggml
 from config.engines import LlamaCppOptions
 from tests.backends.random_gguf import MODELS, Dimensions, write
 
@@ -90,6 +91,26 @@ def test_experts_leave_first_then_layers_then_all(mixture: ModelFiles) -> None:
     assert kept[0].note.startswith("1 of 6 layers' experts in RAM: about 0.")
     assert kept[-1].note.startswith("all in RAM")
     assert kept[0].reasons
+
+
+def test_a_card_keeps_room_for_what_cublas_takes(
+    mixture: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp ends the process where it isn't there."""
+    size = whole(mixture)
+    monkeypatch.setattr(devices, "of_llamacpp", lambda: {"card:0": "CUDA0"})
+    assert fitted(mixture, size + WORKSPACE, SHORT) is None
+    for part in range(19, -1, -1):
+        found = fitted(mixture, size * part // 20 + WORKSPACE, SHORT)
+        assert found is not None
+        taken = found.need.total * found.placement.get("card:0", 0)
+        assert taken <= size * part // 20 + WORKSPACE
+        assert taken >= WORKSPACE or found.options.gpu_layers == 0
+    assert changed(fitted(mixture, size, SHORT), SHORT)["gpu_layers"] == 0
+    monkeypatch.setattr(ggml, "offloads", lambda: True)
+    assert estimate(mixture, SHORT).engine > WORKSPACE
+    monkeypatch.setattr(devices, "of_llamacpp", lambda: {"card:0": "Vulkan0"})
+    assert estimate(mixture, SHORT).engine < WORKSPACE
 
 
 def test_what_is_asked_for_stays(mixture: ModelFiles) -> None:

@@ -3,7 +3,7 @@
 import bundled
 from backends.contract import catalog
 from backends.engines.llamacpp import loading
-from backends.engines.llamacpp.loading import buffers_in, layers_in
+from backends.engines.llamacpp.loading import buffers_in, layers_in, warm_up
 from config.engines import LlamaCppOptions
 
 # As llama.cpp writes it: two cards, and what didn't fit on them in main memory.
@@ -49,5 +49,16 @@ def test_a_load_tells_where_its_layers_lie() -> None:
     try:
         assert loaded.info.layers == {"cpu": 5}  # four, and the output
         assert {"CPU KV", "CPU compute"} <= loaded.info.buffers.keys()
+    finally:
+        loaded.free()
+
+
+def test_the_first_pass_may_take_all_cells() -> None:
+    """Of a context that is no longer than a micro batch; then the cells are free again."""
+    options = LlamaCppOptions(gpu_layers=0, context_length=512, max_concurrent=1, cache_tokens=512)
+    loaded = loading.load(catalog.recognise(bundled.GGUF), options, lambda _: True)
+    try:
+        warm_up(loaded.context, at_once=loaded.cells)
+        warm_up(loaded.context, at_once=loaded.cells)
     finally:
         loaded.free()
