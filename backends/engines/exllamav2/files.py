@@ -146,7 +146,9 @@ INSTALLATION = Installation(
     ways={
         **shared.WAYS,
         "Linux, CUDA": Way(
-            "scripts/install exllamav2", note=f"{shared.EXTENSION}; flash-attn to batch"
+            "scripts/install exllamav2",
+            tried="its tests, on an H200",
+            note=f"{shared.EXTENSION}; flash-attn to batch",
         ),
     },
 )

@@ -276,7 +276,11 @@ INSTALLATION = Installation(
     needs_card=True,
     ways={
         **shared.WAYS,
-        "Linux, CUDA": Way("scripts/install exllamav3", note=shared.EXTENSION),
+        "Linux, CUDA": Way(
+            "scripts/install exllamav3",
+            tried="most of its tests, on an H200",
+            note=shared.EXTENSION,
+        ),
     },
 )
 

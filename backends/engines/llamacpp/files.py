@@ -813,7 +813,11 @@ INSTALLATION = Installation(
     uses_shared=True,
     ways={
         "Linux, CPUs": Way("make run", SUITE),
-        "Linux, CUDA": Way("make run", note="prebuilt; nvcc to compile"),
+        "Linux, CUDA": Way(
+            "make run",
+            tried="most of its tests, on an H200",
+            note="prebuilt; nvcc to compile",
+        ),
         "Linux, ROCm": Way("make run", note="prebuilt for Vulkan; hipcc to compile"),
         "Linux, Vulkan": Way(
             "CMAKE_ARGS=-DGGML_VULKAN=on make run",

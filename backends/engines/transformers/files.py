@@ -337,7 +337,9 @@ INSTALLATION = Installation(
     for_cards="TORCH_INDEX=… scripts/install transformers",
     ways={
         "Linux, CPUs": Way("scripts/install transformers", SUITE),
-        "Linux, CUDA": Way("TORCH_INDEX=… scripts/install transformers"),
+        "Linux, CUDA": Way(
+            "TORCH_INDEX=… scripts/install transformers", "a part of its tests, on an H200"
+        ),
         "Linux, ROCm": Way("TORCH_INDEX=… scripts/install transformers"),
         "Linux, Vulkan": Way("", note="torch has no build for it"),
         "macOS (Metal)": Way("scripts/install transformers", note="on CPUs: MPS is not used"),
