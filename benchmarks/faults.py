@@ -42,6 +42,7 @@ import psutil
 import uvloop
 
 import bundled
+from backends.machine import prebuilt
 from backends.places.nodes.listening import listener
 from benchmarks import report
 from benchmarks.answers import DONE, WITH_TEXT, Answer
@@ -58,7 +59,7 @@ FRAIL, SOUND = "frail", "sound"
 DEATH, HANG = 0.05, 4.0  # seconds in which all streams have their error
 COMING_BACK = 2.0  # seconds besides its load in which a model is back
 LOADS = 3  # without a fault, to compare with
-LIBRARY = "libggml-cpu"
+LIBRARIES = ("libggml-cpu", prebuilt.LIBRARY)
 NOWHERE = b"\1" * 8  # as a pointer
 
 
@@ -197,14 +198,16 @@ def poke(there: Place) -> Strike:
 
 
 def pointers(maps: str) -> Iterator[tuple[int, int]]:
-    """Where a library has what its functions are found by (proc(5)): the writable part of what is
-    mapped of it, and that which is so no more since it was filled (RELRO), right before.
+    """Where a library of the engine's has what its functions are found by (proc(5)): the writable
+    part of what is mapped of it, and that which is so no more since it was filled (RELRO), right
+    before.
     """
     lines = [line.split() for line in maps.splitlines()]
     for before, line in itertools.pairwise(lines):
-        if LIBRARY not in line[-1] or not line[1].startswith("rw"):
+        library = next((one for one in LIBRARIES if one in line[-1]), None)
+        if library is None or not line[1].startswith("rw"):
             continue
-        for place, *_ in (before, line) if LIBRARY in before[-1] else (line,):
+        for place, *_ in (before, line) if library in before[-1] else (line,):
             begin, _, end = place.partition("-")
             yield int(begin, 16), int(end, 16)
 

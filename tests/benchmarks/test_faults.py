@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from backends.machine import prebuilt
 from benchmarks.answers import Answer, Arrival
 from benchmarks.faults import FAULTS, PLACES, STREAMS, ended, measured, pointers
 
 
-def test_pointers_of_a_library_are_where_it_is_written_to_and_was() -> None:
+@pytest.mark.parametrize("library", ["libggml-cpu.so", prebuilt.LIBRARY])
+def test_pointers_of_a_library_are_where_it_is_written_to_and_was(library: str) -> None:
     maps = """\
 1000-2000 r--p 00000000 fe:00 7 /lib/libggml-cpu.so
 2000-3000 r-xp 00001000 fe:00 7 /lib/libggml-cpu.so
@@ -18,6 +20,7 @@ def test_pointers_of_a_library_are_where_it_is_written_to_and_was() -> None:
 5000-6000 rw-p 00000000 00:00 0
 6000-7000 rw-p 00000000 fe:00 8 /lib/libother.so
 """
+    maps = maps.replace("libggml-cpu.so", library)
     assert [*pointers(maps)] == [(0x4000, 0x4800), (0x4800, 0x5000)]
 
 

@@ -19,6 +19,11 @@ from tests.gateway.http.serving import Running, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
+# llama-cpp-python's own server on the library that is here, which may be the prebuilt one.
+LLAMA_CPP_PYTHON = (
+    "import backends.engines.llamacpp.library, runpy; "
+    "runpy.run_module('llama_cpp.server', run_name='__main__', alter_sys=True)"
+)
 ASK: Any = [{"role": "user", "content": "Which stations are there?"}]
 
 
@@ -29,7 +34,7 @@ def llama_cpp_python() -> Iterator[int]:
     options = {"--model": str(bundled.GGUF), "--model_alias": "tiny", "--n_ctx": "2048"}
     where = {"--host": "127.0.0.1", "--port": str(port)}
     flat = [word for option in (options | where).items() for word in option]
-    with process([sys.executable, "-m", "llama_cpp.server", *flat], port):
+    with process([sys.executable, "-c", LLAMA_CPP_PYTHON, *flat], port):
         yield port
 
 
