@@ -235,16 +235,6 @@ class Outputs(Protocol):
         """
         ...
 
-    def offer(self, take: "Callable[[Piece], bool]", flush: "Callable[[], None]") -> None:
-        """From now on `take` is called with each piece that comes while a reader awaits the next
-        output and none is queued, on the event loop's thread: without a task's wake-up. The pieces
-        for which it returns False come as usual, as everything else does. `flush` is called, before
-        anything else runs there, when all jobs' outputs of the step have come: what was taken may
-        wait for that. Neither crosses to the engine's end: they are called where its messages come.
-        Implementations without a direct path ignore this.
-        """
-        ...
-
 
 class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
     """The texts of the special tokens, as chat templates take them, and all control tokens of the

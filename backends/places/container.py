@@ -8,7 +8,7 @@ become tokens here, and why the model broke has been reported.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
@@ -66,16 +66,17 @@ ENOUGH_STEPS = 16  # of an answer, to tell how fast its model is
 
 
 class Mailbox:
-    """One job's outputs on the event loop's side. Pieces that were not fetched yet are joined into
-    one; while nothing waits here and the reader does, `take` may have a piece first, and `flush` is
-    called at the step's end (see `protocol.Outputs.offer`). `over`: nothing more comes of the job.
+    """One job's outputs on the event loop's side, see `protocol.Outputs`. Pieces that were not
+    fetched yet are joined into one. `over`: nothing more comes of the job.
 
     The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
     waits on a bare future: an anyio.Event costs several times as much.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, finish: Callable[[], None]) -> None:
+        """`finish` asks the other end to drop the job."""
         self._loop = loop
+        self._finish = finish
         self._before: deque[Scored | PromptProgress] = deque()  # all of it comes before the pieces
         self._pieces: list[Piece] = []
         self._last: Ended | Exception | None = None
@@ -84,28 +85,22 @@ class Mailbox:
         self._begun = False
         self.over = False
         self._reader: asyncio.Future[None] | None = None
-        self.take: Callable[[Piece], bool] | None = None
-        self.flush: Callable[[], None] | None = None
 
     def put(self, output: Output | Failure) -> None:
         """On the event loop's thread."""
-        reader = self._reader
-        awaited = reader is not None and not reader.done()
         if isinstance(output, Piece):  # nearly every output
-            if self._last is not None:  # the reader is about to get an exception of its own
-                return
-            if not awaited or self.take is None:
-                self._pieces.append(output)
-            elif self._taken(self.take, output):
-                return
+            self._pieces.append(output)
         elif isinstance(output, Scored | PromptProgress):
             self._before.append(output)
         else:
             self.over = True
-            if self._last is None:
-                self._last = output.error() if isinstance(output, Failure) else output
-        if awaited:
-            reader.set_result(None)  # type: ignore[union-attr]
+            self._last = output.error() if isinstance(output, Failure) else output
+        self._wake()
+
+    def stop(self) -> None:
+        """See `protocol.Outputs.stop`."""
+        if not self.over:
+            self._finish()
 
     @property
     def pace(self) -> float | None:
@@ -126,7 +121,6 @@ class Mailbox:
         """Nobody reads any more. Whoever did has this mailbox, and an exception has the frames that
         it was raised in: all of the answer would stay until a full collection of garbage.
         """
-        self.take = self.flush = None
         if isinstance(self._last, Exception):
             self._last = None
 
@@ -141,32 +135,6 @@ class Mailbox:
         """Waits until the job is over."""
         while not self.over:
             await self._news()
-
-    def _taken(self, take: Callable[[Piece], bool], piece: Piece) -> bool:
-        """Whether the piece has gone. An exception is raised in the reader, not in the other jobs
-        of this step.
-        """
-        try:
-            if take(piece):
-                return True
-            self._pieces.append(piece)
-        except Exception as error:  # noqa: BLE001 - see above
-            self._last = error
-        return False
-
-    def send(self) -> None:
-        """The step's outputs are all in their mailboxes: what was taken of these goes on. Where it
-        doesn't the answer has a hole: what came behind that is worth nothing, its end neither.
-        """
-        if self.flush is None:
-            return
-        try:
-            self.flush()
-        except Exception as error:  # noqa: BLE001 - as in `_taken`
-            self._pieces.clear()
-            if not isinstance(self._last, Exception):  # which came first, and may be why
-                self._last = error
-            self._wake()
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -215,9 +183,9 @@ class Mailboxes:
         self.pace: float | None = None  # steps a second of the last job that was alone
 
     @contextmanager
-    def opened(self, key: int) -> Iterator[Mailbox]:
+    def opened(self, key: int, finish: Callable[[], None]) -> Iterator[Mailbox]:
         """The mailbox of a job, for as long as the job is known here."""
-        mailbox = Mailbox(asyncio.get_running_loop())
+        mailbox = Mailbox(asyncio.get_running_loop(), finish)
         mailbox.alone = not self._open
         for other in self._open.values():
             other.alone = False
@@ -238,36 +206,10 @@ class Mailboxes:
         self.deliver([(key, failure) for key, mailbox in self._open.items() if not mailbox.over])
 
     def deliver(self, outputs: Sequence[tuple[int, Output | Failure]]) -> None:
-        """Put each into its mailbox, on the event loop's thread. What goes straight to connections
-        is sent when all are there: Python and the kernel in turns would take each other's place in
-        the caches at every token (benchmarks/results/diary.md).
-        """
-        reached: list[Mailbox] = []
+        """Put each into its mailbox, on the event loop's thread."""
         for key, output in outputs:
             if (mailbox := self._open.get(key)) is not None:
                 mailbox.put(output)
-                reached.append(mailbox)
-        for mailbox in reached:
-            mailbox.send()
-
-
-class JobOutputs:
-    """See `protocol.Outputs`. Iteration is over the mailbox itself, for it is the hot path."""
-
-    def __init__(self, mailbox: Mailbox, stop: Callable[[], None]) -> None:
-        self._mailbox = mailbox
-        self.stop = stop
-
-    def __aiter__(self) -> AsyncIterator[Output]:
-        return self._mailbox
-
-    def __anext__(self) -> Awaitable[Output]:
-        return self._mailbox.__anext__()
-
-    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
-        """See `protocol.Outputs.offer`."""
-        self._mailbox.take = take
-        self._mailbox.flush = flush
 
 
 class PendingOrders:
@@ -394,18 +336,18 @@ class PortContainer:
         return [self._tokenizer.piece(token) for token in tokens]
 
     @asynccontextmanager
-    async def generate(self, job: Generation) -> AsyncIterator[JobOutputs]:
+    async def generate(self, job: Generation) -> AsyncIterator[Mailbox]:
         """See `ModelContainer.generate`."""
         job = self._checked(job)
         if self._lost is not None:
             raise self._lost.error()
         key = next(self._keys)
-        with self._mailboxes.opened(key) as mailbox:
+        with self._mailboxes.opened(key, lambda: self.port.send(Finish(key))) as mailbox:
             self.port.send(Begin(key, job))
             try:
                 if job.constraint is not None:
                     await mailbox.begun()
-                yield JobOutputs(mailbox, lambda: self._finish(key, mailbox))
+                yield mailbox
             finally:
                 if not mailbox.over:
                     self.port.send(Leave(key))
@@ -448,10 +390,6 @@ class PortContainer:
             raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
         check_choice(job, self.info, self._tokenizer.ends)
         return job
-
-    def _finish(self, key: int, mailbox: Mailbox) -> None:
-        if not mailbox.over:
-            self.port.send(Finish(key))
 
     def _receive(self, event: Event) -> None:
         match event:

@@ -216,16 +216,6 @@ def stopping(
 PLAIN = GenerationParams()
 
 
-class DeltaWriter(Protocol):
-    """Where deltas go, to wait for `flush`, without a task's wake-up; as long as it is `free`."""
-
-    def free(self) -> bool: ...
-
-    def write(self, deltas: Sequence[Delta]) -> None: ...
-
-    def flush(self) -> None: ...
-
-
 class Choice:
     """One job's answer."""
 
@@ -250,7 +240,6 @@ class Choice:
         self._splitting = splitting
         self._one_call = one_call  # the answer is over after its first tool call
         self._checked = None if check is None else Checked(check)
-        self._final: Delta | None = None  # the last one, where that comes before the job's end
         # of the newest event
         self._phase: type[Event] = Reasoning if splitting.in_reasoning else Content
         self._logprobs: list[TokenLogprob] = []
@@ -266,25 +255,6 @@ class Choice:
         async for delta in self._deltas(outputs):
             yield delta if self._checked is None else await self._checked.of(delta)
 
-    def offer(self, outputs: Outputs, writer: DeltaWriter) -> None:
-        """While `writer` is free it gets the deltas of `outputs` directly; the others come by
-        `deltas`, which the caller iterates.
-        """
-
-        def take(piece: Piece) -> bool:
-            if self._final is not None or not writer.free():
-                return False
-            delta = self._read(piece)
-            if _finishes(delta):  # the job is to be ended, which takes a task
-                self._final = delta
-                return False
-            if delta.events:
-                writer.write((self._behind(delta),))
-            return True
-
-        if self._checked is None:
-            outputs.offer(take, writer.flush)
-
     async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         async for output in outputs:
             if isinstance(output, Ended):
@@ -297,9 +267,8 @@ class Choice:
                 if isinstance(output, Scored) or self.job.reports_progress:
                     yield self._of_prompt(output)
                 continue
-            delta = self._final or self._take(output.parts or (output,))
+            delta = self._take(output.parts or (output,))
             if _finishes(delta):
-                self._final = delta
                 outputs.stop()
                 yield self._behind(delta)
                 await self._settle(outputs)
@@ -442,9 +411,7 @@ class Answer:
         unapplied: tuple[Unapplied, ...],
         choices: Sequence[Choice],
         source: AsyncIterator[Delta],
-        outputs: Sequence[Outputs] = (),
     ) -> None:
-        """`outputs`: of each choice, where `offer` may make use of them."""
         self._lease = lease
         self.model = lease.name
         self.backend = lease.container.info.backend
@@ -461,7 +428,6 @@ class Answer:
         self.split: Split | None = None  # by which rules the answer is split here
         self._choices = choices
         self._source = source
-        self._outputs = outputs
         self._check: ContentCheck | None = None
         self._checked: dict[int, Checked] = {}  # by choice
 
@@ -473,13 +439,6 @@ class Answer:
     def check_with(self, check: ContentCheck) -> None:
         """Each choice's content is checked, see `Checked`. To be said before the first delta."""
         self._check = check
-
-    def offer(self, writer: DeltaWriter) -> None:
-        """`writer` may have deltas that come while `deltas` or `batches` is awaited before these
-        do: see `Choice.offer`. Where there are several choices their order is `deltas`' to keep.
-        """
-        if self._check is None and len(self._outputs) == 1:
-            self._choices[0].offer(self._outputs[0], writer)
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """All choices' deltas as they come. Raises GatewayError."""

@@ -467,7 +467,7 @@ class Pipeline:
                 outputs = await _started(held, lease.local, choices)
         source = await merged(held, choices, outputs)
         unapplied = unapplied_here(params, choices[0].job.sampling, info) + bound.unapplied
-        answer = Answer(lease, unapplied, choices, source, outputs)
+        answer = Answer(lease, unapplied, choices, source)
         if answering.reports:
             answer.parameters = parameters(answering, bounded(choices[0].job, info), unapplied)
         return answer

@@ -447,9 +447,6 @@ class RemoteOutputs:
         """See `Outputs.stop`: no more is read."""
         self._stopped = True
 
-    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
-        """See `Outputs.offer`: there is no direct path here."""
-
     async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:
         usage, finished, stop = RemoteUsage(), "stop", None
         async for batch in events:

@@ -381,7 +381,7 @@ class DetachedResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
-        async with while_connected(scope, receive):
+        async with while_connected(receive):
             try:
                 start = await self._answer.begun()
                 await send({**start, "headers": [*start["headers"]]})  # others may add to it

@@ -26,7 +26,6 @@ from gateway.answers.encoding import Encoded, is_long
 from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
 from gateway.http.request_record import RequestRecord
 from gateway.http.sse import (
-    DIRECT,
     SEND_TIMED_OUT,
     SSE,
     EventStream,
@@ -146,23 +145,6 @@ def traced(account: RequestRecord, call: Call[Wanted], on_wait: OnWait) -> Call[
     return replace(call, on_wait=on_wait, caller=account.traced(call.caller))
 
 
-class DirectFrames:
-    """The direct path of a delta to the connection without a task's wake-up, for nearly all of a
-    stream. See `Answer.offer`.
-    """
-
-    def __init__(self, events: EventStream, reply: Reply, account: RequestRecord) -> None:
-        self.free, self.flush = events.free, events.flush
-        self._events = events
-        self._reply = reply
-        self._account = account
-
-    def write(self, deltas: Sequence[Delta]) -> None:
-        self._account.delta()
-        if frames := b"".join([self._reply.delta(delta) for delta in deltas]):
-            self._events.write_directly(frames)
-
-
 class Exchange(Generic[Wanted]):
     """`open_answer` enters the pipeline with `call`; `reply_to` makes the dialect's reply once it
     is known who answers.
@@ -190,7 +172,7 @@ class Exchange(Generic[Wanted]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
-        async with while_connected(scope, receive):
+        async with while_connected(receive):
             if self._asked.stream:
                 report_wait = self._report_wait if self._loading is not None else None
                 events = EventStream(
@@ -199,7 +181,6 @@ class Exchange(Generic[Wanted]):
                     self._options.quiet,
                     framing=self._options.framing,
                     report_wait=report_wait,
-                    direct=scope["state"].get(DIRECT),
                 )
                 async with events.with_comments():
                     await self._send(events, lambda: SEND_TIMED_OUT in scope["state"])
@@ -238,7 +219,6 @@ class Exchange(Generic[Wanted]):
             await self._introduce(events, {**about(answer), **rates})
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
-            answer.offer(DirectFrames(events, reply, self._account))
             async for deltas in answer.batches():
                 self._account.delta()
                 if frames := b"".join([reply.delta(delta) for delta in deltas]):
@@ -308,7 +288,7 @@ class EncodingResponse(Generic[Wanted]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
-        async with while_connected(scope, receive):
+        async with while_connected(receive):
             with self._account.kept(self._call.request):
                 call = traced(self._account, self._call, self._account.waits)
                 encoded = await self._encode(call)

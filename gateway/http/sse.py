@@ -6,8 +6,7 @@ Plain ASGI responses: status, headers, and a body in bytes. Spares Litestar's ow
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
@@ -103,28 +102,6 @@ SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment
 NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 
 
-# In a request's state: its connection's `Direct`. Middleware that wraps `send` to see the body
-# removes it.
-DIRECT = "roundhouse.direct"
-
-
-class Direct(Protocol):
-    """A connection to which some of a streamed body can be written without waiting, as long as it
-    is `free`: the client takes what it is sent. What was written goes out with `flush`. ASGI's
-    `send` has no such way.
-    """
-
-    def free(self) -> bool: ...
-
-    def write(self, body: bytes) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def calling_when_lost(self, call: Callable[[], None]) -> AbstractContextManager[None]:
-        """In the context `call` is called when the client has left; at once, if it has."""
-        ...
-
-
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
@@ -141,7 +118,6 @@ class EventStream:
         framing: Framing = SSE,
         report_wait: Callable[[Waiting], bytes] | None = None,
         patience: float = PATIENCE,
-        direct: Direct | None = None,
     ) -> None:
         """`quiet`: seconds of silence before a comment; `patience`: between checks for one.
 
@@ -154,7 +130,6 @@ class EventStream:
         self._framing = framing
         self._report_wait = report_wait
         self._patience = patience
-        self._direct = direct
         self._begin_comments: Callable[[], None] | None = None  # at once; harmless twice
         self._ended = False
         self._writing = False
@@ -179,23 +154,6 @@ class EventStream:
         self._writing = True
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
         self._writing = False
-
-    def free(self) -> bool:
-        """Whether `write_directly` may be called now."""
-        if self._direct is None or self._writing or self._ended or self._comment is not None:
-            return False
-        return self._direct.free()
-
-    def write_directly(self, frames: bytes) -> None:
-        """As `write`, without waiting; the caller calls `flush` before anything else is written."""
-        assert self._direct is not None, "it is free"
-        self._last = time.monotonic()
-        self._direct.write(frames)
-
-    def flush(self) -> None:
-        """Send what was written directly."""
-        if self._direct is not None:
-            self._direct.flush()
 
     async def end(self, frames: bytes) -> None:
         self._ended = True
@@ -300,7 +258,7 @@ class ProgressStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
-        async with while_connected(scope, receive):
+        async with while_connected(receive):
             events = EventStream(send, {}, self._quiet, framing=self._framing)
             async with events.with_comments():
                 await self._stream(events)
@@ -327,7 +285,7 @@ class WholeErrand:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
-        async with while_connected(scope, receive):
+        async with while_connected(receive):
             body = Plain(await self._run(), headers=self._headers)
             await body(scope, receive, send)
 
@@ -341,18 +299,11 @@ def client_error(error: Exception, request: str = "") -> GatewayError:
 
 
 @asynccontextmanager
-async def while_connected(scope: Scope, receive: Receive) -> AsyncIterator[None]:
-    """The body is cancelled when the client leaves. A connection that calls back when it is lost
-    spares a request the task that waits for it, some 0.1 ms.
-    """
-    direct: Direct | None = scope["state"].get(DIRECT)
-    if direct is None:
-        async with companions() as tasks:
-            tasks.start_soon(_cancel_when_left, receive, tasks.cancel_scope)
-            yield
-    else:
-        with anyio.CancelScope() as body, direct.calling_when_lost(body.cancel):
-            yield
+async def while_connected(receive: Receive) -> AsyncIterator[None]:
+    """The body is cancelled when the client leaves."""
+    async with companions() as tasks:
+        tasks.start_soon(_cancel_when_left, receive, tasks.cancel_scope)
+        yield
 
 
 async def _cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from gateway.answers.answer import Answer, DeltaWriter
+from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording
 from gateway.mcp.servers import McpServers, Runnable, Toolset
@@ -301,9 +301,6 @@ class AnswerInRounds(Answer):
     def served(self) -> Mapping[str, ServedTool]:
         """The tools that run here, by their functions' names."""
         return {name: each.shown for name, each in self._running.tools.runnable.items()}
-
-    def offer(self, writer: DeltaWriter) -> None:
-        """Every delta is looked at."""
 
     def record(self, recording: Recording) -> None:
         """Each round is an answer of its own there."""

@@ -41,7 +41,7 @@ from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
 from config.values import UNIX
-from gateway.http.sse import DIRECT, SEND_TIMED_OUT
+from gateway.http.sse import SEND_TIMED_OUT
 from gateway.reconfiguring.joining import Joiner
 from gateway.registry import Registry
 from gateway.terms.tasks import companions
@@ -80,51 +80,6 @@ def most_connections() -> int:
         return MOST_CONNECTIONS
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MOST_CONNECTIONS, files // 2)
-
-
-class DirectBody:
-    """See `sse.Direct`: a chunk of the body as uvicorn writes it, without its coroutines."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._unsent = b""
-        self._when_lost: Callable[[], None] | None = None
-
-    @contextmanager
-    def calling_when_lost(self, call: Callable[[], None]) -> Iterator[None]:
-        """See `sse.Direct`. Whoever doesn't read doesn't see a client leave: uvicorn pauses reading
-        behind a long body.
-        """
-        self._when_lost = call
-        if self._cycle.disconnected:
-            call()
-        self._cycle.flow.resume_reading()
-        try:
-            yield
-        finally:
-            self._when_lost = None
-
-    def lost(self) -> None:
-        """The client has left."""
-        if self._when_lost is not None:
-            self._when_lost()
-
-    def free(self) -> bool:
-        """The body has begun, and nothing of it waits for the client."""
-        cycle = self._cycle
-        if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
-            return False
-        return not cycle.flow.write_paused
-
-    def write(self, body: bytes) -> None:
-        """`body`, which is not empty, as a chunk (RFC 9112, 7.1)."""
-        self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
-
-    def flush(self) -> None:
-        """Send all that was written, in one call to the kernel."""
-        if self._unsent:
-            unsent, self._unsent = self._unsent, b""
-            self._cycle.transport.write(unsent)
 
 
 class UnreadWatch:
@@ -194,7 +149,6 @@ class GuardedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._unread = watch(self.loop)
         self._answering: RequestResponseCycle | None = None
-        self._direct: DirectBody | None = None  # of the same
         self._beside = 0  # bytes of the present request that are no body
         self._came = 0  # bytes since the last look
         self._owed = 0.0  # bytes that its client is behind
@@ -293,8 +247,6 @@ class GuardedConnection(HttpToolsProtocol):
             answering.disconnected = True
             answering.message_event.set()
         super().connection_lost(exc)
-        if self._direct is not None:
-            self._direct.lost()
 
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection is a `GuardedSocket`'s."""
@@ -304,7 +256,6 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
-        cycle.scope["state"][DIRECT] = self._direct = DirectBody(cycle)
         if not self.flow.write_paused:  # the next answer will make the buffer grow
             self._unread.end()
         super()._start_asgi_task(cycle, app)

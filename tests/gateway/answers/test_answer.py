@@ -1,7 +1,7 @@
 """Counting and joining do not depend on how late the reader comes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
 import anyio
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.contract.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
-from backends.places.container import JobOutputs, Mailbox
+from backends.places.container import Mailbox
 from gateway.answers.answer import Choice, StopStrings
 from gateway.splitter import FORMATS, Splitter
 from gateway.terms.events import (
@@ -71,9 +71,6 @@ class GivenOutputs:
         if not self._coming:
             raise StopAsyncIteration
         return self._coming.pop(0)
-
-    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
-        self._coming = [one for one in self._coming if not (isinstance(one, Piece) and take(one))]
 
     def stop(self) -> None:
         assert not self.stopped, "once is enough"
@@ -190,42 +187,20 @@ async def test_one_call_is_all_where_calls_may_not_be_parallel() -> None:
     assert choice.ended.completion_tokens == 1
 
 
-class Written:
-    """Takes deltas straight from the outputs; every third time it isn't free."""
-
-    def __init__(self, said: list[Delta]) -> None:
-        self._said = said
-        self._turn = 0
-
-    def free(self) -> bool:
-        self._turn += 1
-        return self._turn % 3 != 0
-
-    def write(self, deltas: Sequence[Delta]) -> None:
-        self._said.extend(deltas)
-
-    def flush(self) -> None: ...
-
-    def texts(self, choice: int, kind: type[Event]) -> None: ...
-
-
 @given(st.sets(st.integers(1, len(SAID) - 1)), st.sampled_from(["Seen <", "en <b", "b", "."]))
-async def test_a_stop_string_ends_a_job_whose_tokens_go_straight_to_the_writer(
+async def test_a_stop_string_ends_a_job_however_its_tokens_come_together(
     pauses: set[int], stop_string: str
 ) -> None:
     """`pauses`: before these pieces the reader has its turn."""
-    mailbox = Mailbox(asyncio.get_running_loop())
     stops: list[int] = []
-    outputs = JobOutputs(mailbox, lambda: stops.append(1))
+    mailbox = Mailbox(asyncio.get_running_loop(), lambda: stops.append(1))
     splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False)
     choice = Choice(0, Generation(prompt=(1, 2, 3)), StopStrings(splitter, (stop_string,)))
     said: list[Delta] = []
 
     async def read_on() -> None:
-        async for delta in choice.deltas(outputs):
-            said.append(delta)  # noqa: PERF401 - the writer adds to it between
+        said.extend([delta async for delta in choice.deltas(mailbox)])
 
-    choice.offer(outputs, Written(said))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read_on)
         for number, piece in enumerate(pieces()):
