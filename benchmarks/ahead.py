@@ -1,12 +1,13 @@
-"""Whether Roundhouse is ahead of llama.cpp's own server: all of it in some fourteen minutes.
+"""Whether Roundhouse is ahead of llama.cpp's own server: all of it in some twenty minutes.
 
-    python -m benchmarks.ahead [--parts idle busy usual loop prompt] [--rounds 8] [--quick]
+    python -m benchmarks.ahead [--parts real idle busy loop prompt] [--rounds 8] [--quick]
 
-idle    tokens a second, first text and gaps beside llama-server. With a KV cache of q8_0, too: in
-        builds for AVX-512 llama.cpp computes f16 attention over heads of 32 (the bundled model's)
-        one by one, and llama-server's wheel is built for AVX2. Six minutes.
+real    tokens a second, first text and gaps beside llama-server and a bare loop, with SmolLM2 of
+        the lab (tests/real). Eight minutes.
+idle    the same with the bundled model. With a KV cache of q8_0, too: in builds for AVX-512
+        llama.cpp computes f16 attention over heads of 32 (this model's) one by one, and
+        llama-server's wheel is built for AVX2. Six minutes.
 busy    the same beside a busy process. Two minutes.
-usual   the same, idle, with a model of a shape that people run (`realistic`). Five minutes.
 loop    what a token costs the event loop; 64 streams
 prompt  a long prompt
 
@@ -16,18 +17,17 @@ for the README. On a machine that does something else meanwhile it says little.
 
 import argparse
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 import bundled
-from benchmarks import long_prompt, loop_cost, realistic, report
+from benchmarks import long_prompt, loop_cost, report
 from benchmarks.peers import busy_processes, llama_server, llamacpp_options, roundhouse
 from benchmarks.serving import ENDLESS, Plan, model_context, over_http, raw
 from benchmarks.turns import ROUNDS, Measure, taken
 from config.engines import LlamaCppOptions
+from tests.real import lab
 
 ONE_THREAD = "Roundhouse, 1 thread"
 SMALL_CACHE = "Roundhouse, q8_0 cache"
@@ -51,9 +51,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
+def candidates(
+    plan: Plan, *, bare: bool = False, small: bool = False
+) -> Iterator[Mapping[str, Measure]]:
     """All servers run from the start to the end; those that aren't measured wait. Each has answered
-    once. On an `idle` machine the bare loop and small caches, too.
+    once. `bare`: the bare loop, too; `small`: caches of q8_0.
     """
     slots, context, model = LlamaCppOptions().max_concurrent, model_context(plan.model), plan.model
     ours = {
@@ -61,11 +63,11 @@ def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
         ONE_THREAD: llamacpp_options(threads="1", threads_batch="1"),
     }
     theirs = {report.LLAMA_SERVER: "f16"}
-    if idle:
+    if small:
         ours[SMALL_CACHE] = llamacpp_options(cache_type_k="q8_0", cache_type_v="q8_0")
         theirs[THEIR_SMALL_CACHE] = "q8_0"
     with contextlib.ExitStack() as running:
-        measures = {name: raw(plan, n) for n, name in report.RAW.items()} if idle else {}
+        measures = {name: raw(plan, n) for n, name in report.RAW.items()} if bare else {}
         for name, environment in ours.items():
             server = running.enter_context(roundhouse(str(model), environment=environment))
             measures[name] = over_http(plan, server, ENDLESS)
@@ -77,10 +79,18 @@ def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
         yield measures
 
 
+def real(effort: Effort) -> Part:
+    """SmolLM2. Four times the seconds: an answer of 16 takes some."""
+    plan = Plan(lab.smollm2(), (1, 4, 16), effort.rounds, 4 * effort.seconds, effort.seconds)
+    with candidates(plan, bare=True) as measures:
+        rows = taken(measures, plan.streams, plan.rounds)
+    return Part(report.table(rows), report.targets(both(rows), None, ()))
+
+
 def idle(effort: Effort) -> Part:
     """The bundled model."""
     plan = Plan(bundled.GGUF, (1, 4, 16), effort.rounds, effort.seconds, effort.seconds / 2)
-    with candidates(plan, idle=True) as measures:
+    with candidates(plan, bare=True, small=True) as measures:
         rows = taken(measures, plan.streams, plan.rounds)
     return Part(report.table(rows), report.targets(both(rows), None, ()))
 
@@ -88,19 +98,9 @@ def idle(effort: Effort) -> Part:
 def busy(effort: Effort) -> Part:
     """The bundled model, beside a busy process, which a server may find out in the warm-up."""
     plan = Plan(bundled.GGUF, (1, 4), effort.rounds, effort.seconds, effort.seconds)
-    with candidates(plan, idle=False) as measures, busy_processes(1):
+    with candidates(plan) as measures, busy_processes(1):
         rows = taken(measures, plan.streams, plan.rounds)
     return Part(report.table(rows), tuple(times_busy(rows)))
-
-
-def usual(effort: Effort) -> Part:
-    """A model of a shape that people run. Twice the seconds: an answer of 16 takes two."""
-    with tempfile.TemporaryDirectory() as folder:
-        model = realistic.write(Path(folder) / "realistic.gguf")
-        plan = Plan(model, (1, 4, 16), effort.rounds, 2 * effort.seconds, effort.seconds)
-        with candidates(plan, idle=False) as measures:
-            rows = taken(measures, plan.streams, plan.rounds)
-    return Part(report.table(rows), report.targets(both(rows), None, ()))
 
 
 def loop(effort: Effort) -> Part:
@@ -116,9 +116,9 @@ def prompt(effort: Effort) -> Part:
 
 
 PARTS: Mapping[str, Callable[[Effort], Part]] = {
+    "real": real,
     "idle": idle,
     "busy": busy,
-    "usual": usual,
     "loop": loop,
     "prompt": prompt,
 }

@@ -1,7 +1,7 @@
 """The cost of a worker: the same model in the server's process, in one of its own, and in one
 behind a TCP connection, as on another machine; here over loopback.
 
-    python -m benchmarks.hosts [--models tiny 27M] [--streams 1 4 16] [--rounds 8] [--seconds 3]
+    python -m benchmarks.hosts [--models smollm2 tiny] [--streams 1 4 16] [--rounds 8] [--seconds 3]
         [--places process worker tcp]
 
 The servers run from the start to the end and take turns; those that aren't measured are idle.
@@ -30,6 +30,7 @@ from benchmarks.answers import Figures
 from benchmarks.peers import Running, roundhouse
 from benchmarks.serving import ENDLESS, Plan, over_http
 from benchmarks.turns import ROUNDS, Measure, taken
+from tests.real import lab
 
 PROCESS, WORKER, TCP = "process", "worker", "tcp"
 VARIABLE = "ROUNDHOUSE_ENGINES_HOST"
@@ -169,7 +170,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--models", nargs="+", choices=("tiny", *realistic.SIZES), default=("tiny", "27M")
+        "--models",
+        nargs="+",
+        choices=("smollm2", "tiny", *realistic.SIZES),
+        default=("smollm2", "tiny"),
     )
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -183,8 +187,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(HEAD)
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
-            path = bundled.GGUF
-            if name != "tiny":
+            path = lab.smollm2() if name == "smollm2" else bundled.GGUF
+            if name in realistic.SIZES:
                 path = realistic.write(Path(folder) / f"{name}.gguf", realistic.SIZES[name])
             rows, costs = measured(path, places, options.streams, options.rounds, options.seconds)
             for count in options.streams:

@@ -1,19 +1,19 @@
 """Conversations that outlive the cache: what it takes to go on with one after its model was away,
 after a restart, and with more conversations than slots.
 
-    python -m benchmarks.kept [--models llama lfm2] [--tokens 8000] [--rounds 12] [--skip …]
+    python -m benchmarks.kept [--models smollm2 lfm2] [--tokens 8000] [--rounds 12] [--skip …]
         [--host worker]
 
-The models have random weights at 8 bits in the proportions that people run: 16 layers, hidden
-1,024, heads of 64 that share keys; one has attention in each layer, the other (LFM2) in every
-second one, and convolutions with a state in between.
+One model is SmolLM2 of the lab (tests/real); the other, of LFM2's kind, has random weights at 8
+bits: 16 layers, hidden 1,024, attention in every second one, and convolutions with a state in
+between.
 
 - away: the time to the first text of a prompt that is computed; after its model was unloaded and
   loaded again; after a restart of the server, once it is on disk. Without the load, as the server
   reports it.
 - beside: tokens a second of 16 streams with the store and without it, in turn.
 - in turn: 64 conversations of three turns over 16 slots, with a short side job after each turn: the
-  share of prompt tokens that is not computed. With the bundled model; llama-server with its own
+  share of prompt tokens that is not computed. With SmolLM2; llama-server with its own
   `--cache-ram` beside it.
 - keys: the time to the first text of prompts that another API key has sent, in the cache and after
   a swap, beside that of new ones, the shortest of each; how many of their tokens were not computed.
@@ -39,11 +39,11 @@ import httpx
 import msgspec
 import numpy as np
 
-import bundled
 from benchmarks import report
 from benchmarks.peers import Running, llama_server, roundhouse
-from benchmarks.realistic import Shape, random_matrix, write
+from benchmarks.realistic import Shape, random_matrix
 from benchmarks.vocabulary import tokenizer
+from tests.real import lab
 from training import gguf_file
 
 SHAPE = Shape(layers=16, width=1_024, groups=4, hidden=2_816)
@@ -126,7 +126,13 @@ def _matrices(shape: Shape) -> Iterator[tuple[str, int, int]]:
             yield f"blk.{layer}.{name}.weight", rows, columns
 
 
-WRITERS: Mapping[str, Any] = {"llama": lambda path: write(path, SHAPE), "lfm2": write_lfm2}
+def real(path: Path) -> Path:
+    """SmolLM2, at this path."""
+    path.symlink_to(lab.smollm2())
+    return path
+
+
+WRITERS: Mapping[str, Any] = {"smollm2": real, "lfm2": write_lfm2}
 
 
 def configured(
@@ -211,10 +217,10 @@ def in_turn() -> Mapping[str, float]:
     with tempfile.TemporaryDirectory() as name:
         shares = {}
         for ours, memory in STORES:
-            path = configured(Path(name), bundled.GGUF, TURN_CONTEXT, SLOTS, memory=memory)
+            path = configured(Path(name), lab.smollm2(), TURN_CONTEXT, SLOTS, memory=memory)
             with roundhouse("--config", str(path)) as running, client(running) as api:
                 shares[ours] = _in_turn(api)
-    server = llama_server(bundled.GGUF, TURN_CONTEXT, SLOTS)  # 8 GiB of --cache-ram: its default
+    server = llama_server(lab.smollm2(), TURN_CONTEXT, SLOTS)  # 8 GiB of --cache-ram: its default
     with server as running, client(running) as api:
         shares["llama-server"] = _in_turn(api)
     return shares
@@ -252,7 +258,7 @@ def between_keys(tokens: int, host: str) -> Known:
     dice = np.random.default_rng(3)
     prompts = [dice.integers(300, 8_000, tokens).tolist() for _ in range(5)]
     with tempfile.TemporaryDirectory() as name:
-        model = WRITERS["llama"](Path(name) / "llama.gguf")
+        model = lab.smollm2()
         keys = [{"key": key, "role": "admin"} for key in KEYS]
         path = configured(Path(name), model, tokens + 512, 4, host, keys, memory="2GiB")
         with roundhouse("--config", str(path)) as running, client(running) as api:
@@ -329,7 +335,7 @@ def _gaps(api: httpx.Client, prompts: Sequence[Sequence[int]]) -> Gaps:
 
 
 def speeds(rounds: int) -> tuple[float, float]:
-    """Tokens a second of 16 streams of the bundled model, with the store and without, in turn."""
+    """Tokens a second of 16 streams of SmolLM2, with the store and without, in turn."""
     import asyncio  # noqa: PLC0415 - here alone
 
     found: dict[str, list[float]] = {name: [] for name, _ in STORES}
@@ -337,7 +343,7 @@ def speeds(rounds: int) -> tuple[float, float]:
         ports = {}
         for name, memory in STORES:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory()))
-            path = configured(folder, bundled.GGUF, 1_024, SLOTS, memory=memory)
+            path = configured(folder, lab.smollm2(), 1_024, SLOTS, memory=memory)
             ports[name] = held.enter_context(roundhouse("--config", str(path))).port
         for _ in range(rounds + 1):
             for name, port in ports.items():
@@ -402,7 +408,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         unseen = not known.found and known.others >= (1 - NOTICED) * known.new
         met.append(report.Target("another key's prompts: none found", outcome, unseen))
     if "stalls" not in options.skip:
-        gaps = stalls("llama", options.tokens // 4, options.host)
+        gaps = stalls("smollm2", options.tokens // 4, options.host)
         for name, found in gaps.items():
             print("gaps in ms,", name, found, flush=True)
         outcome = f"{gaps['put back'].p99:.0f} ms, computed {gaps['computed'].p99:.0f} ms"

@@ -3,7 +3,7 @@
 The command measures turns of conversations: what is computed again, and how long the first text
 takes, for each kind of memory, beside llama-server in the same run.
 
-    python -m benchmarks.turns [--kinds qwen35 …] [--lengths 528 4000] [--rounds 3]
+    python -m benchmarks.turns [--kinds smollm2 …] [--lengths 528 4000] [--rounds 3]
     python -m benchmarks.turns --speed [--kinds qwen35 …] [--rounds 8]
 """
 
@@ -33,6 +33,7 @@ from tests.backends.engines.llamacpp import cache_kinds
 from tests.backends.engines.llamacpp.test_kv_cache_turns import KINDS, MORE
 from tests.backends.gguf_raw import UINT32, Entry, RawFile
 from tests.backends.turns import LENGTHS, Messages, conversation, edited, next_turn
+from tests.real import lab
 
 Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out
 Candidate = TypeVar("Candidate", bound=Hashable)
@@ -83,6 +84,7 @@ ANSWER = 32  # tokens
 PATIENCE = 300.0
 # Letters, so that the next turn's prompt has the answer's tokens.
 LETTERS = tuple(1 + ord(letter) for letter in "abcdef")
+REAL = "smollm2"
 TURNS = ("cold", "regenerate", "edit", "next turn")
 
 
@@ -96,8 +98,11 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def written(kind: str, folder: Path) -> Path:
-    """A small model with that kind of memory."""
+    """SmolLM2, or a small model with that kind of memory."""
     path = folder / f"{kind}.gguf"
+    if kind == REAL:
+        path.symlink_to(lab.smollm2())
+        return path
     if kind != "mamba":
         return gguf_grown.write(kind, path, {**MORE.get(kind, {}), "context_length": CONTEXT})
     file = gguf_raw.read(cache_kinds.write(kind, path))
@@ -235,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=(REAL, *KINDS), default=[REAL, *KINDS])
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--speed", action="store_true", help="tokens a second, with and without")

@@ -62,4 +62,4 @@ def test_llama_server_is_compared_by_medians_of_eight_turns() -> None:
     parts, effort = ahead.arguments([])
     assert list(parts) == list(ahead.PARTS)
     assert effort.rounds == ROUNDS >= 8
-    assert ahead.arguments(["--parts", "usual", "--quick"])[0] == ["usual"]
+    assert ahead.arguments(["--parts", "real", "--quick"])[0] == ["real"]
