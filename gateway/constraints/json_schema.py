@@ -346,17 +346,11 @@ def schema_entry(schema: Carried, name: str = "") -> Entry:
 
 
 def laid_out(schema: Node, layout: Node) -> dict[str, Any]:
-    """`schema` for llguidance, bounded, with its layout and its escapes.
+    """`schema` for llguidance, bounded, with its layout and escapes of any character.
 
-    Where a pattern says what a string holds, llguidance has control characters alone by number: a
-    model that had begun another would be made to write one of them, so there are none.
+    Where a pattern says what a string holds, it has those of control characters alone.
     """
-    whole = finite(schema)
-    nodes = (node for root in (whole, *whole.get("$defs", {}).values()) for node in every(root))
-    spelled = any("pattern" in node or "format" in node for node in nodes)
-    escapes = {"json_allowed_escapes": 'nrbtf\\"'} if spelled else {}
-    guidance = {**layout, "json_allow_general_unicode_escapes": not spelled, **escapes}
-    return {**whole, "x-guidance": guidance}
+    return {**finite(schema), "x-guidance": {**layout, "json_allow_general_unicode_escapes": True}}
 
 
 def relaxed(
