@@ -1,13 +1,10 @@
 """Template analysis: the traits of a chat template, found by rendering small conversations.
 
 A template takes a thing if it renders without an error and the words come out; a name in a list of
-known models is never consulted. Costs some thirty renderings of three messages, ten to twenty
-milliseconds, once for each loaded model.
-
-Trial conversations for template analysis: sentinel texts, and which of them are rendered.
-
-Every word is a sentinel that no template writes by itself, so that what comes out was taken from
-the conversation. Lower case, because some templates capitalise. Draws no conclusions.
+known models is never consulted. The words are sentinels that no template writes by itself, so that
+what comes out was taken from the conversation; lower case, because some templates capitalise.
+Some thirty renderings of three messages take ten to twenty milliseconds, once for each loaded
+model.
 """
 
 import json
@@ -105,7 +102,7 @@ class Renderer:
         *,
         prompt: bool,
     ) -> str:
-        """Raises Refused, LimitExceeded."""
+        """Raises TemplateRefused, LimitExceeded."""
         return self._template.render(
             {
                 **self._tokens,
@@ -171,8 +168,8 @@ def analyse(
 ) -> TemplateTraits:
     """The traits of `template`; `tokens` are the special tokens by their variable names.
 
-    All renderings are charged to one meter. Raises Refused, with the template's own reason, if it
-    renders not even one user message, and LimitExceeded.
+    All renderings are charged to one meter. Raises TemplateRefused, with the template's own reason,
+    if it renders not even one user message, and LimitExceeded.
     """
     trial = Trial(template, tokens, charged)
     traits = _with_content(trial, TemplateTraits())

@@ -1,15 +1,14 @@
 """The sandboxed Jinja environment of chat templates, immutable, with Hugging Face's functions.
 
 A template comes with the model's files, so it is untrusted code: it can reach neither Python nor
-the disk, and all its work is charged to a meter. Jinja lets an environment stand between a template
-and calls, filters, tests, arithmetic and output; where it doesn't (literals, slices, comparisons,
-`~`, loops) the syntax tree is rewritten, so that a filter of ours stands there.
+the disk, all its work is charged to a meter, and the origin of its texts is kept. Jinja lets an
+environment stand between a template and calls, filters, tests, arithmetic and output; where it
+doesn't (literals, slices, comparisons, `~`, loops) the syntax tree is rewritten, so that a filter
+of ours stands there.
 
-Knows nothing of messages. Source of its functions: the chat template pages of the transformers
+It knows nothing of messages. Source of its functions: the chat template pages of the transformers
 documentation (trim_blocks, lstrip_blocks, loop controls, the `generation` tag, tojson without HTML
 escapes).
-
-Jinja's filters and tests for chat templates: metered, and with the origin of texts kept.
 """
 
 import re
@@ -500,7 +499,8 @@ class CompiledTemplate:
     def render(self, variables: Mapping[str, Any], charged: Meter | None = None) -> str:
         """The text, charged to a meter; a `TracedText` where clients' texts are in it.
 
-        Raises Refused, whatever goes wrong inside the template, LimitExceeded, and Abandoned.
+        Raises TemplateRefused, whatever goes wrong inside the template, LimitExceeded, and
+        Abandoned.
         """
         try:
             with metered(charged or Meter(FULL)):

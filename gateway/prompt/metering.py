@@ -1,13 +1,10 @@
-"""The budget of one rendering of a chat template: steps, memory, processor time.
+"""The budget of one rendering of a chat template (steps, memory, processor time), and the text
+operations that are charged to it.
 
 A template comes with a model's files, so it is untrusted code. Everything in it that can repeat or
 grow is charged here before or right after it happens, so that no single operation can be much
-larger than what is left of the allowance.
-
-What a chat template may do with texts: str's methods, metered, and with the origin of each
-character kept (see `metering` and `traced`).
-
-The table is closed: a method that isn't in it is out of a template's reach.
+larger than what is left of the allowance. A method that isn't in `TEXT_METHODS` is out of a
+template's reach; those that are keep the origin of each character (`gateway.prompt.traced`).
 """
 
 import json

@@ -1,15 +1,9 @@
-"""A model's chat template: compiled and analysed once, then rendered for every conversation.
+"""A model's chat template: compiled and analysed once, then rendered for every conversation, within
+the context's length or with an error that explains what is long.
 
-Knows no tokenizer and no engine. It doesn't read answers.
+    which tools -> messages arranged -> dicts -> Jinja -> text, ended or left open
 
-Renders one request for a template with certain traits.
-
-which tools -> messages arranged -> dicts -> Jinja -> text, ended or left open
-
-What takes the space in a prompt that is too long, as an error message.
-
-Frontends bring tools by the dozen with a "Hello!", and the error is all that their user sees.
-Shares are of characters: to render and tokenize each part would cost what the refusal saves.
+It knows no tokenizer and no engine, and doesn't read answers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +116,7 @@ _HERE = "roundhouse9continues5here"
 
 
 class Rendering:
-    """Renders one request; all methods raise Refused if the template does."""
+    """Renders one request; all methods raise TemplateRefused if the template does."""
 
     def __init__(
         self,
@@ -475,7 +469,11 @@ WORTH_TELLING = 10  # percent of the prompt
 
 @contextmanager
 def length_explained(request: ChatRequest) -> Iterator[None]:
-    """Adds to the error of a too long prompt which parts of `request` are long, and what to do."""
+    """Adds to the error of a too long prompt which parts of `request` are long, and what to do.
+
+    Frontends bring tools by the dozen with a "Hello!", and the error is all that their user sees.
+    Shares are of characters: to render and tokenize each part would cost what the refusal saves.
+    """
     try:
         yield
     except ContextLengthExceeded as error:
