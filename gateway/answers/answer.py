@@ -1,19 +1,8 @@
-r"""An answer while it is generated: outputs of the jobs in, deltas out, and its usage.
+"""An answer while it is generated: outputs of its jobs in, deltas and usage out.
 
-It holds nothing that must be given back: the jobs and the lease belong to the pipeline's context.
-
-Stop strings of a chat: found in the text that the client reads, after it was split.
-
-Stop strings apply to the answer, so they are searched for in content. Reasoning is passed over,
-unless `in_reasoning` says otherwise; markers and the white space around them are no text. The
-arguments of a tool call are never cut, because half a call is useless. A stop string lies within
-one stretch of text, which a call or reasoning ends. (vLLM and llama.cpp search the raw text, where
-"\n\n" is found behind `</think>`, and "}" in every call.)
-
-It knows no engine: the caller ends the job when `Finished` comes.
-
-The choices of one request: a job of the engine for each, and their deltas as one stream, in the
-order in which they come.
+A request has one or several choices, each a job of the engine; their deltas are one stream, in the
+order in which they come. Nothing here must be given back: the jobs and the lease belong to the
+pipeline's context.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -104,9 +93,16 @@ class Unsplit:
 
 
 class StopStrings:
-    """A `Splitting` that ends its events with `Finished` where a stop string is found.
+    r"""A `Splitting` that ends its events with `Finished` where a stop string is found.
 
-    `inline`: the other one delivers reasoning as content.
+    Stop strings apply to the answer, so they are searched for in content. Reasoning is passed over,
+    unless `in_reasoning` says otherwise; markers and the white space around them are no text. The
+    arguments of a tool call are never cut, because half a call is useless. A stop string lies
+    within one stretch of text, which a call or reasoning ends. (vLLM and llama.cpp search the raw
+    text, where "\n\n" is found behind `</think>`, and "}" in every call.)
+
+    The caller ends the job when `Finished` comes. `inline`: the other one delivers reasoning as
+    content.
     """
 
     def __init__(

@@ -1,18 +1,8 @@
-"""A model's chat template and output format, and why that format was chosen.
+"""A model's interpreter: the chat template, the output format and why it was chosen, the presets
+of sampling parameters, and the capabilities that follow from the template.
 
-Made once per template, because the analysis renders the template several times.
-
-Sampling overrides: defaults, forced values and additions that administrators set for requests.
-
-Per parameter: `override` stands in where a request says nothing; with `force` it stands whatever
-the request says; with `additive` a list goes in front of the request's. Presets are YAML files of
-that.
-
-A model's capabilities, loaded or not: read from its chat template, once for each model and
-template.
-
-Reading a template takes some ten milliseconds, so it happens in a worker thread, and a list of
-models doesn't wait for all of it: what isn't known in time is in the next list.
+Reading a template takes some ten milliseconds, because the analysis renders it several times. So it
+is read once, in a worker thread.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +66,9 @@ _KNOWN = frozenset(SamplingWire.__struct_fields__) | _LENGTHS
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The override of one parameter."""
+    """The override of one parameter: it stands in where a request says nothing; with `force`
+    whatever the request says; with `additive` a list goes in front of the request's.
+    """
 
     override: Any
     force: bool = False
@@ -125,7 +117,7 @@ def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
 
 
 class SamplingOverrides:
-    """The overrides in force, and the files to choose others from."""
+    """The overrides in force, and the YAML files to choose others from."""
 
     def __init__(self, folder: Path | None, name: str | None = None) -> None:
         """Raises ConfigError where the preset `name` can't be used."""
@@ -518,7 +510,9 @@ ModelKey: TypeAlias = tuple[str, str | None, str | None, RemoteTarget | None, bo
 
 
 class Capabilities:
-    """Caches what it found."""
+    """Caches what it found. A list of models doesn't wait for all of it: what isn't known in time
+    is in the next list.
+    """
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates

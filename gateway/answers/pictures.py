@@ -1,37 +1,21 @@
 """The pictures of a conversation: references in, decoded pictures out, under limits.
 
-    pictures = Pictures(config.images)
-    placed = pictures_in(request.messages)
-    async with pictures.fetched(placed) as album:   # as they were sent: before a model is there
+    loader = ImageLoader(config.images)
+    placed = images_in(request.messages)
+    async with loader.fetched(placed) as album:     # as they were sent: before a model is there
         async with album.decoded() as images:       # by URL: when it is
 
-Both raise InvalidRequest, which names the part. Knows no model: whether one can see is asked
-before.
+Both raise InvalidRequest, which names the part. No model is known here: whether it can see is
+checked before.
 
-All pictures of a conversation: counted, fetched side by side, decoded when their model is there.
+Until their model is there pictures are kept as they were sent, which takes a hundredth of the
+memory. What all requests together keep is bounded, encoded (in bytes) and decoded (in pixels).
+Files are untrusted input to a decoder: few formats are tried, in a worker thread, and the size is
+checked before any pixel is decoded.
 
-Until then they are kept as they were sent, which takes a hundredth of the memory. What all requests
-together keep is bounded, encoded and decoded.
-
-Bytes to pixels, with Pillow. Runs in a worker thread; knows no network.
-
-Files are untrusted input to a decoder, so few formats are tried, and the size is checked before any
-pixel is decoded.
-
-A quota that all requests share: bytes, pixels. Doesn't know the unit.
-
-Pictures behind `http:` and `https:` URLs: their bytes, under limits, from public addresses only.
-
-Every hop is resolved once, its addresses are checked, and the connection goes to an address that
-was checked: a name that means something else a moment later (DNS rebinding) gains nothing. The URL
-is rewritten to that address; the name stays in the Host header and in TLS, where it is verified.
-
-Proxies of the environment are not used: they would resolve names themselves.
-
-Which addresses a picture may come from. Pure: no lookups, no connections.
-
-Without this a client could make the server fetch what only the server reaches: other machines of
-its network, services on its loopback, a cloud's metadata (server-side request forgery).
+Pictures behind URLs come from public addresses only, or a client could make the server fetch what
+only the server reaches: other machines of its network, its loopback, a cloud's metadata
+(server-side request forgery).
 """
 
 import asyncio
@@ -134,16 +118,17 @@ def _carried(address: IPv6Address) -> tuple[IPv4Address, ...]:
 
 
 # ------------------------------------------------------------------------------------------ refused
-# Why a picture can't be used. Internal to this package: `ImageLoader` adds which picture it is.
 
 
 class ImageRefused(Exception):
-    """The message completes "The image …". A client reads it: it has nothing of our network."""
+    """A picture can't be used. The message completes "The image …", and `ImageLoader` adds which
+    one. A client reads it: it has nothing of our network.
+    """
 
 
 class Quota:
-    """A request for more than is left waits in line; one for more than the whole quota, until all
-    of it is free.
+    """A number of bytes or pixels that all requests share. A request for more than is left waits in
+    line; one for more than the whole quota, until all of it is free.
     """
 
     def __init__(self, total: int) -> None:
@@ -189,7 +174,7 @@ USUAL = bytes.maketrans(b"-_", b"+/")
 
 
 def carried(url: str, max_bytes: int) -> bytes:
-    """What a `data:` URL holds. Raises Refused for a broken one and for more than `max_bytes`."""
+    """What a `data:` URL holds. Raises ImageRefused for a broken one, or more than `max_bytes`."""
     head, comma, text = url.partition(",")
     if not comma:
         raise ImageRefused("is not a valid data: URL: it has no comma")
@@ -226,7 +211,7 @@ DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but blac
 def pixels_of(data: bytes, most: int) -> int:
     """The number of pixels by the header; none is decoded.
 
-    Raises Refused for what is no picture, or has more than `most` pixels.
+    Raises ImageRefused for what is no picture, or has more than `most` pixels.
     """
     with _opened(data, most) as picture:
         return picture.width * picture.height
@@ -235,7 +220,7 @@ def pixels_of(data: bytes, most: int) -> int:
 def decode(data: bytes, most: int) -> Image:
     """The picture as it is meant to be seen: upright, on white, of an animation the first frame.
 
-    Raises Refused for what is no picture, is broken, or has more than `most` pixels.
+    Raises ImageRefused for what is no picture, is broken, or has more than `most` pixels.
     """
     with _opened(data, most) as picture:
         upright = ImageOps.exif_transpose(picture)
@@ -245,7 +230,7 @@ def decode(data: bytes, most: int) -> Image:
 
 @contextmanager
 def _opened(data: bytes, most: int) -> Iterator[Pillow.Image]:
-    """The picture with its header read. Raises Refused, also for what happens in the body."""
+    """The picture with its header read. Raises ImageRefused, also for what happens in the body."""
     try:
         with Pillow.open(BytesIO(data), formats=FORMATS) as picture:
             _refuse_large(picture, most)
@@ -295,7 +280,13 @@ async def system_resolver(host: str, port: int) -> Sequence[str]:
 
 
 class Fetching:
-    """Fetches one picture after the other; keeps no connection open."""
+    """Fetches one picture after the other; keeps no connection open.
+
+    Every hop is resolved once, its addresses are checked, and the connection goes to an address
+    that was checked: a name that means something else a moment later (DNS rebinding) gains nothing.
+    The URL is rewritten to that address; the name stays in the Host header and in TLS, where it is
+    verified. Proxies of the environment are not used: they would resolve names themselves.
+    """
 
     def __init__(
         self,
@@ -310,7 +301,7 @@ class Fetching:
         self._tls = tls
 
     async def bytes_of(self, url: str) -> bytes:
-        """Raises Refused, also when the limits' `timeout` has passed."""
+        """Raises ImageRefused, also when the limits' `timeout` has passed."""
         try:
             with anyio.fail_after(self._limits.timeout):
                 return await self._followed(_parsed(url))

@@ -1,5 +1,5 @@
-"""From a request to a stream of deltas: lease -> prompt -> generate -> split, in one context
-manager.
+"""The pipeline: from a request to a stream of deltas (lease -> prompt -> generate -> split), in one
+context manager.
 
     async with pipeline.chat(Call(request=request, access=access)) as answer:
         async for delta in answer.deltas():
@@ -8,8 +8,6 @@ manager.
 
 Everything an answer holds (the lease, the jobs on the device) belongs to the context: when it has
 exited, on every path, the device is free and the lease is given back.
-
-Raw prompts as tokens: texts, token ids, both in turn, and texts to be filled in.
 """
 
 import itertools

@@ -1,18 +1,11 @@
 """Answers of models that other servers run: a request handed on, and what comes back as our events.
 
 The other server renders and splits; `<think>` left in the content is split here, and reasoning is
-sent in the form the client requested.
+sent in the form the client requested. A chat is split here only where its model has a template and
+a format of ours (`split_here`).
 
-Requests for models that other servers run: which side splits the answer, the check of its shape,
-and chats that are rendered and split here.
-
-A chat is split here where its model has a template and a format of ours: the prompt goes over as a
-raw text, and what comes back is read like an engine's output. The other server tokenizes the
-prompt, so what a client spells like a control token becomes one.
-
-A request's parameters for another server: OpenAI's names, else vLLM's.
-
-What the client named is handed on, and nothing else: the other server has defaults of its own.
+Parameters have OpenAI's names, else vLLM's. What the client named is handed on, and nothing else:
+the other server has defaults of its own.
 """
 
 import asyncio
@@ -484,7 +477,12 @@ async def split_here(
     params: GenerationParams,
     prompt: tuple[Interpreter, RenderedPrompt],
 ) -> Answer:
-    """One request for each choice; `held` holds them. Raises GatewayError."""
+    """A chat that is rendered and split here. One request for each choice; `held` holds them.
+
+    The prompt goes over as a raw text, and what comes back is read like an engine's output. The
+    other server tokenizes the prompt, so what a client spells like a control token becomes one.
+    Raises GatewayError.
+    """
     interpreter, rendered = prompt
     if rendered.pictures:
         text = "images: not for a model elsewhere whose prompts are made here (split: here)."
