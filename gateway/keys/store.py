@@ -1,24 +1,9 @@
 """The store of the responses API: responses and conversations, in one SQLite file.
 
-In WAL mode what is committed survives the end of this process, however sudden
-(https://sqlite.org/wal.html). Everything belongs to an owner, and is found by its owner alone.
-When there is too much, whoever has most gives up the oldest that it has (`shares`).
-Knows no API: documents and items are bytes.
-
-The store: responses and conversations, each with an owner.
-
-The tables of the store, and their rows as structs.
-
-One thread with a SQLite connection.
-
-It takes whatever waits for it, up to `MOST`, into one transaction, so that many writers cost one
-commit, and no caller gets a result before it is committed. When nothing has come for a moment, what
-was committed is moved from the write-ahead log into the file, so that a copy of the file has it.
-
-Who gives up what, when more is to be kept than fits. Knows owners and sizes, no tables.
-
-An owner loses nothing to others as long as it has no more than an equal part: whoever has most
-gives up first.
+Everything belongs to an owner, and is found by its owner alone. When there is too much, whoever has
+most gives up the oldest that it has: so an owner loses nothing to others as long as it has no more
+than an equal part (`share`). In WAL mode what is committed survives the end of this process,
+however sudden (https://sqlite.org/wal.html). Documents and items are bytes here: no API is known.
 """
 
 import asyncio
@@ -282,7 +267,13 @@ IDLE = 1.0  # seconds without work
 
 
 class StoreThread:
-    """`run` hands it work; `end` ends it."""
+    """One thread with a SQLite connection. `run` hands it work; `end` ends it.
+
+    It takes whatever waits for it, up to `MOST`, into one transaction, so that many writers cost
+    one commit, and no caller gets a result before it is committed. When nothing has come for a
+    moment, what was committed is moved from the write-ahead log into the file, so that a copy of
+    the file has it.
+    """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         """`connect` is called in the thread."""
