@@ -273,7 +273,7 @@ def _sampled(fields: Fields, wire: GenerateWire) -> Fields:
 
 
 class DetailWire(msgspec.Struct, frozen=True, kw_only=True):
-    """`param` and `code` are ours."""
+    """KoboldCpp's error, with the field at fault and our code."""
 
     msg: str
     type: str
@@ -313,7 +313,7 @@ EVENT = b"message"
 
 
 class Growing:
-    """One of the texts while it grows. `stop_reason`: see `wire.Perf`."""
+    """One of the texts while it grows. `stop_reason`: see `Perf`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -337,7 +337,7 @@ class KoboldReply:
 
     @property
     def stop_reason(self) -> int:
-        """Of the first text, as `wire.Perf` numbers them."""
+        """Of the first text, as `Perf` numbers them."""
         return self._all[0].stop_reason
 
     def texts(self) -> Sequence[str]:

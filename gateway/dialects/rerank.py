@@ -1,18 +1,9 @@
-"""Reranking as Jina and Cohere have it, on which llama-server, vLLM and others agree; and TEI's, by
-its `texts` field. Scores of pairs as vLLM has them.
+"""Reranking in the format of Jina and Cohere, on which llama-server, vLLM and others agree, and of
+TEI, by its `texts` field; scores of pairs in vLLM's format (`/v1/score`).
 
 Pure: bytes in, a request out (`read_rerank`, `read_score`); scores in, bytes out (`rerank_body`,
-`score_body`).
-
-Parses bodies of `/v1/rerank` and `/v2/rerank`, and makes the bodies of their results. Knows no
-model.
-
-Documents are cut where they are too long, unless `truncate` is false: Jina and Cohere do so too.
-
-vLLM's `/v1/score`: how well each text of a pair fits the other. Knows no model.
-
-`text_1` and `text_2` are vLLM's fields, `queries` and `documents` its newer names for them: one
-text to each of several, or as many of both.
+`score_body`). Documents are cut where they are too long, unless `truncate` is false: Jina and
+Cohere do so too.
 """
 
 from collections.abc import Sequence

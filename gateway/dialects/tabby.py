@@ -86,7 +86,7 @@ LOAD_OPTIONS = frozenset((*LoadWire.__struct_fields__, *DraftWire.__struct_field
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Load a model. `asked`: options by TabbyAPI's names or ours; see `options.engine_options`."""
+    """Load a model. `asked`: options by TabbyAPI's names or ours; see `engine_options`."""
 
     model: str
     backend: str | None = None

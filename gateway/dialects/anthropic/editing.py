@@ -2,9 +2,7 @@
 calls and old thoughts are left out once there are many. Pure.
 
 The tokens of a conversation are not known before a model is leased, so `input_tokens` are estimated
-by the characters. Knows messages; no blocks and no templates.
-
-The structs of `context_management`, in requests and in answers.
+by the characters.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,14 +1,8 @@
-"""Anthropic's reply: an answer as blocks in sequence, each started, extended and ended. Knows no
-HTTP.
+"""Anthropic's answers: a message as blocks in sequence, each started, extended and ended; the model
+list and errors. Knows no HTTP.
 
-Both forms are made of the same events, so that a stream put together by a client equals the body it
-would have got. A block that says nothing is never begun.
-
-The structs of answers: blocks, the whole message, the events of a stream.
-
-The model list as Anthropic's clients read it.
-
-Anthropic's error envelope, with the field at fault and our code beside what its clients read.
+A stream and a whole body are made of the same events, so that a stream put together by a client
+equals the body it would have got. A block that says nothing is never begun.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,11 @@
-"""Parses a `/v1/messages` body. Knows no model: whether it supports images, reasoning or tools is
-checked by the pipeline.
+"""Parses a `/v1/messages` body, from Anthropic's blocks to messages.
 
-From Anthropic's blocks to messages. Knows no template.
+Knows no model and no template: whether the model supports images, reasoning or tools is checked by
+the pipeline. Of the structs' fields a block's `type` says which count.
 
 A user's turn holds the results of tools beside what the user says; here each result is a message
 of its own. What a result is marked with (`is_error`) is said in its text, which is all that a model
 reads.
-
-The structs of `/v1/messages` bodies as clients send them. Of an object's fields its `type` says
-which count.
 """
 
 from collections.abc import Iterator, Sequence

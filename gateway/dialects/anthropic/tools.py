@@ -3,10 +3,8 @@ in the prompt. Knows no template.
 
 A tool that the client runs (`bash_…`, `text_editor_…`) has no schema on the wire, since Anthropic's
 models were trained on it; here it becomes a function with its documented parameters. What
-Anthropic's servers run is left out, and told. A deferred tool is left out until the conversation
-has referenced it.
-
-The structs of `tools` and `tool_choice`.
+Anthropic's servers run is left out, and reported. A deferred tool is left out until the
+conversation has referenced it.
 """
 
 import re

@@ -1,9 +1,7 @@
-"""llama-server's completion reply: pieces of `content`, the last with `stop`.
+"""llama-server's completion reply (pieces of `content`, the last with `stop`) and its slots. Pure.
 
 With several prompts or choices each piece carries its `index`, and the whole answer is an array.
 What the last piece counts is of its own choice.
-
-llama-server's slots: their status, and orders to save, restore and erase. Pure.
 """
 
 import math

@@ -1,16 +1,8 @@
-"""Parses llama-server's completion and infill bodies.
+"""llama-server's bodies, in and out, except those of answers and slots: completions and infill,
+tokens, embeddings, properties, settings, the states and loads of models. Knows no model.
 
-All that samples is read as OpenAI's text completion has it, whose fields know llama-server's names.
-
-llama-server's small bodies, in and out. Its completions are in `completion`.
-
-llama-server's own `/embedding`: every text's vector in a list of vectors, since where nothing is
-pooled there is one for each token. Knows no model.
-
-A load as `transformers serve` reports it: events with a `status`, at last `ready` or `error`.
-
-`generation_settings`: how an answer is generated, by llama-server's names. What this server has
-no such setting for is left out.
+Sampling parameters are read as OpenAI's text completion has them, whose fields know llama-server's
+names.
 """
 
 import math
@@ -196,8 +188,8 @@ class BiasWire(msgspec.Struct, frozen=True):
 
 
 class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of one answer. The fields from `stream` on are sent only to the client of the
-    request itself.
+    """The parameters of one answer, by llama-server's names; settings that this server doesn't have
+    are left out. The fields from `stream` on are sent only to the client of the request itself.
     """
 
     seed: int
@@ -635,7 +627,9 @@ class ProgressWire(msgspec.Struct, frozen=True):
 
 
 class LlamaLoadEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a load. `cached`: the model was already loaded."""
+    """One step of a load, as `transformers serve` reports it. `cached`: the model was already
+    loaded.
+    """
 
     status: Literal["loading", "ready", "error"]
     model: str

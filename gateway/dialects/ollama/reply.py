@@ -1,14 +1,7 @@
-"""Ollama's reply: lines of JSON, the last one with `done`. Knows no HTTP.
+"""Ollama's answers: lines of JSON, the last one with `done`; embeddings; lists of models, downloads
+and errors. Knows no HTTP and no registry.
 
-Calls are sent whole, each in a line of its own. All times on the wire are nanoseconds.
-
-Model lists as Ollama's clients read them, and download progress. Knows no registry.
-
-Ollama's embeddings: `/api/embed`, and `/api/embeddings` as it was before. Knows no model.
-
-Texts that are too long are cut, unless `truncate` is false.
-
-Ollama's errors: a text, with the field at fault and our code beside it.
+All times on the wire are nanoseconds.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,17 +1,14 @@
 """OpenAI's chat reply: deltas to chunks of a stream, or to one body. Knows no HTTP.
 
 Both forms are made of the same steps, so that a stream put together by a client equals the body it
-would have got. The contents of chunks avoid what clients were seen to fail on:
+would have got. Absent is UNSET, null is None: clients break on either in the place of the other.
+The contents of chunks avoid what clients were seen to fail on:
 
 - the role stands alone in a choice's first chunk and is never repeated: it would be concatenated;
 - a tool call's first delta has id, type and name and no arguments; the others have arguments only,
   and there is at least one; a custom tool's first delta has an empty input, too;
-- the finish reason comes beside an empty delta; usage once, in the last chunk, if asked for.
-
-The structs of chat answers: chunks of a stream, and the whole body.
-
-Absent is UNSET, null is None: clients break on either in the place of the other. No chunk may get
-a key `type`, `event` or `timings` that can be null, because Open WebUI drops such a chunk.
+- the finish reason comes beside an empty delta; usage once, in the last chunk, if asked for;
+- no chunk has a key `type`, `event` or `timings` that can be null: Open WebUI drops such a chunk.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

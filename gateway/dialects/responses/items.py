@@ -1,18 +1,10 @@
-"""From the items of a response to messages, and to the form in which they are kept. Knows no
-template and no store.
+"""The items of a response: parsed to messages, and to the form in which they are kept; their
+references, and reasoning that clients carry from one request to the next. Knows no template and no
+store.
 
-Item references: items that are named instead of sent. An item's id contains the 32 digits of the
-response or conversation that holds it, so that it is found without an index.
-
-`encrypted_content`: reasoning that clients carry from one request to the next without reading
-it.
-
-OpenAI encrypts it, because its clients may not read it. Here it is returned as text anyway, so it
-is only packed: clients that send back nothing else of a reasoning item lose none of it, and nothing
-has to be stored.
-
-The structs of `/v1/responses` bodies as clients send them. Items stay JSON objects: they are
-kept, and listed again, as they came; `items` reads them.
+Items stay JSON objects: they are kept, and listed again, as they came; `read_items` reads them. An
+item's id contains the 32 digits of the response or conversation that holds it, so that a reference
+to it is found without an index.
 """
 
 import re
@@ -37,7 +29,13 @@ PREFIX = "roundhouse-1."
 
 
 def packed(text: str) -> str:
-    """What `encrypted_content` is of a reasoning of `text`."""
+    """What `encrypted_content` is of a reasoning of `text`: it is carried from one request to the
+    next by clients that don't read it.
+
+    OpenAI encrypts it, because its clients may not read it. Here it is returned as text anyway, so
+    it is only packed: clients that send back nothing else of a reasoning item lose none of it, and
+    nothing has to be stored.
+    """
     return PREFIX + urlsafe_b64encode(text.encode()).decode()
 
 

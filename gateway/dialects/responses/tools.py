@@ -31,7 +31,7 @@ from gateway.terms.request import (
 Kind: TypeAlias = Literal[
     "function", "custom", "shell", "local_shell", "apply_patch", "tool_search"
 ]
-MOST_TOOLS = 1_024  # those in namespaces counted, as `COUNTS` has it for a plain list
+MOST_TOOLS = 1_024  # those in namespaces counted, as `fields.COUNTS` has it for a plain list
 LONGEST_NAME = 128
 
 
