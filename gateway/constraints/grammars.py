@@ -1,20 +1,8 @@
-"""A shape's grammar as llguidance takes it, what of the shape it doesn't carry, and whether
-llguidance can compile it.
+"""Grammars as llguidance takes them: what of a shape they don't carry, the limits on what clients
+send, whether llguidance can compile and run them, and texts, regexes and client grammars written
+in its Lark (its docs/syntax.md).
 
-Regexes of JSON schemas, in linear time: by llguidance's engine, which is the one that the
-grammar has them from. Python's `re` would take exponential time for some, and hold all threads.
-
-They are ECMA-262's, searched for anywhere in a text. The engine has no lookarounds, so lookaheads
-at the beginning are read apart: there they are further patterns for the same text.
-
-Lark grammars as llguidance has them (its docs/syntax.md), from what a client wrote: Lark, or
-llama.cpp's GBNF by llguidance's converter.
-
-GBNF's notation: llama.cpp's grammars/README.md. The converter doesn't read escapes by number, and
-takes `.` for anything but a new line, so both are written otherwise before.
-
-Limits on client schemas and grammars: a bound for each thing that costs time or memory, in one
-table. The compile itself is bounded by the fuel of `backends.engines.constraints`.
+The compile itself is bounded by the fuel of `backends.contract.grammar_limits`.
 """
 
 import re
@@ -118,7 +106,7 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
 
 class CompileBudget:
     """Processor time that may be spent on what one client sent. It is asked between two compiles;
-    none of them takes long, see `limits` and `backends.engines.constraints`.
+    none of them takes long, see the limits above and `backends.contract.grammar_limits`.
     """
 
     def __init__(self, seconds: float = 1.0) -> None:
@@ -203,7 +191,12 @@ class UnusablePattern(Exception):
 
 
 class Pattern:
-    """A regex, or a format that the engine knows, ready to be searched for."""
+    """A regex of a JSON schema (ECMA-262's), or a format that the engine knows, ready to be
+    searched for anywhere in a text.
+
+    By llguidance's engine, in linear time, since the grammar has it from there: Python's `re` would
+    take exponential time for some, and hold all threads.
+    """
 
     def __init__(self, pattern: str, format: str = "") -> None:
         wanted = {"format": format} if format else {"pattern": pattern}
@@ -213,7 +206,7 @@ class Pattern:
             raise UnusablePattern(f"the pattern {pattern!r:.200} can't be used: {self._why()}")
 
     def found_in(self, text: str) -> bool:
-        """Raises Unusable where the engine gives up."""
+        """Raises UnusablePattern where the engine gives up."""
         self._matcher.reset()
         written = list(_quoted(text))
         taken = self._matcher.try_consume_tokens(written)
@@ -227,7 +220,8 @@ class Pattern:
 
 def lookaheads(pattern: str) -> list[tuple[bool, str]]:
     """The patterns of which a text must have each (True) or must not (False), which together say
-    the same as `pattern`; empty where it has no lookaheads at its beginning.
+    the same as `pattern`; empty where it has no lookaheads at its beginning, the only place where
+    the engine, which has none, can do without.
     """
     if not pattern.startswith(("^(?=", "^(?!")):
         return []
@@ -349,7 +343,11 @@ ANY_CHARACTER = "[\\x00-\U0010ffff]"
 
 
 def lark_of_gbnf(text: str, field: str) -> str:
-    """The Lark grammar. Raises InvalidRequest with the converter's message."""
+    """The Lark grammar, by llguidance's converter, whose message InvalidRequest is raised with.
+
+    The converter doesn't read escapes by number, and takes `.` for anything but a new line, so both
+    are written otherwise before (llama.cpp's grammars/README.md has the notation).
+    """
     GRAMMAR_RULES.check(text.count(RULE), field)
     GROUP_DEPTH.check(_depth(text), field)
     try:

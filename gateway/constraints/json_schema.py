@@ -1,21 +1,9 @@
 """A client's JSON schema as a grammar: carried by llguidance as far as it can, relaxed to the
 nearest that it can compile where it can't, and the whole of it for the check afterwards.
 
-llguidance reports only that something is wrong, so the cause is searched for: the smallest part
-that it refuses alone, and there the keyword without which it doesn't. It is dropped, named, and the
-whole is tried again. Dropping only ever lets the grammar allow more.
-
-The digits of numbers are bounded, which a small model else writes to the end of its context.
-llguidance has no option for that, so the schema says it, with JSON Schema's own keywords. A number
-within bounds has no exponent, as llguidance writes it.
-
-Objects whose writer said nothing of further properties are closed. JSON Schema lets such an object
-have any others; who writes one means those that are listed, and a small model invents members to
-the end of its context. Closed are objects that list properties, where neither
-`additionalProperties` nor `unevaluatedProperties` allows more: in themselves, or in what holds in
-the same place (`allOf`, `$ref`, …). What only the check knows (`if`, `dependentSchemas`) counts as
-listed. A definition may be a value of its own and a part of another (`allOf` with a base), which
-must not close it: the grammar has it once as each.
+The grammar is made narrower than the schema in two places where a small model would write to the
+end of its context: numbers have bounded digits (`finite`), and objects no properties but the listed
+ones (`closed`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,7 +49,16 @@ class ClosedSchema(msgspec.Struct, frozen=True):
 
 
 def closed(schema: Schema) -> ClosedSchema:
-    """`schema.carried`, which is no boolean, closed."""
+    """`schema.carried`, which is no boolean, with objects closed whose writer said nothing of
+    further properties.
+
+    JSON Schema lets such an object have any others; who writes one means those that are listed, and
+    a small model invents members to the end of its context. Closed are objects that list
+    properties, where neither `additionalProperties` nor `unevaluatedProperties` allows more: in
+    themselves, or in what holds in the same place (`allOf`, `$ref`, …). What only the check knows
+    (`if`, `dependentSchemas`) counts as listed. A definition may be a value of its own and a part
+    of another (`allOf` with a base), which must not close it: the grammar has it once as each.
+    """
     assert isinstance(schema.carried, dict)
     return _Closing(schema, schema.carried).closed()
 
@@ -235,7 +232,12 @@ class Freedom(msgspec.Struct, frozen=True):
 
 
 def finite(schema: Node) -> dict[str, Any]:
-    """`schema`, of keywords that llguidance has, with bounds where it has none."""
+    """`schema`, of keywords that llguidance has, with bounds where it has none.
+
+    A small model else writes digits to the end of its context. llguidance has no option for that,
+    so the schema says it, with JSON Schema's own keywords. A number within bounds has no exponent,
+    as llguidance writes it.
+    """
     definitions: Node = schema.get("$defs", {})
     nodes = [node for root in (schema, *definitions.values()) for node in every(root)]
     alone = not any(map(_meets_another, nodes))
@@ -397,7 +399,12 @@ def _require_writable_names(carried: dict[str, Any], field: str) -> None:
 
 
 class _Search:
-    """Drops from `root`, in place, what llguidance refuses."""
+    """Drops from `root`, in place, what llguidance refuses.
+
+    llguidance reports only that something is wrong, so the cause is searched for: the smallest part
+    that it refuses alone, and there the keyword without which it doesn't. It is dropped, named, and
+    the whole is tried again. Dropping only ever lets the grammar allow more.
+    """
 
     def __init__(
         self, schema: Schema, root: dict[str, Any], field: str, allowance: CompileBudget

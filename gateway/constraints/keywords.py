@@ -192,7 +192,7 @@ def _sealed(node: Node) -> Node:
 
 
 def _lookaheads(node: Node) -> Node:
-    """A pattern's lookaheads, as schemas of their own: `patterns.lookaheads`."""
+    """A pattern's lookaheads, as schemas of their own: `grammars.lookaheads`."""
     pattern = node.get("pattern")
     parts = lookaheads(pattern) if isinstance(pattern, str) else []
     if not parts:

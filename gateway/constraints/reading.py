@@ -1,14 +1,9 @@
-"""Parses a client's JSON schema once: in the keywords of draft 2020-12, with every reference
-leading to one of its own `$defs`, twice: as the check has it, whole, and as the grammar can carry
-it.
+"""Parses a client's JSON schema once, in the keywords of draft 2020-12, with every reference
+leading to one of its own `$defs`: whole for the check, and as the grammar can carry it.
 
-What is no schema is an error that names the place.
-
-Resolution of a schema's references to its own parts, by pointer, anchor or `$id`. Nothing is
-ever fetched.
-
-A reference is a URI (RFC 3986) relative to the nearest `$id` around it; its fragment is a JSON
-pointer (RFC 6901) or an anchor.
+What is no schema is an error that names the place. Nothing is ever fetched: a reference is a URI
+(RFC 3986) relative to the nearest `$id` around it, whose fragment is a JSON pointer (RFC 6901) or
+an anchor, and leads to a part of the same document.
 """
 
 import math

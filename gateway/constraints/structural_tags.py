@@ -1,11 +1,11 @@
 """Structural tags as a Lark grammar: free text in which a trigger begins a constrained part.
 
+They come over the wire as xgrammar's tree of formats, each a piece of text (its
+docs/structural_tag/structural_tag.md). vLLM's older form, `structures` with `triggers`, is read as
+the tree that means the same. Formats of single tokens are not taken.
+
 Free text ends where what follows it begins for the first time, which is a lazy terminal of
 llguidance's Lark. So it can only stand at the end, or before a text that is known.
-
-xgrammar's structural tags as they come over the wire: a tree of formats, each a piece of text
-(its docs/structural_tag/structural_tag.md). vLLM's older form, `structures` with `triggers`, is
-read as the tree that means the same. Formats of single tokens are not taken.
 """
 
 from typing import Any, TypeAlias, TypeVar, Union
