@@ -4,9 +4,6 @@ there.
 It runs in the request's own task and owns the pipeline's context: when the client leaves, its scope
 is cancelled, the jobs leave the device and the lease is given back, in that order, before the call
 returns.
-
-The way of a request through Roundhouses that are each other's upstreams, in a header: each adds
-its own id, and refuses what came through it before. Knows headers; no routes and no bodies.
 """
 
 import re
@@ -307,7 +304,11 @@ _NAME = HOPS.encode()
 
 
 def counting_hops(server: str) -> Callable[[ASGIApp], ASGIApp]:
-    """A middleware for all routes; `server`: this server's id."""
+    """A middleware for all routes; `server`: this server's id.
+
+    The way of a request through Roundhouses that are each other's upstreams stands in a header:
+    each adds its own id, and refuses what came through it before.
+    """
 
     def wrap(app: ASGIApp) -> ASGIApp:
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,12 +1,9 @@
-"""Gauges at one moment: memory per device and model, speed of each model; and the history of the
-last hour in columns.
+"""The console's gauges: memory per device and model, speed of each model, and the history of the
+last hour in columns (docs/console-api.md).
 
 Speeds are differences of counters, so they don't depend on how often they are requested. Reads the
-registry and the activity, changes neither. The caller decides what is sampled and when.
-
-The console API's structs, as docs/console-api.md describes them. Data alone.
-
-Sizes are bytes, times of day Unix seconds, durations seconds.
+registry and the activity, changes neither. The caller decides what is sampled and when. Sizes are
+bytes, times of day Unix seconds, durations seconds.
 """
 
 import time

@@ -1,9 +1,7 @@
-"""Writes the feed: what changed in the registry and among requests, downloads and the log's lines,
-and the gauges.
+"""Writes the console's feed: what changed in the registry and among requests, downloads and the
+log's lines, and the gauges.
 
 After a while without readers only the hour's history is kept.
-
-A model's entry in the console, from the registry and the catalog.
 """
 
 import time

@@ -1,15 +1,10 @@
-"""The record of each request: its state and usage while it is answered, and one report at its end;
-and all records, of requests that run and of the last that are over.
+"""The record of each request, from its id to its one report and its line in the log; and all
+records, of requests that run and of the last that are over.
 
-The hot path is `delta`: less than a microsecond, no locks. Keys never get here, and a prompt's end
-only where the configuration shows it.
-
-The id of each request and its line in the log, from the outermost layer: so a request has both
-that no route ever saw, and its error has the id that the log has.
-
-A line says who asked which route for what, and what became of it; never what was written. What only
-reads is logged at debug, unless it fails: pages and dashboards ask many times a minute. So is what
-was refused for its key, which `auth.Refusals` logs in its own measure.
+The id and the log's line come from the outermost layer: so a request has both that no route ever
+saw, and its error has the id that the log has. The hot path is `RequestRecord.delta`: less than a
+microsecond, no locks. Keys never get here, and a prompt's end only where the configuration shows
+it.
 """
 
 import itertools
@@ -61,7 +56,12 @@ log = structlog.get_logger()
 
 
 class RequestLine:
-    """What the log will say of one request, gathered while it is handled."""
+    """What the log will say of one request, gathered while it is handled: who asked which route for
+    what, and what became of it; never what was written.
+
+    What only reads is logged at debug, unless it fails: pages and dashboards ask many times a
+    minute. So is what was refused for its key, which `auth.Refusals` logs in its own measure.
+    """
 
     def __init__(self, request_id: str, label: Callable[[], str | None] = lambda: None) -> None:
         """`label`: of the key that it came with, where nobody has said it before."""

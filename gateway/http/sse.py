@@ -161,7 +161,7 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": frames, "more_body": False})
 
     def wait(self, news: Waiting) -> None:
-        """Report the wait at the next comment. A `pipeline.OnWait`."""
+        """Report the wait at the next comment. A `Call.on_wait`."""
         self._news = news
         if self._report_wait is not None and self._begin_comments is not None:
             self._begin_comments()

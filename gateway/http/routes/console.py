@@ -1,11 +1,7 @@
-"""Routes of the console without another API: the caller's rights, and running requests.
+"""Routes of the console without another API: the caller's rights, running requests, the log, the
+stream of events, and the configuration for administrators.
 
 docs/console-api.md has the fields; they are filtered by the caller's rights.
-
-The console's stream of events: a snapshot, then what changes.
-
-The configuration for administrators: what is in force, where each value comes from, and the
-check of another text.
 """
 
 import time

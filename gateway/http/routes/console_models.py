@@ -1,10 +1,8 @@
-"""Model management from the console: load, unload, pin, duplicate; and which sampling parameters a
-model's engine applies, for forms.
+"""Model management from the console: load, unload, pin, duplicate, download and upload; and which
+sampling parameters a model's engine applies, for forms.
 
-A load's progress is reported by the stream of events; these routes don't wait for it.
-
-Downloads and uploads of models: a repository's models, downloads in the background, and uploaded
-files.
+The progress of loads and downloads is reported by the stream of events; these routes don't wait
+for it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -104,7 +104,7 @@ async def drop(
 
 
 def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem]:
-    """Their ids begin with the conversation's; see `references`."""
+    """Their ids begin with the conversation's; see `items.home_of`."""
     new_id = items.numbered(conversation.removeprefix("conv_") + fresh_id()[:16])
     return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, new_id))]
 

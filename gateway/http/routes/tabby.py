@@ -1,9 +1,7 @@
-"""TabbyAPI's routes for loading models and asking about them: what its clients call besides
-completions.
+"""TabbyAPI's routes for loading models, embedding models too, and asking about them: what its
+clients call besides completions.
 
 Users may ask, administrators may change. Errors carry OpenAI's `error` and TabbyAPI's `detail`.
-
-TabbyAPI's routes for embedding models: listing them, loading one, unloading it.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
