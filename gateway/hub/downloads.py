@@ -1,11 +1,7 @@
-"""Background downloads, which no request owns: with progress, stopped, and resumed.
+"""Background downloads, which no request owns: with progress, stopped, and resumed; and the
+download of one file over HTTP.
 
-It knows no hub: what fetches a model is handed in, and is cancelled to stop it.
-
-One file of the hub, by HTTP: goes on where an earlier try stopped, counts when it is whole.
-
-The bytes come through httpx and not through huggingface_hub, whose downloads run in a thread that
-can't be stopped: a client that leaves must stop a download at once.
+`Downloads` knows no hub: what fetches a model is handed in, and is cancelled to stop it.
 """
 
 import hashlib
@@ -235,8 +231,12 @@ async def fetch(
     report: Callable[[int], None],
     pauses: Sequence[float] = PAUSES,
 ) -> None:
-    """Bring `file` to `path`, over `path.part`; `report` is called with its bytes on disk. What
-    may be better the next time (a connection that is cut or silent, 429, 5xx) is tried again.
+    """Bring `file` to `path`, over `path.part`; `report` is called with its bytes on disk. It goes
+    on where an earlier try stopped. What may be better the next time (a connection that is cut or
+    silent, 429, 5xx) is tried again.
+
+    The bytes come through httpx and not through huggingface_hub, whose downloads run in a thread
+    that can't be stopped: a client that leaves must stop a download at once.
 
     Raises ModelUnavailable where the hub fails, or sends something else than it promised. What has
     come so far stays, unless it is wrong.
