@@ -1,10 +1,5 @@
-"""`roundhouse serve`: arguments -> configuration -> server.
-
-Progress bars of loads and downloads, below the log of a server in a terminal. Elsewhere the log
-has lines of them.
-
-What `serve` prints when it listens: address, page, model, memory for models on each device, and
-a command to try, which works as it is printed.
+"""`roundhouse serve`: arguments -> configuration -> server; what it prints when it listens, and the
+progress bars of loads and downloads below its log.
 """
 
 import gc
@@ -80,7 +75,7 @@ ATTEMPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 class Greeting(Struct, frozen=True, kw_only=True):
-    """Printed once, with the address."""
+    """Printed once, with the address. The command to try works as it is printed."""
 
     model: str  # "" where there is none yet
     task: str  # the model's
