@@ -2,10 +2,6 @@
 
 A new family that uses a known syntax is one entry, one rule in `recognition.py` and one case in the
 tests.
-
-Formats whose calls are JSON: objects, arrays, or arguments after a name. Data only.
-
-Formats whose arguments are marked up otherwise than as JSON, and harmony. Data only.
 """
 
 from collections.abc import Mapping
@@ -344,7 +340,6 @@ JSON_ENTRIES = (
 
 
 # ---- elements, typed by the schema
-
 
 _QWEN_CODER = Format(
     id="qwen3_coder_xml",

@@ -1,13 +1,8 @@
-"""Which format a model speaks, read from texts: its template, its vocabulary, what it declares.
+"""Recognises which format a model speaks, by texts: its template, its vocabulary, what it declares.
 
-The rules are ordered: a text that only one family has comes before a text that several share.
-
-Hugging Face's `response_template`, read as far as there is a parser for what it says.
-
-A response template is JSON: `fields` by name, each with an `open` and a `close` text (or a regular
-expression under `open_pattern`, `close_pattern`) and the syntax of its `content`
-(transformers.utils.chat_parsing, version 1). The older `response_schema` is JSON with regular
-expressions; of it only the texts are used.
+The rules are ordered: a text that only one family has comes before a text that several share. A
+format that is declared instead (Hugging Face's `response_template`) is read as far as there is a
+parser for what it says.
 """
 
 import re
@@ -32,7 +27,13 @@ def declared_texts(response_template: str) -> str:
 
 
 def declared_format(response_template: str) -> Format | None:
-    """A format made of what is declared; None if nothing of it can be used."""
+    """A format made of what is declared; None if nothing of it can be used.
+
+    A response template is JSON: `fields` by name, each with an `open` and a `close` text (or a
+    regular expression under `open_pattern`, `close_pattern`) and the syntax of its `content`
+    (transformers.utils.chat_parsing, version 1). The older `response_schema` is JSON with regular
+    expressions; of it only the texts are used (`declared_texts`).
+    """
     fields = _mapping(_mapping(_decoded(response_template)).get("fields"))
     reasoning = next(
         (found for name in _REASONING_FIELDS if (found := _reasoning(fields.get(name)))), None

@@ -1,15 +1,8 @@
 """The phase splitter: a model's output in, events out. Sans-IO; knows no engine and no request.
 
-What each marker does stands in the phase tables; this file walks them. Text waits only while it may
-still become a marker of its phase, or is white space that a marker would take along.
-
-The splitter's state machine as a table: what every marker does in each phase.
-
-Messages with a header that says what their body is: harmony (gpt-oss) and Muse.
-
-Harmony's header: `<|start|>assistant to=functions.N<|channel|>commentary
-<|constrain|>json<|message|>`, each part optional, in several orders (OpenAI Harmony Response
-Format).
+The tables of a format (`phase_tables`) say what every marker does in each phase; `Splitter` walks
+them. Text waits only while it may still become a marker of its phase, or is white space that a
+marker would take along.
 """
 
 import re
@@ -129,8 +122,12 @@ Destination: TypeAlias = Phase | Called | Dropped
 
 
 def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
-    """The whole header; "" if output or message ended in it. Raises Malformed if it is none.
+    """The whole header of a message; "" if output or message ended in it. Raises Malformed if it is
+    none.
 
+    A header says what its message's body is. Harmony's (gpt-oss) is `<|start|>assistant
+    to=functions.N<|channel|>commentary <|constrain|>json<|message|>`, each part optional, in
+    several orders (OpenAI Harmony Response Format); Muse's is alike.
     A header of more than `LONGEST` parts is none.
     """
     parts = [opener]
