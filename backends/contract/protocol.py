@@ -550,7 +550,7 @@ class EncoderTokenizer(Protocol):
 
 
 class EncoderContainer(EncoderTokenizer, Protocol):
-    """A model in memory. Every container passes `tests/backends/encoder_contract.py`."""
+    """A model in memory. Every container passes tests/backends/encoder_contract.py."""
 
     @property
     def failure(self) -> str | None:
