@@ -402,7 +402,7 @@ def _named_ends(folder: Path) -> Iterator[int]:
 
 
 class _ByteLevel:
-    """GPT-2's spelling, see `tokenizer_json.BYTES`."""
+    """GPT-2's spelling, see `BYTES`."""
 
     def __init__(self) -> None:
         self._bytes: Mapping[str, int] = {spelled: byte for byte, spelled in enumerate(BYTES)}

@@ -238,8 +238,8 @@ class LlamaJob:
 
 
 def allowed_ids(mask: bytes, size: int) -> npt.NDArray[np.intp] | None:
-    """Those of the first `size` tokens that `mask` (see `constraints.matcher.Mask`) allows,
-    ascending; None: all.
+    """Those of the first `size` tokens that `mask` (see `constraints.Mask`) allows, ascending;
+    None: all.
     """
     bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=size, bitorder="little")
     ids = np.flatnonzero(bits)
