@@ -122,7 +122,8 @@ def replies(deltas: int = 200_000) -> dict[str, float]:
     def made() -> dict[str, Any]:
         return {
             "chat completions": openai.ChatReply(
-                openai.read_chat(hello), id="chatcmpl-1", created=0, model="fox"
+                openai.read_chat(hello),
+                openai.AnswerFacts(id="chatcmpl-1", created=0, model="fox"),
             ),
             "messages": anthropic.MessagesReply(
                 anthropic.read_messages(hello), id="msg_1", model="fox", prompt_tokens=1

@@ -34,6 +34,7 @@ from backends.engines.transformers.grid import Grid, GridLimit
 from backends.engines.vocabulary import HfVocabulary
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
+from gateway.dialects.openai.reply import AnswerFacts
 from gateway.splitter import FORMATS, Splitter
 
 STEP = 0.008  # seconds on the device
@@ -159,7 +160,9 @@ class Consumer:
             sampling=Sampling(temperature=0.8, top_p=0.95, seed=self._seed, ban_eos=True),
         )
         choice = Choice(0, job, Splitter(FORMATS["qwen3_json"], in_reasoning=False))
-        reply = ChatReply(read_chat(BODY), id="chatcmpl-1", created=0, model="stand-in")
+        reply = ChatReply(
+            read_chat(BODY), AnswerFacts(id="chatcmpl-1", created=0, model="stand-in")
+        )
         async with self._container.generate(job) as outputs:
             async for delta in choice.deltas(outputs):
                 self.bytes += len(reply.delta(delta))

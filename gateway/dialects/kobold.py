@@ -19,7 +19,7 @@ from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, body, 
 from gateway.dialects.fields import Fields, fields_of, json_object, order_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.terms.errors import GatewayError
-from gateway.terms.events import Content, Delta, Finished, Usage
+from gateway.terms.events import Delta, Finished, Usage, raw_text
 from gateway.terms.request import GenerationParams, TextRequest
 
 Sampler: TypeAlias = Annotated[int, Meta(ge=0, le=6)]
@@ -356,23 +356,12 @@ class KoboldReply:
     def _take(self, delta: Delta) -> str:
         """Keep what `delta` says; its text."""
         growing = self._all[delta.choice]
-        match delta.events:
-            case (Content(text),):
-                growing.texts.append(text)
-                return text
-        text = "".join([self._text_of(growing, event) for event in delta.events])
+        text, end = raw_text(delta)
+        if end is not None:
+            growing.end(end)
+            text += end.stop if end.stop and self._shows_stop else ""
         growing.texts.append(text)
         return text
-
-    def _text_of(self, growing: Growing, event: object) -> str:
-        match event:
-            case Content(text):
-                return text
-            case Finished(stop=stop):
-                growing.end(event)
-                return stop if stop and self._shows_stop else ""
-            case _:
-                raise AssertionError(f"raw text is not split, but there came {event!r}")
 
     def closing(self, usage: Usage) -> bytes:
         """The last event: why it ended, and what it cost."""

@@ -27,7 +27,7 @@ from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.parameters import SamplingWire, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import GatewayError
-from gateway.terms.events import Content, Delta, Event, Finished, Usage
+from gateway.terms.events import Delta, Usage, raw_text
 from gateway.terms.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
 
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
@@ -327,7 +327,10 @@ class TgiReply:
 
     def add(self, delta: Delta) -> None:
         """Keep some more of the text for `whole`."""
-        text = "".join(map(self._text_of, delta.events))
+        text, end = raw_text(delta)
+        if end is not None and end.reason != "length":
+            self._finish = "eos_token" if end.stop is None else "stop_sequence"
+            text += end.stop or ""
         self._waiting += delta.logprobs
         if text:
             self._texts.append(text)
@@ -341,18 +344,6 @@ class TgiReply:
             details=self._details(usage) if self._exchange.details else UNSET,
         )
         return body([generated] if self._listed else generated)
-
-    def _text_of(self, event: Event) -> str:
-        match event:
-            case Content(text):
-                return text
-            case Finished(reason="length"):
-                return ""
-            case Finished(stop=stop):
-                self._finish = "eos_token" if stop is None else "stop_sequence"
-                return stop or ""
-            case _:
-                raise AssertionError(f"raw text is not split, but there came {event!r}")
 
     def _keep(self, text: str, logprobs: Sequence[TokenLogprob]) -> None:
         """Tokens of their own where the text is theirs, else one for all of it."""

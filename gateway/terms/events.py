@@ -214,3 +214,17 @@ class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int
     context_full: bool  # there was no room for more
     prompt: str = ""  # as the model read it, control tokens spelled out; where that is returned
+
+
+def raw_text(delta: Delta) -> tuple[str, Finished | None]:
+    """The text of a delta of raw text, from which nothing is split off, and the end if it came."""
+    text, end = "", None
+    for event in delta.events:
+        match event:
+            case Content(more):
+                text += more
+            case Finished():
+                end = event
+            case _:
+                raise AssertionError(f"raw text is not split, but there came {event!r}")
+    return text, end

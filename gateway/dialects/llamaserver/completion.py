@@ -22,7 +22,7 @@ from gateway.dialects.llamaserver.request import (
 from gateway.dialects.models import error_event
 from gateway.dialects.openai.logprobs import ProgressWire, TextCuts, Timings, progress_wire, timings
 from gateway.terms.errors import GatewayError
-from gateway.terms.events import ChoiceReport, Content, Delta, Finished, Parameters, Usage
+from gateway.terms.events import ChoiceReport, Delta, Finished, Parameters, Usage, raw_text
 
 _encode = msgspec.json.Encoder().encode
 _LEAST = -1e9  # JSON has no infinity
@@ -83,18 +83,13 @@ class _Growing:
 
     def take(self, delta: Delta) -> str:
         """Keep what `delta` says; its text."""
-        text = ""
+        text, end = raw_text(delta)
         self.tokens += delta.tokens
-        for event in delta.events:
-            match event:
-                case Content(more):
-                    text += more
-                case Finished(stop=str(word)):
-                    self.stop_type, self.stopping_word = "word", word
-                case Finished(reason=reason):
-                    self.stop_type = "limit" if reason == "length" else "eos"
-                case _:
-                    raise AssertionError(f"raw text is not split, but there came {event!r}")
+        match end:
+            case Finished(stop=str(word)):
+                self.stop_type, self.stopping_word = "word", word
+            case Finished(reason="length"):
+                self.stop_type = "limit"
         self.has_new_line = self.has_new_line or "\n" in text
         return text
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, line
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, read_fields
+from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.ollama.request import Presence, Preset, with_tag
 from gateway.dialects.parameters import read_keep_alive
 from gateway.terms.errors import GatewayError
@@ -78,20 +78,6 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
     content: str = ""
     thinking: str | UnsetType = UNSET
     tool_calls: tuple[CallWire, ...] | UnsetType = UNSET
-
-
-class CandidateWire(msgspec.Struct, frozen=True):
-    """A candidate token."""
-
-    token: str
-    bytes: tuple[int, ...]
-    logprob: float
-
-
-class LogprobWire(CandidateWire, frozen=True, kw_only=True):
-    """The chosen token and the other candidates."""
-
-    top_logprobs: tuple[CandidateWire, ...]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +160,7 @@ class OllamaReply:
                 return self._templates[Content].render(text)
         lines = b"".join([self._lines_of(event) for event in delta.events])
         if delta.logprobs:
-            lines += line(self._chunk(logprobs=_logprobs(delta.logprobs)))
+            lines += line(self._chunk(logprobs=list(map(logprob_wire, delta.logprobs))))
         return lines
 
     def _lines_of(self, event: Event) -> bytes:
@@ -211,7 +197,7 @@ class OllamaReply:
 
     def add(self, delta: Delta) -> None:
         """Keep some more for `whole`."""
-        self._logprobs += _logprobs(delta.logprobs)
+        self._logprobs += map(logprob_wire, delta.logprobs)
         for event in delta.events:
             match event:
                 case Content(text):
@@ -274,20 +260,6 @@ def _cost(usage: Usage, load_seconds: float) -> Cost:
 
 def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
-
-
-def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[LogprobWire]:
-    return [
-        LogprobWire(
-            *_candidate(one.chosen),
-            top_logprobs=tuple(CandidateWire(*_candidate(other)) for other in one.top),
-        )
-        for one in logprobs
-    ]
-
-
-def _candidate(one: Candidate) -> tuple[str, tuple[int, ...], float]:
-    return one.text.decode(errors="replace"), tuple(one.text), max(one.logprob, -1e9)
 
 
 # The release whose API is spoken: clients refuse to talk to servers that are too old for them.

@@ -5,9 +5,9 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 `TextReply`).
 
     exchange = read_chat(body)                      # raises InvalidRequest, which names the field
-    reply = ChatReply(exchange, id=..., created=..., model=...)
+    reply = ChatReply(exchange, AnswerFacts(id=..., created=..., model=...))
     opening, *deltas, closing                       # a stream: frames of server-sent events, or
-    reply.fold(deltas); reply.whole(usage)          # one JSON body, from the same deltas
+    reply.add(delta), …; reply.whole(usage)         # one JSON body, from the same deltas
 """
 
 from gateway.dialects.dialect import Dialect
@@ -24,6 +24,7 @@ from gateway.dialects.models import (
 )
 from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
 from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, read_embeddings
+from gateway.dialects.openai.reply import AnswerFacts
 from gateway.dialects.openai.request import (
     UNOPENED,
     ChatExchange,
@@ -39,6 +40,7 @@ DIALECT = Dialect(name="OpenAI", tag="OpenAI")
 __all__ = [
     "DIALECT",
     "UNOPENED",
+    "AnswerFacts",
     "ChatExchange",
     "ChatLoading",
     "ChatReply",

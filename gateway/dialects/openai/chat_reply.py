@@ -11,7 +11,7 @@ The contents of chunks avoid what clients were seen to fail on:
 - no chunk has a key `type`, `event` or `timings` that can be null: Open WebUI drops such a chunk.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, count
 from typing import Any, Literal, TypeAlias
@@ -22,24 +22,18 @@ from msgspec import UNSET, UnsetType
 from backends.contract.protocol import PromptProgress, TokenLogprob
 from backends.contract.remote import RemoteFurther
 from gateway.dialects.custom import InputText
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
-from gateway.dialects.models import envelope
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
 from gateway.dialects.openai.logprobs import (
-    DONE,
     ChatLogprobs,
     ProgressWire,
     Timings,
-    UsageSoFar,
     UsageWire,
     chat_logprobs,
     progress_wire,
-    timings,
-    usage_so_far,
-    usage_wire,
 )
 from gateway.dialects.openai.messages import FurtherOfCall, FurtherOfMessage
+from gateway.dialects.openai.reply import AnswerFacts, CompletionReply
 from gateway.dialects.openai.request import ChatExchange
-from gateway.terms.errors import GatewayError
 from gateway.terms.events import (
     ArgumentsGrown,
     Content,
@@ -437,32 +431,13 @@ _ROLE = ChatDelta(role="assistant")
 _NOTHING = ChatDelta()
 
 
-class ChatReply:
-    """The answer to one request, as a stream or whole.
+class ChatReply(CompletionReply):
+    """The answer to one request in chat."""
 
-    A stream is `opening`, `delta`…, `closing`, or `failed` at any time; each gives frames, several
-    joined or none (b""). The whole is `add`… (or `fold`), then `whole`. `created` is Unix time;
-    `usage` the usage so far, for those who want it in every chunk.
-    """
+    chunk = ChatChunk
 
-    def __init__(
-        self,
-        exchange: ChatExchange,
-        *,
-        id: str,
-        created: int,
-        model: str,
-        parameters: Parameters | None = None,
-        fingerprint: str = "",
-        usage: UsageSoFar | None = None,
-    ) -> None:
-        self._usage = usage if exchange.continuous_usage else None
-        self._parameters = UNSET if parameters is None else parameters
-        self._id = id
-        self._created = created
-        self._model = model
-        self._fingerprint = fingerprint or UNSET
-        self._include_usage = exchange.include_usage
+    def __init__(self, exchange: ChatExchange, facts: AnswerFacts) -> None:
+        super().__init__(exchange, facts)
         hidden = exchange.request.thinking.shown == "hidden"
         choices = range(exchange.request.answering.n)
         everything = exchange.request.answering.logprobs_of == "all"
@@ -473,12 +448,10 @@ class ChatReply:
             for _ in choices
         ]
         self._unfinished = len(choices)
-        self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
         self._numbers = count()  # of tools that were run here
         self._of_answer: dict[str, Any] = {}  # what another server adds beside the choices
-        self._has_logprobs = exchange.request.answering.logprobs is not None
-        self._frames = (
-            [self._frames_of(index, hides_reasoning=hidden) for index in choices]
+        self._templates = (
+            [self._templates_of(index, hides_reasoning=hidden) for index in choices]
             if self._usage is None
             else []
         )
@@ -502,45 +475,14 @@ class ChatReply:
             (event,) = delta.events
             if (type(event) is Content or type(event) is Reasoning) and event.text:
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
-                template = self._frames[delta.choice].get(type(event))
+                template = self._templates[delta.choice].get(type(event))
                 return template.render(event.text) if template else b""
         if delta.answered:
             return b"".join(self._executed_frames(delta))
         if delta.progress is not None:
             return frame(self._progress(delta.choice, delta.progress))
-        choices = [_choice(delta.choice, step) for step in self._steps[delta.choice].of(delta)]
-        if choices and choices[-1].finish_reason is not None:
-            self._unfinished -= 1
-            if not self._unfinished and not self._include_usage:
-                self._end = choices.pop()
-        return b"".join([frame(self._chunk(choice)) for choice in choices])
-
-    def closing(self, usage: Usage) -> bytes:
-        """The usage if it was asked for, else the timings in the last chunk; the end of the
-        stream.
-        """
-        end = b""
-        if self._end is not None:
-            end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
-        if not self._include_usage and self._parameters is UNSET:
-            return end + DONE
-        chunk = ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=(),
-            usage=usage_wire(usage) if self._include_usage else UNSET,
-            timings=timings(usage) if self._include_usage else UNSET,
-            parameters=self._parameters,
-        )
-        return end + frame(chunk) + DONE
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream; no `[DONE]`, so that clients don't take it for
-        complete.
-        """
-        return frame(envelope(error))
+        steps = self._steps[delta.choice].of(delta)
+        return self._frames_of([_choice(delta.choice, step) for step in steps])
 
     def add(self, delta: Delta) -> None:
         """Keep some more of one choice for `whole`."""
@@ -552,25 +494,10 @@ class ChatReply:
         for step in self._steps[delta.choice].of(delta):
             self._folds[delta.choice].add(step)
 
-    def fold(self, deltas: Iterable[Delta]) -> None:
-        """Keep all of `deltas` for `whole`."""
-        for delta in deltas:
-            self.add(delta)
-
     def whole(self, usage: Usage) -> bytes:
         """The JSON body, when every choice has finished."""
-        completion = ChatCompletion(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=tuple(fold.whole() for fold in self._folds),
-            usage=usage_wire(usage),
-            timings=timings(usage),
-            parameters=self._parameters,
-            **self._of_answer,
-        )
-        return body(completion)
+        choices = [fold.whole() for fold in self._folds]
+        return self._body(ChatCompletion, choices, usage, **self._of_answer)
 
     def _further(self, choice: int, further: RemoteFurther) -> bytes:
         """In a chunk of its own."""
@@ -594,11 +521,13 @@ class ChatReply:
             step = ChatDelta(executed_tools=(executed,))
             yield frame(self._chunk(ChunkChoice(index=delta.choice, delta=step)))
 
-    def _progress(self, choice: int, progress: PromptProgress) -> ChatChunk:
+    def _progress(self, choice: int, progress: PromptProgress) -> msgspec.Struct:
         chunk = self._chunk(ChunkChoice(index=choice, delta=_NOTHING))
         return msgspec.structs.replace(chunk, prompt_progress=progress_wire(progress))
 
-    def _frames_of(self, index: int, *, hides_reasoning: bool) -> dict[type[Event], FrameTemplate]:
+    def _templates_of(
+        self, index: int, *, hides_reasoning: bool
+    ) -> dict[type[Event], FrameTemplate]:
         """The frames of plain text, by the event that fills them. Hidden reasoning has none."""
         events = (
             (Content(PLACEHOLDER),)
@@ -609,16 +538,6 @@ class ChatReply:
             type(event): FrameTemplate(frame(self._chunk(_choice(index, AnswerStep(event)))))
             for event in events
         }
-
-    def _chunk(self, choice: ChunkChoice) -> ChatChunk:
-        return ChatChunk(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=(choice,),
-            usage=usage_so_far(self._usage),
-        )
 
 
 class ChatLoading:

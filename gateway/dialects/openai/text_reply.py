@@ -10,25 +10,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import TokenLogprob
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, frame
-from gateway.dialects.models import envelope
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
 from gateway.dialects.openai.logprobs import (
-    DONE,
     EchoedPrompt,
     TextCuts,
     TextLogprobs,
     TextOffsets,
     Timings,
-    UsageSoFar,
     UsageWire,
-    timings,
     together,
-    usage_so_far,
-    usage_wire,
 )
+from gateway.dialects.openai.reply import AnswerFacts, CompletionReply
 from gateway.dialects.openai.request import TextExchange
-from gateway.terms.errors import GatewayError
-from gateway.terms.events import Content, Delta, Event, Finished, Parameters, Usage
+from gateway.terms.events import Content, Delta, Finished, Parameters, Usage, raw_text
 
 TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 
@@ -134,8 +128,7 @@ class _Growing:
         )
 
     def _step_of(self, delta: Delta) -> _TextStep:
-        text = "".join(_text(event) for event in delta.events)
-        end = next((event for event in delta.events if isinstance(event, Finished)), None)
+        text, end = raw_text(delta)
         self._waiting += delta.logprobs
         if not text and end is None:
             return _TextStep("", (), None)
@@ -157,44 +150,27 @@ class _Growing:
         return self._offsets.columns(logprobs) if logprobs else UNSET
 
 
-class TextReply:
-    """The answer to one request, as a stream or whole; used like a `ChatReply`.
-
-    `created` is Unix time. `echoes` are the texts of the prompts: needed for a request with `echo`
-    whose prompts are token ids. `usage`: as there.
+class TextReply(CompletionReply):
+    """The answer to one request in legacy completions. `echoes` are the texts of the prompts:
+    needed for a request with `echo` whose prompts are token ids.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a fact of one answer
-        self,
-        exchange: TextExchange,
-        *,
-        id: str,
-        created: int,
-        model: str,
-        echoes: Sequence[str] | None = None,
-        parameters: Parameters | None = None,
-        fingerprint: str = "",
-        usage: UsageSoFar | None = None,
+    chunk = TextCompletion
+
+    def __init__(
+        self, exchange: TextExchange, facts: AnswerFacts, echoes: Sequence[str] | None = None
     ) -> None:
-        self._usage = usage if exchange.continuous_usage else None
-        self._parameters = UNSET if parameters is None else parameters
-        self._id = id
-        self._created = created
-        self._model = model
-        self._fingerprint = fingerprint or UNSET
-        self._include_usage = exchange.include_usage
+        super().__init__(exchange, facts)
         n = exchange.request.answering.n
         texts = _echoes(exchange, echoes)
-        self._has_logprobs = exchange.request.answering.logprobs is not None
         self._choices = [
             _Growing(k, texts[k // n], has_logprobs=self._has_logprobs)
             for k in range(len(texts) * n)
         ]
         holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
-        self._frames = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
+        self._templates = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
         self._is_plain = not self._has_logprobs and self._usage is None
         self._unfinished = len(self._choices)
-        self._end: TextChoice | None = None  # the last choice's, which waits for the timings
 
     def opening(self) -> bytes:
         """The echoed prompts; otherwise nothing, because a text has no role."""
@@ -210,68 +186,16 @@ class TextReply:
         """Some more of one choice."""
         match delta.events:
             case (Content(text),) if text and self._is_plain:  # nearly every delta
-                return self._frames[delta.choice].render(text)
-        choices = list(self._choices[delta.choice].steps(delta))
-        if choices and choices[-1].finish_reason is not None:
-            self._unfinished -= 1
-            if not self._unfinished and not self._include_usage:
-                self._end = choices.pop()
-        return b"".join([frame(self._chunk(choice)) for choice in choices])
-
-    def closing(self, usage: Usage) -> bytes:
-        """The usage if it was asked for, else the timings in the last chunk; the end of the
-        stream.
-        """
-        end = b""
-        if self._end is not None:
-            end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
-        if not self._include_usage and self._parameters is UNSET:
-            return end + DONE
-        chunk = self._completion((), usage)
-        if not self._include_usage:
-            chunk = msgspec.structs.replace(chunk, usage=UNSET, timings=UNSET)
-        return end + frame(chunk) + DONE
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream; no `[DONE]`, so that clients don't take it for
-        complete.
-        """
-        return frame(envelope(error))
+                return self._templates[delta.choice].render(text)
+        return self._frames_of(tuple(self._choices[delta.choice].steps(delta)))
 
     def add(self, delta: Delta) -> None:
         """Keep some more of one choice for `whole`."""
         self._choices[delta.choice].add(delta)
 
-    def fold(self, deltas: Iterable[Delta]) -> None:
-        """Keep all of `deltas` for `whole`."""
-        for delta in deltas:
-            self.add(delta)
-
     def whole(self, usage: Usage) -> bytes:
         """The JSON body, when every choice has finished."""
-        return body(self._completion(tuple(choice.whole() for choice in self._choices), usage))
-
-    def _chunk(self, choice: TextChoice) -> TextCompletion:
-        return TextCompletion(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=(choice,),
-            usage=usage_so_far(self._usage),
-        )
-
-    def _completion(self, choices: tuple[TextChoice, ...], usage: Usage) -> TextCompletion:
-        return TextCompletion(
-            id=self._id,
-            created=self._created,
-            model=self._model,
-            system_fingerprint=self._fingerprint,
-            choices=choices,
-            usage=usage_wire(usage),
-            timings=timings(usage),
-            parameters=self._parameters,
-        )
+        return self._body(TextCompletion, [choice.whole() for choice in self._choices], usage)
 
 
 def _echoes(exchange: TextExchange, given: Sequence[str] | None) -> list[str]:
@@ -285,16 +209,6 @@ def _echoes(exchange: TextExchange, given: Sequence[str] | None) -> list[str]:
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     assert len(texts) == len(prompts), "prompts of token ids are echoed by whoever can read them"
     return texts
-
-
-def _text(event: Event) -> str:
-    match event:
-        case Content(text):
-            return text
-        case Finished():
-            return ""
-        case _:
-            raise AssertionError(f"raw text is not split, but there came {event!r}")
 
 
 def _reason(finished: Finished) -> TextFinish:

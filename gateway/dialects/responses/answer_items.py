@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.contract.protocol import Candidate, TokenLogprob
+from backends.contract.protocol import TokenLogprob
 from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, named_frame
+from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.responses.items import packed
 from gateway.dialects.responses.mcp_items import McpApprovalItem, McpCallItem, McpListItem
 from gateway.dialects.responses.tools import (
@@ -26,20 +27,6 @@ from gateway.dialects.responses.tools import (
 from gateway.terms.events import ToolOpened
 
 Progress: TypeAlias = Literal["in_progress", "completed", "incomplete"]
-
-
-class CandidateWire(msgspec.Struct, frozen=True):
-    """A candidate token."""
-
-    token: str
-    bytes: tuple[int, ...]
-    logprob: float
-
-
-class LogprobWire(CandidateWire, frozen=True, kw_only=True):
-    """The chosen token and the other candidates."""
-
-    top_logprobs: tuple[CandidateWire, ...]
 
 
 class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
@@ -313,7 +300,7 @@ class GrowingItem:
     def keep(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[LogprobWire]:
         """Some more of it, without an event."""
         self._texts.append(text)
-        wires = [_logprob(one) for one in logprobs]
+        wires = [logprob_wire(one) for one in logprobs]
         self._logprobs += wires
         return wires
 
@@ -483,12 +470,3 @@ def kind_of(offered: Offered | None) -> Kind:
         case None | Offered(kind="function"):
             return "call"
     return "action"
-
-
-def _logprob(one: TokenLogprob) -> LogprobWire:
-    others = tuple(CandidateWire(*_candidate(other)) for other in one.top)
-    return LogprobWire(*_candidate(one.chosen), top_logprobs=others)
-
-
-def _candidate(one: Candidate) -> tuple[str, tuple[int, ...], float]:
-    return one.text.decode(errors="replace"), tuple(one.text), max(one.logprob, -1e9)

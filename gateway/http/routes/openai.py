@@ -9,6 +9,7 @@ from litestar.types import ASGIApp
 
 from backends.contract.remote import HOPS
 from config.settings import Config
+from gateway.answers.answer import Answer
 from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.anthropic.reply import ModelPage, ModelWire
@@ -43,13 +44,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         lambda call: services.rounds.chat(call, "answers"),
         call_of(request, exchange.request),
         lambda answer: openai.ChatReply(
-            exchange,
-            id=f"chatcmpl-{request_id}",
-            created=created,
-            model=answer.model,
-            parameters=answer.parameters,
-            fingerprint=answer.fingerprint,
-            usage=answer.usage,
+            exchange, _facts(answer, f"chatcmpl-{request_id}", created)
         ),
         services.failed(request.auth, openai.error_event),
         services.account("chat", exchange.request.model, line_of(request), request.auth),
@@ -66,6 +61,17 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     stream = DetachedAnswer(request.auth.owner, name)
     services.streams.collect(stream, answered)
     return DetachedResponse(stream)
+
+
+def _facts(answer: Answer, id: str, created: int) -> openai.AnswerFacts:
+    return openai.AnswerFacts(
+        id=id,
+        created=created,
+        model=answer.model,
+        parameters=answer.parameters,
+        fingerprint=answer.fingerprint,
+        usage=answer.usage,
+    )
 
 
 def _conversation(request: AnyRequest, config: Config) -> str | None:
@@ -87,14 +93,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.pipeline.text,
         call_of(request, exchange.request),
         lambda answer: openai.TextReply(
-            exchange,
-            id=f"cmpl-{request_id}",
-            created=created,
-            model=answer.model,
-            echoes=answer.echoes or None,
-            parameters=answer.parameters,
-            fingerprint=answer.fingerprint,
-            usage=answer.usage,
+            exchange, _facts(answer, f"cmpl-{request_id}", created), answer.echoes or None
         ),
         services.failed(request.auth, openai.error_event),
         services.account("text", exchange.request.model, line_of(request), request.auth),

@@ -118,8 +118,12 @@ def _ollama(exchange: Any) -> Reply:
 
 def _openai(exchange: Any) -> Reply:
     if isinstance(exchange, openai.TextExchange):
-        return openai.TextReply(exchange, id="cmpl-1", created=CREATED, model="m")
-    return openai.ChatReply(exchange, id="chatcmpl-1", created=CREATED, model="m")
+        return openai.TextReply(
+            exchange, openai.AnswerFacts(id="cmpl-1", created=CREATED, model="m")
+        )
+    return openai.ChatReply(
+        exchange, openai.AnswerFacts(id="chatcmpl-1", created=CREATED, model="m")
+    )
 
 
 def _responses(exchange: Any) -> Reply:

@@ -9,6 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.openai import ChatReply, TextReply, read_chat, read_text
+from gateway.dialects.openai.reply import AnswerFacts
 from gateway.terms.events import Delta, Event, Finished, Usage
 
 DONE = "[DONE]"
@@ -27,13 +28,15 @@ def chat_reply(**fields: Any) -> ChatReply:
     """The reply to a chat request with `fields`."""
     body = {"messages": [{"role": "user", "content": "hi"}], **fields}
     exchange = read_chat(msgspec.json.encode(body))
-    return ChatReply(exchange, id="chatcmpl-1", created=1_700_000_000, model="org/model")
+    return ChatReply(
+        exchange, AnswerFacts(id="chatcmpl-1", created=1_700_000_000, model="org/model")
+    )
 
 
 def text_reply(**fields: Any) -> TextReply:
     """The reply to a text completion with `fields`."""
     exchange = read_text(msgspec.json.encode({"prompt": "once", **fields}))
-    return TextReply(exchange, id="cmpl-1", created=1_700_000_000, model="org/model")
+    return TextReply(exchange, AnswerFacts(id="cmpl-1", created=1_700_000_000, model="org/model"))
 
 
 def said(*events: Event, choice: int = 0) -> list[Delta]:

@@ -33,7 +33,8 @@ from tests.gateway.dialects.openai.streams import (
 
 def whole(deltas: Sequence[Delta], **fields: Any) -> dict[str, Any]:
     reply = chat_reply(**fields)
-    reply.fold(deltas)
+    for delta in deltas:
+        reply.add(delta)
     body: dict[str, Any] = msgspec.json.decode(reply.whole(USAGE))
     ChatCompletion.model_validate(body)
     return body
@@ -100,7 +101,8 @@ def test_an_unfinished_choice_is_our_mistake() -> None:
 
 def test_rates_without_time_are_numbers() -> None:
     reply = chat_reply()
-    reply.fold(said(STOP))
+    for delta in said(STOP):
+        reply.add(delta)
     timings = msgspec.json.decode(reply.whole(msgspec.structs.replace(USAGE, prefill_seconds=0)))
     assert timings["timings"]["prompt_per_second"] == 0.0
 

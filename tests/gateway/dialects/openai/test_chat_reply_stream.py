@@ -9,6 +9,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from backends.contract.protocol import PromptProgress
 from gateway.dialects.openai import ChatReply, read_chat
+from gateway.dialects.openai.reply import AnswerFacts
 from gateway.terms.errors import ContextLengthExceeded, InternalError
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -211,7 +212,9 @@ def test_any_text_arrives_as_it_was(text: str) -> None:
 @pytest.mark.parametrize("model", ["\0hole", '"\0hole"', "a/b:c"])
 def test_any_model_name_arrives_as_it_was(model: str) -> None:
     exchange = read_chat(b'{"messages": [{"role": "user"}]}')
-    data = stream(ChatReply(exchange, id=model, created=0, model=model), said(Content("a"), STOP))
+    data = stream(
+        ChatReply(exchange, AnswerFacts(id=model, created=0, model=model)), said(Content("a"), STOP)
+    )
     assert {(chunk.id, chunk.model) for chunk in chunks(data)} == {(model, model)}
     assert deltas_of(data)[1] == {"content": "a"}
 
@@ -294,5 +297,6 @@ def test_hugging_faces_client_reads_the_stream() -> None:
 
 def test_a_whole_body_always_has_usage() -> None:
     reply = chat_reply()
-    reply.fold(said(Content("a"), STOP))
+    for delta in said(Content("a"), STOP):
+        reply.add(delta)
     assert msgspec.json.decode(reply.whole(USAGE))["usage"]["total_tokens"] == 16

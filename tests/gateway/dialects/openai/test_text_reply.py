@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from openai.types import Completion
 
 from gateway.dialects.openai import TextReply, read_text
+from gateway.dialects.openai.reply import AnswerFacts
 from gateway.terms.errors import InternalError
 from gateway.terms.events import Content, Delta, Finished, Reasoning
 from tests.gateway.dialects.openai.streams import (
@@ -26,7 +27,8 @@ from tests.gateway.dialects.openai.streams import (
 
 
 def whole(reply: TextReply, deltas: list[Delta]) -> dict[str, Any]:
-    reply.fold(deltas)
+    for delta in deltas:
+        reply.add(delta)
     body: dict[str, Any] = msgspec.json.decode(reply.whole(USAGE))
     Completion.model_validate(body)
     return body
@@ -77,7 +79,7 @@ def test_the_echo_stands_before_every_choice_of_its_prompt() -> None:
 
 def test_the_echo_of_token_ids_is_what_the_tokenizer_read() -> None:
     exchange = read_text(b'{"prompt": [1, 2], "echo": true}')
-    reply = TextReply(exchange, id="c", created=0, model="m", echoes=["once"])
+    reply = TextReply(exchange, AnswerFacts(id="c", created=0, model="m"), echoes=["once"])
     assert choices(reply.opening())[0]["text"] == "once"
 
 

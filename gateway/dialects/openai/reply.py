@@ -1,0 +1,90 @@
+"""What the replies of chat and of legacy completions have in common: the facts of an answer, its
+chunks, and how a stream ends.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import UNSET
+
+from gateway.dialects.dialect import body, frame
+from gateway.dialects.models import error_event
+from gateway.dialects.openai.logprobs import DONE, UsageSoFar, timings, usage_so_far, usage_wire
+from gateway.dialects.openai.request import ChatExchange, TextExchange
+from gateway.terms.errors import GatewayError
+from gateway.terms.events import Parameters, Usage
+
+
+class AnswerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an answer when it begins. `created` is Unix time; `usage` the usage so far,
+    for those who want it in every chunk.
+    """
+
+    id: str
+    created: int
+    model: str
+    parameters: Parameters | None = None
+    fingerprint: str = ""
+    usage: UsageSoFar | None = None
+
+
+class CompletionReply:
+    """The answer to one request, as a stream or whole.
+
+    A stream is `opening`, `delta`…, `closing`, or `failed` at any time; each gives frames, several
+    joined or none (b""). The whole is `add`…, then `whole`.
+    """
+
+    chunk: ClassVar[type[msgspec.Struct]]  # the struct of an event
+
+    def __init__(self, exchange: ChatExchange | TextExchange, facts: AnswerFacts) -> None:
+        self._usage = facts.usage if exchange.continuous_usage else None
+        self._parameters = UNSET if facts.parameters is None else facts.parameters
+        self._facts: dict[str, Any] = {
+            "id": facts.id,
+            "created": facts.created,
+            "model": facts.model,
+            "system_fingerprint": facts.fingerprint or UNSET,
+        }
+        self._include_usage = exchange.include_usage
+        self._has_logprobs = exchange.request.answering.logprobs is not None
+        self._unfinished = 0  # choices
+        self._end: Any = None  # the last choice's, which waits for the timings
+
+    def closing(self, usage: Usage) -> bytes:
+        """The usage if it was asked for, else the timings in the last chunk; the end of the
+        stream.
+        """
+        end = b""
+        if self._end is not None:
+            end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
+        if not self._include_usage and self._parameters is UNSET:
+            return end + DONE
+        cost = self._cost(usage) if self._include_usage else {}
+        chunk = self.chunk(**self._facts, choices=(), parameters=self._parameters, **cost)
+        return end + frame(chunk) + DONE
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The last event of a broken stream."""
+        return error_event(error)
+
+    def _frames_of(self, choices: Sequence[Any]) -> bytes:
+        """Chunks with these steps of one choice; the last of all waits for `closing`."""
+        if choices and choices[-1].finish_reason is not None:
+            self._unfinished -= 1
+            if not self._unfinished and not self._include_usage:
+                *choices, self._end = choices
+        return b"".join([frame(self._chunk(choice)) for choice in choices])
+
+    def _chunk(self, choice: Any) -> msgspec.Struct:
+        return self.chunk(**self._facts, choices=(choice,), usage=usage_so_far(self._usage))
+
+    def _body(
+        self, form: type[msgspec.Struct], choices: Sequence[Any], usage: Usage, **more: Any
+    ) -> bytes:
+        facts = {**self._facts, **self._cost(usage), **more}
+        return body(form(**facts, choices=tuple(choices), parameters=self._parameters))
+
+    def _cost(self, usage: Usage) -> dict[str, Any]:
+        return {"usage": usage_wire(usage), "timings": timings(usage)}
