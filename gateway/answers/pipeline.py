@@ -46,6 +46,8 @@ from gateway.registry import Lease, ModelEntry, Registry, require_task
 from gateway.terms.errors import GatewayError, InvalidRequest, NotSupported, as_written, translated
 from gateway.terms.request import ChatRequest, Fill, GenerationParams, Prompt, TextRequest
 
+log = structlog.get_logger(__name__)
+
 # What stands for the repository's and the file's own name, where a model wants names.
 PROJECT, CURRENT = "project\n", "current\n"
 SNIPPET = "\n\n--- snippet ---\n\n"  # between other files, where a model has no marker for them
@@ -169,8 +171,6 @@ def _room(request: TextRequest, container: ModelContainer) -> int:
 # Statuses of a model elsewhere after which its fallbacks are asked: none means that the request is
 # at fault.
 FALLS_BACK = frozenset({429, 500, 502, 503, 504, 529})
-
-log = structlog.get_logger(__name__)
 
 
 class PipelineRules(msgspec.Struct, frozen=True, kw_only=True):
