@@ -17,6 +17,8 @@ from gateway.registry import Waiting
 from gateway.terms.errors import GatewayError, InternalError
 from gateway.terms.tasks import companions, delayed
 
+log = structlog.get_logger()
+
 JSON = b"application/json"
 
 
@@ -236,8 +238,6 @@ def sentence(news: Waiting) -> str:
 
 
 SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: the client was cut off
-
-log = structlog.get_logger()
 
 
 class ProgressStream:
