@@ -60,6 +60,8 @@ from gateway.splitter import FORMATS
 from gateway.terms.errors import GatewayError
 from gateway.terms.logs import LogLines, Writer, configure
 
+log = structlog.get_logger()
+
 KEY_VARIABLE = "ROUNDHOUSE_KEY"  # which the other commands read, too
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - listened on, not called
 
@@ -212,8 +214,6 @@ class Bars:
 
 
 FEW = 5  # models named in a warning
-
-log = structlog.get_logger()
 
 
 def run(arguments: Namespace) -> int:
