@@ -5,7 +5,7 @@ can't be cut (`backends.engines.snapshots`). The bytes are the engine's own. The
 tokens, and hands back what it was given, to an engine of the same identity alone.
 
 The store lives in the gateway's process: what it knows outlives a model's container, and so the
-process of an engine that has its own, which speaks to it through `afar`.
+process of an engine that has its own, which speaks to it through `backends.engines.kept`.
 """
 
 from array import array

@@ -1,10 +1,9 @@
-"""Limits of a job: a bound for every field of `Generation`, in one table. Those of its sampling
-stand in the rows of `backends.contract.samplers`.
+"""The bounds of a job: one for every field of `Generation`, in one table; those of its sampling
+stand in the rows of `backends.contract.samplers`. Knows no engine.
 
 Engines hand numbers, texts and lists on to native code, which wraps, allocates or ends the process
 where Python would raise. So each field has a bound that fits the type and the cost of what it
-becomes there, the same for every engine: `bounded` is called before any engine gets a job. It knows
-no engine.
+becomes there, the same for every engine: `bounded` is called before any engine gets a job.
 
 What lies outside is an error that names the field, except where a smaller number means exactly the
 same: a `top_k` beyond the vocabulary, a range beyond the context.

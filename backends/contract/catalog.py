@@ -1,12 +1,9 @@
-"""The catalog of backends, and which one loads a model's files. A new backend is a folder and one
-line in `config.settings.EnginesConfig`.
+"""The catalog of backends: which one loads a model's files, and what installs its engine where this
+code runs. A new backend is a folder and one line in `config.settings.EnginesConfig`.
 
 A backend folder holds two modules. `files` is cheap and imports no engine: it recognises a model on
 disk, estimates its memory, and says what the engine's options are called elsewhere. `container`
 imports the engine, so it is imported only when a model is loaded.
-
-Commands that install missing packages where this code runs: in a checkout, in a tool's environment
-of uv, or with pip; and an engine's installation by platform.
 """
 
 import re

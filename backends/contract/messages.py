@@ -1,10 +1,11 @@
-"""The messages between the two ends of a container that generates. All are frozen structs, and
-`encode` makes bytes of each that `command_of` and `event_of` read back: so the engine's end may
-live in another process.
+"""The messages between the two ends of a container. All are frozen structs, and `encode` makes
+bytes of each that `command_of` and `event_of` read back: so the engine's end may live in another
+process.
 
-    the gateway's end (`backends.places.container`)          the engine's end
-    (`backends.engines.driver`) Begin(key, job) ──────────────────────────────▶   compiles its
-    grammar, waits in line, runs it
+    the gateway's end                                        the engine's end
+    (`backends.places.container`)                            (`backends.engines.driver`)
+
+    Begin(key, job) ──────────────────────────────▶   compiles its grammar, waits in line, runs it
          ◀── Began(key) ───────────────────────────   only of a job with a constraint
          ◀── Outcomes ─────────────────────────────   one for each step, with all jobs' outputs
     Finish(key) ──────────────────────────────────▶   its `Ended` comes in one of these

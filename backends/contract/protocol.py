@@ -1,10 +1,12 @@
-"""The contract between the gateway and a loaded model.
+"""The contract between the gateway and a loaded model: what it is and can do, jobs and their
+outputs, requested shapes, conversations and their tools. Knows no engine and no gateway.
 
-What goes to a container that generates and comes back are messages, frozen structs that can be
-sent as bytes (`backends.contract.messages`), so the engine may run elsewhere without a caller
-noticing. Two things don't cross: a model's tokenizer, which is made anew from `ModelInfo` where
-texts are read, and what a reader has its outputs handed to (`Outputs`), which is all on the
-gateway's side. This module knows no engine and no gateway.
+What goes to a container and comes back are messages, frozen structs that can be sent as bytes
+(`backends.contract.messages`), so the engine may run elsewhere without a caller noticing. Two
+things don't cross: a model's tokenizer, which is made anew from `ModelInfo` where texts are read,
+and what a reader has its outputs handed to (`Outputs`), which is all on the gateway's side.
+
+A model that generates (`ModelContainer`):
 
     async with container.generate(job) as outputs:
         async for output in outputs:
@@ -14,25 +16,15 @@ gateway's side. This module knows no engine and no gateway.
                 case Ended(): ...           # always the last one, exactly once
     # here the device no longer works for this job
 
-Times are seconds, sizes are bytes, probabilities are natural logarithms.
-
-The contract between the gateway and a loaded model that reads texts and writes none: embeddings
-(its task is "embed"), or scores of documents for a query ("rank").
-
-A sibling of the contract above, under the same registry, leases and memory. What it encodes is
-tokens in and bytes out; its texts are read in the gateway's process, wherever it runs.
+A model that reads texts and writes none (`EncoderContainer`):
 
     inputs = [container.read(text) for text in texts]       # in any thread
     vectors = await container.encode(inputs)                # of all of them, in their order
 
-Requested output shapes (structured output), whichever API and field they came in.
-
-Schemas and structural tags are kept as the JSON text that came, so that a shape can be hashed and
-is read in one place, under limits. `field` is the client's name of what it sent, for errors.
-
-A conversation and its tools, in one form for all APIs. Text is str, pictures are references.
-
-They stand below the gateway because engines elsewhere are handed a conversation as it is.
+Times are seconds, sizes are bytes, probabilities are natural logarithms. A conversation's text is
+str, its pictures are references. A shape's `field` is the client's name of what it sent, for
+errors; schemas and structural tags are kept as the JSON text that came, so that a shape can be
+hashed and is read in one place, under limits.
 """
 
 import math
@@ -550,7 +542,9 @@ class EncoderTokenizer(Protocol):
 
 
 class EncoderContainer(EncoderTokenizer, Protocol):
-    """A model in memory. Every container passes tests/backends/encoder_contract.py."""
+    """A model in memory that makes vectors (its task is "embed"), or scores of documents for a
+    query ("rank"). Every container passes tests/backends/encoder_contract.py.
+    """
 
     @property
     def failure(self) -> str | None:
