@@ -1,29 +1,9 @@
 """Constrained decoding, written once for every engine: which tokens may come next, by a grammar.
 
-`tokenizer` makes llguidance's view of a loaded model's vocabulary, `grammars` compiles and keeps
-grammars under `limits`, and `matcher` is one job's place in its grammar, and computes what may come
-next on other threads while the device works. The driver owns the matchers; an engine sees `Mask`
-alone: bits, no grammar. llguidance (https://github.com/guidance-ai/llguidance) is imported nowhere
-else below the gateway.
-
-One job's state in its grammar: the tokens so far, the allowed next ones, the forced ones.
-
-The driver passes it each token (`take`) and asks for forced tokens (`force`); an engine asks for
-the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may be
-computed on another one (`MaskThreads`) while the device works, which the next caller waits for.
-
-Compiled grammars, each once for a model, by its text.
-
-Compiling is off the event loop and off the engine's thread, on two threads with stacks deep enough
-for any grammar that `backends.contract.bounds` lets through: llguidance's compiler recurses into
-rules and `$ref`s (about 5 KB a level), and a stack that overflows ends the process. It doesn't hold
-the GIL.
-
-A loaded model's vocabulary in llguidance's form, alike for every engine.
-
-It is made of what each engine reports of its tokens: their bytes, which of them are control tokens,
-which end a generation, and how a text is tokenized. The last is what makes forced tokens those that
-the model's own tokenizer makes of their text.
+`GrammarTokenizer` is a loaded model's vocabulary in llguidance's form, `Grammars` compiles and
+keeps grammars, and `Matcher` is one job's place in its grammar. The driver owns the matchers; an
+engine sees `Mask` alone: bits, no grammar. llguidance (https://github.com/guidance-ai/llguidance)
+is imported nowhere else in the backends, except for the limits in `backends.contract`.
 """
 
 import asyncio
@@ -125,8 +105,13 @@ def _bits(tokens: Iterable[int], size: int) -> int:
 
 
 class Matcher:
-    """See above. `forces`: as many tokens as the grammar leaves no choice in are forced; 0: none
-    ever.
+    """One job's state in its grammar: the tokens so far, the allowed next ones, the forced ones.
+    `forces`: as many tokens as the grammar leaves no choice in are forced; 0: none ever.
+
+    The driver passes it each token (`take`) and asks for forced tokens (`force`); an engine asks
+    for the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may
+    be computed on another one (`MaskThreads`) while the device works, which the next caller waits
+    for.
     """
 
     def __init__(self, place: LLMatcher, bans: Bans, *, forces: int) -> None:
@@ -353,7 +338,13 @@ def _context_free(vocabulary: EngineTokenizer) -> Callable[[str], Sequence[int]]
 
 
 class GrammarTokenizer:
-    """Of one model. Made on a worker thread: llguidance keeps the GIL for 2 to 3 us a token."""
+    """A model's vocabulary in llguidance's form. Made on a worker thread: llguidance keeps the GIL
+    for 2 to 3 us a token.
+
+    It is made of what each engine reports of its tokens: their bytes, which of them are control
+    tokens, which end a generation, and how a text is tokenized. The last is what makes forced
+    tokens those that the model's own tokenizer makes of their text.
+    """
 
     def __init__(self, vocabulary: EngineTokenizer) -> None:
         spelled = _Spelled(vocabulary)
@@ -382,7 +373,14 @@ class Compiling:
 
 
 class Grammars:
-    """Those of one model. Only the event loop's thread calls it."""
+    """The compiled grammars of one model, each once, by its text. Only the event loop's thread
+    calls it.
+
+    Compiling is off the event loop and off the engine's thread, on threads with stacks deep enough
+    for any grammar that `backends.contract.bounds` lets through: llguidance's compiler recurses
+    into rules and `$ref`s (about 5 KB a level), and a stack that overflows ends the process. It
+    doesn't hold the GIL.
+    """
 
     def __init__(self, vocabulary: EngineTokenizer) -> None:
         self._vocabulary = vocabulary

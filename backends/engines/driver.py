@@ -1,4 +1,5 @@
-"""The engine's end of a container: one thread steps an engine; everything asynchronous is here.
+"""The engine's end of a container: the threads that load and step an engine, and all that is
+asynchronous.
 
     event loop                                engine thread
     EnginePort.send: Begin ───────────────▶   waits in line, then engine.admit
@@ -12,10 +13,6 @@ An engine is a small synchronous object (`backends.engines.engine`); `DrivenCont
 `ModelContainer` of it. The driver knows nothing of models: text, stop strings and limits are
 `backends.engines.transcript`'s, what a grammar allows is `backends.engines.constraints`'. Its
 messages are `backends.contract.messages`', and `backends.places.container` is their other end.
-
-The threads of an engine beside the event loop: the one it is loaded on, and the one it belongs
-to from then on (`EngineThread`). Commands to that one, events to the loop, and the handling of
-either's end. It knows no jobs.
 """
 
 import asyncio
@@ -104,8 +101,8 @@ class Submit(msgspec.Struct, Generic[Job], frozen=True):
 
 
 class EngineThread(ABC, Generic[E, Job, OtherCommand]):
-    """Created on the event loop it reports to; the engine belongs to the thread from then on.
-    A subclass calls `_start` when it is fully constructed.
+    """The thread that an engine belongs to: commands to it, events to the event loop it was created
+    on. It knows no jobs. A subclass calls `_start` when it is fully constructed.
     """
 
     def __init__(self, engine: E, name: str) -> None:

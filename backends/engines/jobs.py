@@ -1,9 +1,7 @@
-"""The engine's end of jobs and slots, on the engine's thread.
+"""The jobs and slots of a driver: the line for a slot, the handling of each token, and orders to
+save and restore a slot's cache. All of it on the engine's thread.
 
-A job in the driver: the line for a slot, and the handling of each token.
-
-An engine's slots: the state of each, and its cache saved to a file and restored. Every engine has
-slots; an engine that can also save and restore a slot's cells has a `SlotKeeper`.
+Every engine has slots; one that can also save and restore a slot's cells has a `SlotKeeper`.
 """
 
 import time

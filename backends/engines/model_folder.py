@@ -2,18 +2,7 @@
 reads such folders.
 
 Imports no engine and reads no weights: `config.json`, the templates' files and the sizes of the
-weight files. It does not know which backend can run what it finds.
-
-Embedding models and rerankers: sentence-transformers' `modules.json` lists the steps from tokens to
-a vector: a transformer, a pooling (`1_Pooling`), dense layers, a normalization;
-`config_sentence_transformers.json` has the prompts. A cross-encoder is a folder whose class has one
-label.
-
-Sampling defaults: a model's own `generation_config.json`, or what a client sends as one. The names
-are those of transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is
-not read.
-
-Recurrent layers: which they are, and the state that one keeps. Families name alike things
+weight files. It does not know which backend can run what it finds. Families name alike things
 differently; the configuration classes of transformers are the source.
 """
 
@@ -171,7 +160,9 @@ NAMES: Mapping[str, tuple[str, Reading]] = {
 
 
 def sampling_named(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `config` says about sampling, by our fields.
+    """What `config` says about sampling, by our fields: a model's own `generation_config.json`, or
+    what a client sends as one. The names are those of transformers' `GenerationConfig`; what isn't
+    sampling (lengths, end tokens, beams) is not read.
 
     `do_sample: false` is greedy. Raises ValueError or TypeError for a value of the wrong kind.
     """
@@ -484,7 +475,12 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncoderSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """From a text to its vector, or from a pair to its score."""
+    """From a text to its vector, or from a pair to its score.
+
+    sentence-transformers' `modules.json` lists the steps from tokens to a vector: a transformer, a
+    pooling (`1_Pooling`), dense layers, a normalization; `config_sentence_transformers.json` has
+    the prompts. A cross-encoder is a folder whose class has one label.
+    """
 
     task: Task
     length: int | None = None  # tokens of one text; None: as many as the model has positions

@@ -1,20 +1,7 @@
-"""From tokens to text, for one job: detokenization, stop strings and limits, the same for every
-engine.
+"""From tokens to text, for one job: incremental UTF-8, stop strings across piece boundaries, banned
+strings, token limits and the thinking budget, the same for every engine.
 
-Incremental UTF-8, stop strings across piece boundaries, token limits, the thinking budget. It knows
-no engine: the driver passes it each token's bytes and carries out what it decides.
-
-Strings that must not occur in an answer: generation is rewound to before them and continued
-differently.
-
-A job's newest tokens are held back while their text may still become such a string. Where it does,
-the driver has the engine take them back, down to the token in which the string begins, and that
-token may not come at its place again (`Verdict`). So what is handed on never held the string. Upper
-and lower case are the same, as in exllamav2. What was forced upon the job begins no string.
-
-Where a model keeps writing it (`bounds.MOST_TRIES`, `bounds.SPARE_REWINDS`) the string ends the
-answer as a stop string would: neither does it come nor does the job go on for ever. Knows no
-engine.
+It knows no engine: the driver passes it each token's bytes and carries out what it decides.
 """
 
 import codecs
@@ -235,7 +222,18 @@ class _Held(msgspec.Struct):
 
 
 class BannedStrings:
-    """Of one job. `limit`: tokens that it may have."""
+    """Strings that must not occur in one job's answer: generation is rewound to before them and
+    continued differently. `limit`: tokens that it may have.
+
+    The newest tokens are held back while their text may still become such a string. Where it does,
+    the driver has the engine take them back, down to the token in which the string begins, and that
+    token may not come at its place again (`Verdict`). So what is handed on never held the string.
+    Upper and lower case are the same, as in exllamav2. What was forced upon the job begins no
+    string.
+
+    Where a model keeps writing it (`bounds.MOST_TRIES`, `bounds.SPARE_REWINDS`) the string ends the
+    answer as a stop string would: neither does it come nor does the job go on for ever.
+    """
 
     def __init__(self, strings: tuple[str, ...], limit: int) -> None:
         self._trie = _trie(strings)

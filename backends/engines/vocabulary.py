@@ -1,25 +1,10 @@
-"""Tokens and texts of a folder with a `tokenizer.json`. For backends whose engine knows tokens only
+"""Tokens and texts of a folder with a `tokenizer.json`, for backends whose engine knows tokens only
 as text.
 
 The texts are bytes here, because a token may hold a part of a character. How the tokenizer spells
 them depends on its family: byte-level BPE writes every byte as a printable character (GPT-2's
 table), SentencePiece writes a space as "▁" and lone bytes as "<0x0A>". Needs the `tokenizers`
 library, which every such engine brings along. Reads only, so any thread may call it.
-
-Analyses a `tokenizer.json`: bounds on its tokens' lengths, and their spelling.
-
-Pure: reads the file's description, knows no text and no library. A step it doesn't know, or that
-may drop any amount of text, makes the answer "unknown".
-
-A long text to tokens section by section, with exactly the tokens of the whole.
-
-`Tokenizer.encode` holds the GIL from its first character to its last and takes some 200 bytes of
-memory for one of text; `encode_batch` lets go of the GIL. So a section is a batch of one, its
-memory is given back before the next one's, and other threads run meanwhile.
-
-A text may be cut where no token can cross and nothing on one side changes how the other is read:
-behind a letter, where a space or a punctuation mark follows. Whether that holds for a tokenizer is
-not looked up but tried at every cut: the text around it must give the tokens of its two halves.
 """
 
 import json
@@ -60,8 +45,18 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class LongText:
-    """For `tokenizer`. `pairs`: the neighbouring bytes inside all of its tokens, asked for when
-    the first long text comes. `section`: the least characters of one.
+    """A long text to tokens section by section, with exactly the tokens of the whole. `pairs`: the
+    neighbouring bytes inside all of the tokenizer's tokens, asked for when the first long text
+    comes. `section`: the least characters of one.
+
+    `Tokenizer.encode` holds the GIL from its first character to its last and takes some 200 bytes
+    of memory for one of text; `encode_batch` lets go of the GIL. So a section is a batch of one,
+    its memory is given back before the next one's, and other threads run meanwhile.
+
+    A text may be cut where no token can cross and nothing on one side changes how the other is
+    read: behind a letter, where a space or a punctuation mark follows. Whether that holds for a
+    tokenizer is not looked up but tried at every cut: the text around it must give the tokens of
+    its two halves.
     """
 
     def __init__(
@@ -136,7 +131,8 @@ _CHARACTER = 4  # bytes of the longest one
 
 
 def longest_token_bytes(description: Description) -> int:
-    """The most bytes of a text that one token may stand for; 0: unknown, or without limit.
+    """The most bytes of a text that one token may stand for; 0: unknown, or without limit, as where
+    the file has a step that isn't known here, or one that may drop any amount of text.
 
     So bytes / longest_token_bytes is a lower bound of a text's tokens.
     """

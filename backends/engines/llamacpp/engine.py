@@ -7,14 +7,6 @@ where that costs nobody anything. A job whose last token has been fed gets a new
 prompt, answer, forced tokens and a recomputed answer are all one thing. Where a prompt has come to
 a picture, the image encoder runs in a thread of its own, and a later step puts its embeddings into
 the cache.
-
-From the logits of a decoded batch: drawn tokens, and log probabilities.
-
-ctypes releases the GIL around every call. For calls of a microsecond that is a trap: the event
-loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
-times a step. Short calls are therefore bound through `ctypes.PyDLL`, which keeps it; only
-`llama_decode` and `llama_synchronize`, which take long, go through the binding that releases it.
-With the bundled model the difference is within the noise (benchmarks/results/diary.md).
 """
 
 import ctypes
@@ -68,7 +60,9 @@ SMALL_VOCABULARY = 4_096
 
 
 class Rows:
-    """Of the last batch of `context`. Only the engine's thread calls it."""
+    """The logits of the last batch of `context`: tokens drawn from them, and log probabilities.
+    Only the engine's thread calls it.
+    """
 
     def __init__(self, context: api.llama_context_p, vocabulary: LlamaVocabulary) -> None:
         self._context = context
@@ -127,16 +121,20 @@ class Rows:
 
 
 def drawing(vocabulary: LlamaVocabulary) -> Callable[[Any, api.llama_context_p, int], int]:
-    """The function that draws a token: (chain, context, row) -> token; see above for the
-    choice.
-    """
+    """The function that draws a token: (chain, context, row) -> token. See `SMALL_VOCABULARY`."""
     if vocabulary.size <= SMALL_VOCABULARY:
         return keeping_gil(api.llama_sampler_sample)
     return api.llama_sampler_sample  # type: ignore[no-any-return]
 
 
 def keeping_gil(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same C function, called without releasing the GIL."""
+    """The same C function, called without releasing the GIL, which ctypes does around every call.
+
+    For calls of a microsecond that is a trap: the event loop's thread takes the GIL meanwhile and
+    the engine's thread waits for it to come back, sixteen times a step. Only `llama_decode` and
+    `llama_synchronize`, which take long, go through the binding that releases it. With the bundled
+    model the difference is within the noise (benchmarks/results/diary.md).
+    """
     library = ctypes.PyDLL(api._lib._name)  # noqa: SLF001 - of the loaded library
     bound = getattr(library, function.__name__)
     bound.argtypes = function.argtypes  # type: ignore[attr-defined]

@@ -1,13 +1,7 @@
-"""The memory of a context by sequences: what is left of one that was cut, what of it is taken out
-as bytes, and put back.
+"""The memory of a context by sequences: what is left of one that was cut, and what of it is taken
+out as bytes and put back, in a pass or as a slot's file.
 
-It knows llama.cpp's rules, no job and no token. Only the engine's thread calls it.
-
-llama.cpp's sequences as bytes, and back: the cells of one slot and the tokens they hold.
-
-The bytes are a file of `llama_state_seq_save_file` whose tokens are packed as llama-server packs
-them (server-common.cpp, server_tokens::serialize): a slot saved by one can be restored by the
-other. A plain list of tokens, which older ones wrote, is read too.
+It knows llama.cpp's rules, no job. Only the engine's thread calls it.
 """
 
 import ctypes
@@ -206,6 +200,10 @@ _PACKED, _PACKED_VERSION = -1, 1  # what a packed list begins with
 class LlamaSlotKeeper:
     """See `backends.engines.jobs.SlotKeeper`. Shares the engine's own lists, on the engine's
     thread.
+
+    A slot's bytes are a file of `llama_state_seq_save_file` whose tokens are packed as llama-server
+    packs them (server-common.cpp, server_tokens::serialize): a slot saved by one can be restored by
+    the other. A plain list of tokens, which older ones wrote, is read too.
     """
 
     def __init__(

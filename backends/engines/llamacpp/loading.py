@@ -1,8 +1,8 @@
-"""Options to a loaded model and context: progress, cancellation, and llama.cpp's own messages when
-it fails.
+"""Options to a loaded model and context: progress, cancellation, and what llama.cpp's log says of
+a load.
 
-Parses llama.cpp's log of a load. Its C functions give the size of the weights alone; its log has
-that of every buffer, where each layer lies, and why something failed:
+Its C functions give the size of the weights alone; its log has that of every buffer, where each
+layer lies, and why something failed:
 
     load_tensors: layer   0 assigned to device CUDA0, is_swa = 0
     load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
@@ -60,6 +60,8 @@ from config.values import Threads
 if TYPE_CHECKING:
     from backends.engines.llamacpp.draft import LlamaDraftModel
     from backends.engines.llamacpp.pictures import MtmdEncoder
+
+log = structlog.get_logger(__name__)
 
 
 LEVELS = {1: b"assigned to device", 2: b"buffer size"}  # ggml_log_level (ggml.h): debug, info
@@ -167,9 +169,6 @@ def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
     as llama.cpp does.
     """
     return Counter(match["device"] for line in lines if (match := _LAYER.search(line)) is not None)
-
-
-log = structlog.get_logger(__name__)
 
 
 CACHE_TYPES = {

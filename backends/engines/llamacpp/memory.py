@@ -1,22 +1,7 @@
-"""The memory that a model's graph takes, from the dimensions in its header. No engine.
+"""The memory that a GGUF model takes, by the headers of its files: its weights and graph, what
+llama.cpp copies into the CPU's own layouts, a multimodal projector, an encoder's passes.
 
-Weights that llama.cpp copies into a layout that suits the CPU, and the memory this takes beyond
-the file's. No engine.
-
-A matrix goes into the first of these buffers that takes it (llama-model-loader.cpp,
-`select_weight_buft`; ggml-cpu.cpp, `ggml_backend_cpu_get_extra_buffer_types`): that of AMX, which
-packs some types larger than they are in the file, or that of repacking, whose layouts have the
-file's size. An embedding that is the output's matrix too is looked up by rows, which only the
-file's layout allows, so that it is held in both.
-
-Which multimodal projector (`mmproj`) belongs to a GGUF model. No engine.
-
-A projector is a GGUF file of its own, of the architecture "clip": an image encoder and a projection
-to the model's embeddings. Repositories put one, in several precisions, beside the quantizations of
-a model, and state with its name alone which model it belongs to.
-
-GGUF embedding models and rerankers: recognised by their headers, and the memory they will need.
-No engine.
+Formulas are fitted to llama.cpp's source files, which are named where they are used. No engine.
 """
 
 import mmap
@@ -66,10 +51,10 @@ OWN_KEYS: Mapping[str, int] = {"gemma3n": 20}  # layers from there on have other
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """In bytes. `cache`: keys and values of one token over all layers that attend, at 16 bits;
-    `sliding`: of it, what layers have that see no more than `window` tokens; `state`: of one
-    sequence in one recurrent layer; `activation`: of one token in a pass, and `attention` while it
-    attends.
+    """The memory of a model's graph, in bytes. `cache`: keys and values of one token over all
+    layers that attend, at 16 bits; `sliding`: of it, what layers have that see no more than
+    `window` tokens; `state`: of one sequence in one recurrent layer; `activation`: of one token in
+    a pass, and `attention` while it attends.
     """
 
     cache: int
@@ -288,8 +273,14 @@ MENDED = b"AMX tiles are configured whole"  # in a library compiled with scripts
 
 
 class CpuLayouts(msgspec.Struct, frozen=True):
-    """Which buffers llama.cpp uses: `features` of the CPU as Linux names them, and what the
-    library was built with.
+    """The buffers of the CPU's own layouts that llama.cpp copies weights into: `features` of the
+    CPU as Linux names them, and what the library was built with.
+
+    A matrix goes into the first of these buffers that takes it (llama-model-loader.cpp,
+    `select_weight_buft`; ggml-cpu.cpp, `ggml_backend_cpu_get_extra_buffer_types`): that of AMX,
+    which packs some types larger than they are in the file, or that of repacking, whose layouts
+    have the file's size. An embedding that is the output's matrix too is looked up by rows, which
+    only the file's layout allows, so that it is held in both.
     """
 
     features: frozenset[str] = frozenset()
@@ -402,9 +393,12 @@ _PRECISION = re.compile(rf"[-_.]?({'|'.join(PRECISIONS)})$")
 
 
 def beside(model: Path, is_alone: Callable[[], bool]) -> Path | None:
-    """The best projector in the folder of `model` that is its.
+    """The best multimodal projector in the folder of `model` that is its.
 
-    Where there are several models a projector belongs to those whose names begin with its own.
+    A projector is a GGUF file of its own, of the architecture "clip": an image encoder and a
+    projection to the model's embeddings. Repositories put one, in several precisions, beside the
+    quantizations of a model, and state with its name alone which model it belongs to: where there
+    are several models, to those whose names begin with its own.
     """
     named = (path for path in model.parent.iterdir() if MARK in path.name.lower())
     found = [path for path in sorted(named) if path.suffix.lower() == ".gguf" and _sees(path)]

@@ -1,13 +1,9 @@
 """A job's sampling parameters as a llama.cpp sampler chain.
 
 The order is `backends.contract.samplers`'s, so that the same request behaves alike on every engine.
-llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
-and DRY count the prompt too, frequency and presence at the answer alone, as OpenAI's.
-
-Samplers that llama.cpp lacks, as links of its chains: numpy on the candidates, in place.
-
-llama.cpp calls a link with its array of candidates, as it calls its own. Of an array only what is
-left of it after the links before is read, so that what costs stands behind what is cheap.
+llama.cpp's own samplers are used where it has them; those that it lacks are links of ours
+(`OwnLink`): numpy on the candidates, in place. Repetition penalty and DRY count the prompt too,
+frequency and presence the answer alone, as OpenAI's.
 """
 
 import ctypes
@@ -57,7 +53,9 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 class TokenDataArray:
-    """llama.cpp's array of candidates, while a link is called."""
+    """llama.cpp's array of candidates, while a link is called. Only what the links before have left
+    is read, so that what costs stands behind what is cheap.
+    """
 
     def __init__(self, array: Any) -> None:
         self._array = array.contents

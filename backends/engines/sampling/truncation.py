@@ -1,14 +1,10 @@
-"""Truncation samplers: which candidates stay. Every function takes all rows at once; a neutral
-value keeps all of a row's candidates.
+"""Samplers that change a distribution: truncations, which say which candidates stay, and
+temperature, plain and dynamic, with smoothing.
 
-Rows are sorted, best candidate first. The definitions are llama.cpp's (`llama-sampler.cpp`), so
-that the same request means the same on both engines; what it lacks is in `formulas`.
-
-Samplers that change a distribution as a whole: temperature, dynamic temperature, smoothing. All
-rows at once.
-
-Logits have shape (jobs, candidates); a candidate that is out has minus infinity. A column has shape
-(jobs, 1).
+Every function takes all rows at once; a neutral value keeps all of a row's candidates. The
+definitions are llama.cpp's (`llama-sampler.cpp`), so that the same request means the same on both
+engines; what it lacks is in `formulas`. Logits have shape (jobs, candidates); a candidate that is
+out has minus infinity. A column has shape (jobs, 1).
 """
 
 from collections.abc import Callable, Mapping, Sequence
