@@ -28,6 +28,8 @@ from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
 from config.errors import ConfigError
 from config.upstreams import UpstreamConfig
 
+log = structlog.get_logger(__name__)
+
 BACKEND = "upstream"
 
 
@@ -137,8 +139,6 @@ def files_of(name: str, target: RemoteTarget) -> ModelFiles:
 
 AGAIN = 2.0  # seconds between two requests for a server's list that a caller waits for
 STANDINGS = 2.0  # seconds between two requests for a Roundhouse's, whose models come and go
-
-log = structlog.get_logger(__name__)
 
 
 class Fleet:

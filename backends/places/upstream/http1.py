@@ -3,10 +3,6 @@
 httpx's own transport parses in Python and hands every chunk of a stream through several generators,
 some 12 µs each; here all that arrived together is one piece, and connections are kept. Proxies and
 HTTP/2 are httpx's own transport's.
-
-Names are resolved on a thread of each name's own. The event loop's resolver has four threads for
-all, and a name whose name server doesn't answer holds one for up to half a minute: names that can
-be resolved would wait behind those that can't. A client has as many threads as it has names.
 """
 
 import asyncio
@@ -51,7 +47,12 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class Resolver:
-    """One per client, on its event loop. `look_up` runs on threads."""
+    """Resolves names, each on a thread of its own. One per client, on its event loop.
+
+    The event loop's resolver has four threads for all, and a name whose name server doesn't answer
+    holds one for up to half a minute: names that can be resolved would wait behind those that
+    can't. A client has as many threads as it has names.
+    """
 
     def __init__(
         self, look_up: LookUp = look_up, clock: Callable[[], float] = time.monotonic

@@ -29,6 +29,8 @@ from backends.places.upstream.relay import httpx_errors, plain, read_body
 from backends.places.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig
 
+log = structlog.get_logger(__name__)
+
 MOST_MODELS = 10_000
 MAX_NAME = 256  # characters
 ROUNDHOUSE = "roundhouse"  # what our own lists have as `owned_by`
@@ -191,8 +193,6 @@ _PATHS = {"openai": "/models", "anthropic": "/models?limit=1000"}
 # Answers of a server that is up and has no list. `transformers serve` fails where it has no cache
 # of models to scan, and serves the one it was started with.
 _LISTLESS = frozenset((404, 405, 500, 501))
-
-log = structlog.get_logger(__name__)
 
 
 class KeptLists:

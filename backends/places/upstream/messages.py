@@ -1,16 +1,8 @@
 """Anthropic's Messages API, spoken to an upstream: request bodies, answers as events, and the
-signatures of thinking.
+signatures of thinking (https://docs.anthropic.com/en/api/messages and messages-streaming).
 
-Requests: https://docs.anthropic.com/en/api/messages. That API refuses fields it doesn't know, so
-what it has no field for is left out and reported.
-
-Answers: https://docs.anthropic.com/en/api/messages-streaming. Blocks of tools that run there
-(searches, code) are its own; the text around them is the answer.
-
-Signatures: Anthropic's models take their own thinking back only with the
-signature it came with, which no other API has a field for; so they are kept here, by the thinking.
-
-What is forgotten, or was thought elsewhere, is left out of the conversation.
+That API refuses fields it doesn't know, so what it has no field for is left out and reported.
+Blocks of tools that run there (searches, code) are its own; the text around them is the answer.
 """
 
 import hashlib
@@ -52,7 +44,12 @@ MOST_SIGNATURE = 1 << 20  # characters of one; longer ones are not kept
 
 
 class Signatures:
-    """One upstream's; the last used are kept."""
+    """One upstream's signatures of thinking, by the thinking; the last used are kept.
+
+    Anthropic's models take their own thinking back only with the signature it came with, which no
+    other API has a field for. Thinking whose signature is forgotten, or which another model wrote,
+    is left out of the conversation.
+    """
 
     def __init__(self, most: int = KEPT, most_bytes: int = MOST_BYTES) -> None:
         self._most = most

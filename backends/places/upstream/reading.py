@@ -1,25 +1,11 @@
-"""Parses another server's chunks and bodies, in OpenAI's format and its variants.
+"""Parses another server's answers, streamed or whole, in OpenAI's format and its variants: chats
+and texts, vectors and scores, errors. Pure.
 
 Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `reasoning`
 (OpenRouter, Ollama, newer vLLM), `reasoning_text` (Copilot), or stands in blocks of the content
 (Mistral). `<think>` in the content is text here; the gateway, which knows formats, splits it.
-
-Tool calls as other servers stream them, put in order.
-
-Many servers count calls from 1, give all of them the index 0, leave indexes or ids out, repeat the
-name in each piece, or send a call whole. What begins a new call: an id or an index not seen before;
-where there is neither, a name after arguments that are whole.
-
-Server-sent events from bytes: the data of each event, within limits.
-
-As https://html.spec.whatwg.org/multipage/server-sent-events.html has it, but for a lone carriage
-return, which no server of models ends a line with. Ids, comments and names but "error" are passed
-over.
-
-Parses other servers' answers to requests for vectors or scores: one JSON body, within limits.
-Pure.
-
-OpenAI's embeddings, as numbers or as base64; Jina's and Cohere's `results`, and TEI's bare list.
+Vectors come as OpenAI's, numbers or base64; scores as Jina's and Cohere's `results`, or as TEI's
+bare list.
 """
 
 import binascii
@@ -126,7 +112,12 @@ class _GrowingCall:
 
 
 class CallOrder:
-    """Of one choice. `whole`: each piece is a call of its own."""
+    """The tool calls of one choice, put in order. `whole`: each piece is a call of its own.
+
+    Many servers count calls from 1, give all of them the index 0, leave indexes or ids out, repeat
+    the name in each piece, or send a call whole. What begins a new call: an id or an index not seen
+    before; where there is neither, a name after arguments that are whole.
+    """
 
     def __init__(self) -> None:
         self._open: list[_GrowingCall] = []
@@ -199,7 +190,13 @@ class ErrorData(bytes):
 
 
 class EventReader:
-    """Fed as bytes arrive, in pieces of any size; linear in what it is fed."""
+    """Server-sent events from bytes, in pieces of any size: the data of each, within limits. Linear
+    in what it is fed.
+
+    As https://html.spec.whatwg.org/multipage/server-sent-events.html has it, but for a lone
+    carriage return, which no server of models ends a line with. Ids, comments and names but "error"
+    are passed over.
+    """
 
     def __init__(self, *, max_line: int, max_total: int) -> None:
         """`max_line`: bytes of one line, `max_total`: of the whole stream."""

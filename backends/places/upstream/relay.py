@@ -1,10 +1,8 @@
 """One request to an upstream: replica after replica until an answer begins, then that answer as it
-comes.
+comes; choices that a server left out because it ignores `n` are asked for one by one.
 
 Nothing is read ahead: what the client's side doesn't take is not asked for, and TCP slows the other
 server down. Another replica is tried only before the first event was handed on.
-
-Choices that another server left out: one that ignores `n` is asked for the rest one by one.
 """
 
 import asyncio
