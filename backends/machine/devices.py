@@ -1,19 +1,11 @@
 """The devices of this machine that compute beside its CPU, each under one name for all engines, and
 their memory.
 
-NVIDIA's driver knows most of its cards (`gpus`): what other processes hold, and this one. All
-others are those of ggml's registry (`ggml`). Where both list a card, which its PCI address tells,
-it has CUDA's name, whatever llama.cpp was built for. A device whose memory is the machine's own has
-none of its own here.
-
-NVIDIA's cards by the numbers CUDA gives them in this process: `cuda:0` is the first.
-
-Asked through NVIDIA's management library (nvidia-ml-py), so that no engine has to be imported. NVML
-counts all cards of the machine by PCI bus; CUDA counts those that `CUDA_VISIBLE_DEVICES` names, and
-by speed unless `CUDA_DEVICE_ORDER` says otherwise (CUDA C++ Programming Guide, "CUDA Environment
-Variables"). `number_by_bus` makes the two agree.
-
-torch's builds for AMD's cards call them as CUDA's: `cuda:0` there is `rocm:0` everywhere else.
+NVIDIA's driver knows most of its cards: what other processes hold, and this one. It is asked
+through NVIDIA's management library (nvidia-ml-py), so that no engine has to be imported; cards have
+the numbers that CUDA gives them in this process (`number_by_bus`). All others are those of ggml's
+registry (`ggml`). Where both list a card, which its PCI address tells, it has CUDA's name, whatever
+llama.cpp was built for. A device whose memory is the machine's own has none of its own here.
 """
 
 import ctypes
@@ -77,6 +69,10 @@ class GpuMemory(msgspec.Struct, frozen=True):
 def number_by_bus(environment: MutableMapping[str, str] = os.environ, nvml: Any = pynvml) -> None:
     """Have CUDA count cards as NVML and nvidia-smi do, before any engine starts it. What the user
     set stays, with a warning where it makes the numbers uncertain.
+
+    NVML counts all cards of the machine by PCI bus; CUDA counts those that `CUDA_VISIBLE_DEVICES`
+    names, and by speed unless `CUDA_DEVICE_ORDER` says otherwise (CUDA C++ Programming Guide, "CUDA
+    Environment Variables").
     """
     if environment.setdefault(ORDER, BY_BUS) == BY_BUS:
         return
@@ -414,6 +410,7 @@ def merged(
     return known
 
 
+# torch's builds for AMD's cards call them as CUDA's: `cuda:0` there is `rocm:0` everywhere else.
 AMD, CUDA = "rocm", "cuda"
 
 
