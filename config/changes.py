@@ -1,8 +1,5 @@
-"""Options that differ at a reload, and which of them need a restart. Pure.
-
-The configuration with its secrets masked: the structs, and the file's text.
-
-What only names a secret's place (`env:NAME`, `${NAME}`, `file:PATH`) stays.
+"""Two views of a configuration, both pure: which options differ from another one's, and which of
+these need a restart; and the same configuration with its secrets masked.
 """
 
 import re
@@ -210,7 +207,7 @@ def _without_user(url: str) -> str:
 
 def masked_text(text: str) -> str | None:
     """The file's text without its secrets; None for a text that is no YAML, where secrets can't be
-    found.
+    found. What only names a secret's place (`env:NAME`, `${NAME}`, `file:PATH`) stays.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

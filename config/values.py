@@ -1,9 +1,7 @@
-"""Annotated types of option values, with their limits, which the JSON schema has too.
+"""Annotated types of option values, with their limits, which the JSON schema has too; how they are
+written, and where this program keeps what it makes for itself. Knows no option.
 
-Times and sizes as people write them: `5m`, `1h30m`, `8GB`, `24GiB`. Times are seconds, sizes
-bytes. Knows no option.
-
-Where this program keeps what it makes for itself (XDG Base Directory Specification).
+Times (seconds) and sizes (bytes) may be written as people do: `5m`, `1h30m`, `8GB`, `24GiB`.
 """
 
 import os
@@ -81,7 +79,7 @@ def quantity(text: str, unit: Unit) -> float | None:
 
 
 def user_folder() -> Path:
-    """Ours in the user's cache folder; it may not exist yet."""
+    """Ours in the user's cache folder (XDG Base Directory Specification); it may not exist yet."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "roundhouse"
 
