@@ -15,6 +15,7 @@ WITHIN = 1.15
 FORMS = {
     "llamacpp, 4 bits": ("llamacpp", lab.smollm2),
     "llamacpp, 16 bits": ("llamacpp", lab.smollm2_half),
+    "transformers, 32 bits": ("transformers", lab.smollm2_folder),
 }
 
 

@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 LARGEST_LAYER = 64 << 20  # bytes of weights
 # Here a decision hangs on sizes alone, and on whether there is one token or several.
 _ABOUT_SIZES = (
+    r"torch\.nn\.functional",  # of an embedding that has a token for padding
     r"transformers\.integrations\.sdpa_attention",
     r"transformers\.models\.gemma4\.modeling_gemma4",
 )

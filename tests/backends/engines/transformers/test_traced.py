@@ -34,6 +34,7 @@ RECORDED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "yarn": ("llama", {"rope_parameters": YARN | SCALED}),
     "longrope": ("llama", {"rope_parameters": LONG | FACTORS | SCALED}),
     "mixtral": ("mixtral", EXPERTS),
+    "with a token for padding": ("llama", {"pad_token_id": 2}),
     "gemma4_text": (
         "gemma4_text",
         MIXED | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 120},
