@@ -1,5 +1,5 @@
-"""Where the prompts of a conversation part from one turn to the next, and by what: what is before
-is found in the cache, what is behind is computed again.
+"""The place where a conversation's prompts part from one turn to the next, and what parts them:
+what is before is found in the cache, what is behind is computed again.
 
 An agent sends its whole conversation each turn. A prompt that goes on from the one before is cheap;
 one that differs near its beginning is not, and its user sees only that it is slow. Pure: outlines
