@@ -1,5 +1,6 @@
-"""What of a request is not applied, and why: decided here, once, by what its dialect parsed and by
-what the model that answers can do, be it an engine here or another server. Pure.
+"""The parameters of a request that are not applied, and why: decided here, once, by what its
+dialect parsed and by what the model that answers can do, be it an engine here or another server.
+Pure.
 
 It is what the headers and the report on a request's parameters say, and what a strict client is
 refused for.

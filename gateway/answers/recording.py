@@ -1,5 +1,5 @@
-"""What an inspector is shown of one request: its prompts, what the engine wrote, and what was made
-of it, noted where it passes.
+"""The recording of one request for inspectors: its prompts, what the engine wrote, and what was
+made of it, noted where it passes.
 
 A note is a reference: a piece of the engine's and its events go into two lists, and every `FOLD`
 pieces become one text, so that a long answer is no crowd of small objects. What is noted is
