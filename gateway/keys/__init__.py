@@ -1,1 +1,1 @@
-"""What an API key may do, what it has used, and what is stored for it."""
+"""The rights of an API key, its usage, and what is stored for it."""
