@@ -1,5 +1,5 @@
-"""What OpenAI's API and those on top of it answer alike: lists of models (`GET /v1/models`), and
-the error envelope. Knows no registry. Statuses and headers are HTTP's to choose.
+"""Lists of models (`GET /v1/models`) and the error envelope, alike in OpenAI's API and those on top
+of it. Knows no registry. Statuses and headers are HTTP's to choose.
 """
 
 from collections.abc import Mapping, Sequence

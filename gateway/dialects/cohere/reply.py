@@ -1,8 +1,4 @@
-"""Cohere's reply: named events of a stream, or one body. Knows no HTTP.
-
-Cohere's errors: a message, with the field at fault and our code beside it; and how a broken
-stream ends.
-"""
+"""Cohere's reply: named events of a stream, or one body; and its errors. Knows no HTTP."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal

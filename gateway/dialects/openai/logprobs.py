@@ -1,6 +1,5 @@
-"""Log probabilities in OpenAI's two shapes: chat's list of tokens, text completion's columns.
-
-OpenAI's `usage` and llama.cpp's `timings` of an answer; and how a stream ends.
+"""The figures of an answer in OpenAI's formats: log probabilities as chat's list of tokens and as
+text completion's columns; `usage`, and llama.cpp's `timings` and `prompt_progress`.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""What the replies of chat and of legacy completions have in common: the facts of an answer, its
+"""The common part of the replies of chat and of legacy completions: the facts of an answer, its
 chunks, and how a stream ends.
 """
 
