@@ -1,4 +1,4 @@
-"""Who is let in: API keys to rights, and the right that each route asks for. Keys are compared in
+"""Admission: API keys to rights, and the right that each route asks for. Keys are compared in
 constant time and never logged; refusals are logged, but not so often that they fill the log.
 """
 

@@ -1,5 +1,5 @@
-"""What requests hold in memory of what their clients sent, or kept here before: bounded over all of
-them, and shared among keys.
+"""The memory that requests hold, of what their clients sent or kept here before: bounded over all
+of them, and shared among keys.
 
 Long bodies are counted as they come, for an announcement holds nothing; what the store has for a
 request is counted before it is read there. All is given back when the request is over. Knows bytes;

@@ -1,6 +1,5 @@
-"""The services that routes use. Built once in `gateway.serving.app` and passed to every handler.
-
-Entries of the model lists: the registry's state as the dialects' cards.
+"""The services that routes use, with the entries of the model lists: the registry's state as the
+dialects' cards. Built once in `gateway.serving.app` and passed to every handler.
 """
 
 import time

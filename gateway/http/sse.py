@@ -1,7 +1,6 @@
-"""Streams on an ASGI connection: status, keep-alive comments, errors, end. Knows of dialects only
-the `Framing`: server-sent events, or lines of JSON.
-
-Plain ASGI responses: status, headers, and a body in bytes. Spares Litestar's own serialising.
+"""Bodies and streams on an ASGI connection: status, headers, keep-alive comments, errors, end.
+Plain ASGI, which spares Litestar's own serialising. Knows of dialects only the `Framing`:
+server-sent events, or lines of JSON.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""How a request stands while it runs, and the report of one that is over: all that others read."""
+"""The state of a running request, and the report of one that is over: all that others read."""
 
 from typing import Literal, TypeAlias
 

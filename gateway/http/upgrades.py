@@ -1,5 +1,5 @@
-"""How a WebSocket is refused before it is opened: by an HTTP answer to the request for it, whose
-status and body clients read as they do everywhere. Knows ASGI; no messages.
+"""Refuses a WebSocket before it is opened, by an HTTP answer to the request for it, whose status
+and body clients read as they do everywhere. Knows ASGI; no messages.
 """
 
 import uuid

@@ -1,5 +1,5 @@
-"""What is known of one model beyond its state: its template, what its makers say, its files; and
-its deletion. docs/console-api.md has the fields.
+"""The details of one model beyond its state: its template, what its makers say, its files; and its
+deletion. docs/console-api.md has the fields.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
