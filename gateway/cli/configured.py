@@ -1,7 +1,6 @@
 """The configuration of a command: the file's, with the models of its arguments and the user's
-folders; `roundhouse config`, which prints every option with its default; and what is wrong with a
-configuration that a server can start with all the same: folders, devices and models that it names
-and that are not there.
+folders; its findings, what is wrong though a server can start with it (folders, devices and models
+that aren't there); and `roundhouse config`, which prints every option with its default.
 """
 
 from argparse import Namespace
