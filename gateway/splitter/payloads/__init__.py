@@ -1,5 +1,5 @@
-"""How calls are read and written: each syntax has a module that parses it, from text that may be
-cut anywhere, and writes its grammar. What all of them share:
+"""The syntaxes of calls: each has a module that parses it, from text that may be cut anywhere, and
+writes its grammar. All of them share:
 
 reading.py     text that arrives in pieces, read as if it were whole
 syntax.py      the syntaxes, as data

@@ -1,4 +1,4 @@
-"""What a JSON schema allows, for syntaxes that don't write their values as JSON.
+"""The values that a JSON schema allows, for syntaxes that don't write their values as JSON.
 
 A schema is read as alternatives of one type each. What this can't say (`not`, `uniqueItems`, an
 unknown pattern..) is left out, so that everything valid stays possible, and named.

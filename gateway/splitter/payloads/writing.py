@@ -1,6 +1,6 @@
-"""What the writers of all syntaxes share: tools to be written, sections of calls, white space, and
-values in notations other than JSON (Python's literals, bare dicts): one walk, several notations.
-Numbers are written alike in all of them, so they are JSON of their schema.
+"""The common part of the writers of all syntaxes: tools to be written, sections of calls, white
+space, and values in notations other than JSON (Python's literals, bare dicts): one walk, several
+notations. Numbers are written alike in all of them, so they are JSON of their schema.
 """
 
 import json
