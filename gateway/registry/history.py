@@ -1,6 +1,6 @@
-"""What was learned of earlier loads, kept in a small JSON file, so that the next start is right at
-once: the memory and the time that a model took in one placement, how fast it wrote there, and how
-fast each device is read.
+"""The history of earlier loads, kept in a small JSON file, so that the next start is right at once:
+the memory and the time that a model took in one placement, how fast it wrote there, and how fast
+each device is read.
 
 A model is known by what its files begin with and their sizes, wherever they lie; a placement by the
 options that it is loaded with, on cards of these sizes.

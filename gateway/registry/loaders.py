@@ -1,4 +1,4 @@
-"""How models get into memory: through their backends' modules, which are imported late.
+"""Loaders, which bring models into memory through their backends' modules, imported late.
 
 A loader chooses no model and no moment.
 """

@@ -1,5 +1,5 @@
-"""Says what a model needs of memory: the estimate, corrected by what was measured; on which device;
-and as a sentence.
+"""The memory that a model needs: the estimate, corrected by what was measured; on which device; and
+as a sentence.
 
 Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 """

@@ -1,5 +1,5 @@
-"""Where a downloaded model came from: a small file in its folder, from which it has its names of
-the hub.
+"""The origin of a downloaded model: a small file in its folder, from which it has its names of the
+hub.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
-"""The present state of every model, put together from the registry's parts.
-
-Read-only views of the registry's memory ledger: memory per model and device, the effect of a
-load now, and what was measured.
+"""Read-only views of the registry: the present state of every model, the memory of each on each
+device, the effect of a load now, and what was measured.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""How long a model in memory is left alone, and how long those who wait for another one wait: the
-rules that balance waiting requests against served ones.
+"""The patience of models and of waiting requests: how long a model in memory is left alone, and how
+long those who wait for another one wait.
 
 - *Linger*: an idle model that was just loaded stays for a moment: at most `min_stay`, and no longer
   than its load took, because waiting longer for a next request would cost more than loading it

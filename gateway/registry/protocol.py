@@ -1,4 +1,4 @@
-"""What the scheduler is given about a model and a request, and what it orders.
+"""The scheduler's input and output: facts about a model and a request, and orders.
 
 Pure data. Times are seconds of one clock that never goes back, sizes are bytes, devices are names
 ("cpu", "cuda:0").

@@ -1,4 +1,4 @@
-"""What the registry returns: leases, states, reports and events."""
+"""The registry's answers: leases, states, reports and events."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
