@@ -1,1 +1,1 @@
-"""What every part of the gateway speaks of: errors, events, requests."""
+"""The terms of every part of the gateway: errors, events, requests."""
