@@ -1,1 +1,1 @@
-"""What crosses between the two ends of a model: the contract, its messages, its bounds."""
+"""The contract between the two ends of a model: its structs, its messages, its bounds."""

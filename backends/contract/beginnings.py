@@ -1,4 +1,4 @@
-"""What an engine and the store of computed beginnings say to each other.
+"""The interface between an engine and the store of computed beginnings.
 
 A beginning is what a slot holds of one sequence: its cells as bytes, and snapshots of what of it
 can't be cut (`backends.engines.snapshots`). The bytes are the engine's own. The store compares

@@ -1,4 +1,4 @@
-"""What goes over the socket between the gateway and a worker: frames, each with one message.
+"""The frames on the socket between the gateway and a worker, each with one message.
 
     4 bytes  length of what follows, little-endian
     1 byte   0: a message in MessagePack; 1: an `Enclosed` message, with large buffers beside it

@@ -1,4 +1,4 @@
-"""What compiling a grammar and one step with it may cost, and how a grammar names control tokens.
+"""Limits on compiling a grammar and on one step with it; how a grammar names control tokens.
 
 The fuel is llguidance's own, the same for the gateway, which tries a grammar first, and for the
 engines, which run it. It is counted, not timed, so a grammar is taken or refused alike on every

@@ -1,4 +1,6 @@
-"""What must be the same for a kept beginning to hold: weights, adapters, options, engine."""
+"""The identity of a kept beginning, all that must be the same for it to hold: weights, adapters,
+options, engine.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping

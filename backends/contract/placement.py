@@ -1,5 +1,5 @@
-"""Where the parts of a model lie that is larger than the cards: what stays on them, what goes into
-main memory, and how fast it is then. Pure: it knows no engine, no file and no device of its own.
+"""The placement of a model that is larger than the cards: what stays on them, what goes into main
+memory, and how fast it is then. Pure: it knows no engine, no file and no device of its own.
 
 What is tried, the first that fits is taken:
 

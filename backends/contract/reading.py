@@ -1,4 +1,4 @@
-"""How texts are read for a model that makes vectors or ranks: which tokens stand around them."""
+"""The reading of texts for a model that makes vectors or ranks: which tokens stand around them."""
 
 from collections.abc import Callable
 from typing import TypeAlias
