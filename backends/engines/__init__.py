@@ -1,1 +1,1 @@
-"""What runs where a model lies: in this process, in a worker, on another machine."""
+"""Engines, and all that runs beside them: in this process, in a worker, on another machine."""

@@ -1,4 +1,4 @@
-"""When prompts are read, whose is next, and how much of it at once. Pure: it knows no engine.
+"""The reading of prompts: when, whose is next, and how much at once. Pure: it knows no engine.
 
 Pieces are whole blocks at fixed places of a prompt, so that how much is read at once, which follows
 from what else runs, changes no bit of what is computed: llama.cpp's attention takes 64 rows

@@ -1,5 +1,5 @@
-"""What a text repeats, of itself or of its owner's recent answers, is likely to go on as it did: an
-edit, code, JSON that is given back.
+"""Drafts from repetitions: what a text repeats, of itself or of its owner's recent answers, is
+likely to go on as it did (an edit, code, JSON that is given back).
 
 All of it is pure: it knows tokens, and nothing of what a draft is worth
 (`backends.engines.speculation`).

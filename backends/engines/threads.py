@@ -1,4 +1,4 @@
-"""How many threads a step computes with: as many as there are cores for them.
+"""The number of threads that a step computes with: as many as there are cores for them.
 
 Barriers of OpenMP (libgomp) spin: with a thread per core and one busy neighbour, two of our threads
 may share a core, and each of a step's many barriers then costs a time slice. So what others keep

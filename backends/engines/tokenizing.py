@@ -1,4 +1,4 @@
-"""What engines read texts with, as a `Tokenizer`; every byte that a text may have, to try it."""
+"""An engine's vocabulary as a `Tokenizer`; every byte that a text may have, to try it."""
 
 from collections.abc import Sequence
 from typing import Protocol

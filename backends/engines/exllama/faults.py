@@ -1,4 +1,4 @@
-"""What exllamav2 and exllamav3 raise, as errors of ours."""
+"""Exceptions of exllamav2 and exllamav3 as errors of ours."""
 
 from backends.contract import errors
 from backends.contract.errors import BackendError, LoadFailed, OutOfMemory

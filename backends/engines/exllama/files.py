@@ -1,5 +1,5 @@
-"""What the `files` of exllamav2 and exllamav3 share: the memory a folder will need, and what their
-options are called elsewhere. Imports no engine.
+"""The common part of the `files` of exllamav2 and exllamav3: the memory a folder will need, and
+what their options are called elsewhere. Imports no engine.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What `llama_decode` works on: jobs' sequences, and the arrays it reads."""
+"""The input of `llama_decode`: jobs' sequences, and the arrays that it reads."""
 
 import ctypes
 import time

@@ -1,11 +1,6 @@
 """One job's sampling parameters, and what is remembered from token to token; and the penalties of
 all rows at once: repetition (prompt and answer), frequency and presence (answer alone). What is
 counted of all jobs lies in one tensor each; the jobs' own become its rows, so that they follow it.
-
-DRY: a penalty on the token that would continue a repetition, the longer the repetition the higher.
-After p-e-w's proposal (text-generation-webui #5677): a match of n tokens between the text's end and
-an earlier place costs that place's next token multiplier * base ** (n - allowed_length). A match
-doesn't reach over a sequence breaker. Pure Python on one job's tokens; knows no tensors.
 """
 
 import math
@@ -26,7 +21,13 @@ _LONGEST = 50  # tokens compared; a longer match would overflow the penalty long
 
 
 class Dry:
-    """One job's DRY parameters."""
+    """One job's DRY: a penalty on the token that would continue a repetition, the longer the
+    repetition the higher.
+
+    After p-e-w's proposal (text-generation-webui #5677): a match of n tokens between the text's end
+    and an earlier place costs that place's next token multiplier * base ** (n - allowed_length). A
+    match doesn't reach over a sequence breaker. Pure Python on the job's tokens.
+    """
 
     def __init__(self, sampling: Sampling, breakers: AbstractSet[int]) -> None:
         self._sampling = sampling

@@ -1,5 +1,5 @@
-"""Which of a model's layers lie on its card and which in main memory, from where accelerate copies
-each to the card when its turn comes (accelerate 1.15, `big_modeling.dispatch_model`: the execution
+"""The split of a model's layers between its card and main memory, from where accelerate copies each
+to the card when its turn comes (accelerate 1.15, `big_modeling.dispatch_model`: the execution
 device of what lies on `cpu` is the card).
 
 Pure: tensors' names and sizes in, a map of devices out. Nothing is left to accelerate's own choice,
