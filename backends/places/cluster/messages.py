@@ -1,5 +1,5 @@
-"""What goes over the pipes between the gateway and the process that speaks to Ray: a line of JSON
-for each message.
+"""The messages on the pipes between the gateway and the process that speaks to Ray: a line of JSON
+for each.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What runs on each node: it measures the node's devices, keeps a listener for workers, and takes
+"""The supervisor of a node: it measures the node's devices, keeps a listener for workers, and takes
 the files of models that the node lacks. Ray makes an actor of it, in a process of its own; it knows
 nothing of Ray itself.
 

@@ -1,5 +1,5 @@
-"""Which beginnings are kept, where, and which of them a prompt goes on from. Pure: events in,
-orders out; it knows no engine, no bytes, no thread and no clock.
+"""The shelf of kept beginnings: which are kept, where, and which of them a prompt goes on from.
+Pure: events in, orders out; it knows no engine, no bytes, no thread and no clock.
 
 An entry is known by its origin, everything that must be the same for it to hold, and by its tokens:
 their blocks are chained by hashes, so that a prompt walks down the chain as far as something known

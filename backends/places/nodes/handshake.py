@@ -1,4 +1,5 @@
-"""How a gateway and a listener on another machine make sure of each other, before any message:
+"""The handshake by which a gateway and a listener on another machine make sure of each other,
+before any message:
 
     gateway ──▶ "RHW1", 32 random bytes
             ◀── "RHW1", 32 random bytes

@@ -1,6 +1,5 @@
-"""All upstreams of one server: their health, draining, and changes of the configuration.
-
-The upstreams of one configuration, and their models by our names.
+"""The upstreams of one server and their models by our names: health, draining, and changes of the
+configuration.
 """
 
 import ssl

@@ -1,8 +1,8 @@
-"""The model lists of one upstream's servers. Each is requested by itself, and one that was silent
-when it was last asked is not waited for. The last lists are kept on disk: after a start, an
-upstream that is down has the models it had, so that requests for them get its fallbacks.
+"""The model lists of one upstream's servers: requested, parsed and kept.
 
-Parses another server's list of models.
+Each is requested by itself, and one that was silent when it was last asked is not waited for. The
+last lists are kept on disk: after a start, an upstream that is down has the models it had, so that
+requests for them get its fallbacks.
 """
 
 import hashlib
