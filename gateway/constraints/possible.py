@@ -1,4 +1,4 @@
-"""Finds the parts of a schema that no finite JSON satisfies, and those that are too wide to be kept.
+"""Finds the parts of a schema that no finite JSON satisfies, and those too wide to be kept.
 
 llguidance finds neither when it compiles: `{"a": {"$ref": "#"}}` with `a` required goes on for
 ever, and where an object has too many optional properties it says so at the first brace.
