@@ -144,6 +144,8 @@ class Trial(Renderer):
         return all(message.text in text for message in messages)
 
 
+# ----------------------------------------------------------------------------------------- analysis
+
 _REASONING_FIELDS: tuple[ReasoningField, ...] = ("reasoning_content", "reasoning", "thinking")
 _SWITCHES = (
     ThinkingSwitch("enable_thinking", on=True, off=False),

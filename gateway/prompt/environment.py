@@ -260,6 +260,8 @@ def _metered_test(name: str, function: Operation) -> Operation:
     return run
 
 
+# -------------------------------------------------------------------------------------- environment
+
 MAX_SOURCE = 256 << 10  # characters; real templates have up to thirty thousand
 
 MAX_FORM = 1_000  # characters of a date's format

@@ -217,6 +217,8 @@ def metered(charged: Meter) -> Iterator[None]:
         _METER.reset(token)
 
 
+# -------------------------------------------------------------------------------------------- texts
+
 MAX_WIDTH = 10_000  # of a padded field, an indentation, a batch; decimal places
 PIECE = 96  # bytes of a short text in a list
 _SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(

@@ -303,6 +303,8 @@ def shown_tools(request: ChatRequest) -> tuple[Tool, ...]:
             return request.tools
 
 
+# ----------------------------------------------------------------------------------------- template
+
 # For models that bring no template, which were hardly taught to chat.
 DEFAULT_TEMPLATE = """\
 {%- for message in messages %}
@@ -463,6 +465,8 @@ class ChatTemplate:
             except TemplateRefused:
                 raise refused from None
 
+
+# ------------------------------------------------------------------------------------------- length
 
 WORTH_TELLING = 10  # percent of the prompt
 
