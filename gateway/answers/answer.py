@@ -209,6 +209,8 @@ def stopping(
     )
 
 
+# ------------------------------------------------------------------------------------------ choices
+
 PLAIN = GenerationParams()
 
 
@@ -591,6 +593,9 @@ def _version() -> str:
     return version("roundhouse")
 
 
+# --------------------------------------------------------------------------------------------- jobs
+
+
 class Whose(msgspec.Struct, frozen=True):
     """Who a request is for, and what that client calls the conversation it belongs to: see
     `Generation`.
@@ -660,6 +665,8 @@ def _varied(sampling: Sampling, variant: int) -> Sampling:
         return sampling
     return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
 
+
+# ------------------------------------------------------------------------------------------ merging
 
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 

@@ -268,6 +268,9 @@ class Templates:
         return listed(self._folder, (".jinja",))
 
 
+# ------------------------------------------------------------------------------------- interpreters
+
+
 class Interpreter(msgspec.Struct, frozen=True):
     """The template that makes a prompt of a conversation, and the format that makes events of an
     answer.
@@ -490,6 +493,8 @@ def recognised_format(
         found = Recognised(described, f"{found.why}; its tools are described in the prompt")
     return found
 
+
+# ------------------------------------------------------------------------------------- capabilities
 
 MOST_MODELS = 4_096  # models, each with its templates
 PATIENCE = 0.025  # seconds a list waits for models not known yet

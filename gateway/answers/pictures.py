@@ -43,6 +43,8 @@ from config.settings import ImagesConfig
 from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.terms.request import ImagePart, Message, Part
 
+__all__ = ["Album", "ImageLoader", "PlacedImage", "images_in", "with_data"]
+
 Address: TypeAlias = IPv4Address | IPv6Address
 Judge: TypeAlias = Callable[[Address], bool]  # whether a picture may come from there
 
@@ -204,6 +206,8 @@ def _decoded(text: bytes) -> bytes:
         raise ImageRefused("is not valid base64") from error
 
 
+# ----------------------------------------------------------------------------------------- decoding
+
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # what browsers and chat frontends send
 DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but black would be white
 
@@ -261,6 +265,8 @@ def _on_white(picture: Pillow.Image) -> Pillow.Image:
     sheet.alpha_composite(picture.convert("RGBA"))
     return sheet.convert("RGB")
 
+
+# ----------------------------------------------------------------------------------------- fetching
 
 SCHEMES = ("http", "https")
 # `identity`: a compressed body could unpack to any size.
@@ -410,6 +416,8 @@ async def _first_answer(
             raise ImageRefused("can't be fetched: its host doesn't answer as it should") from error
     raise ImageRefused("can't be fetched: its host can't be reached") from failure
 
+
+# ------------------------------------------------------------------------------------- of a request
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -604,6 +612,3 @@ def _when_ended(last: Future[Image] | None, give_back: Callable[[], None]) -> No
             loop.call_soon_threadsafe(give_back)
 
     last.add_done_callback(ended)
-
-
-__all__ = ["Album", "ImageLoader", "PlacedImage", "images_in", "with_data"]
