@@ -25,6 +25,8 @@ from config.errors import ConfigError
 from config.settings import StoreConfig
 from gateway.terms.errors import InternalError, TooLarge
 
+__all__ = ["KeptConversation", "KeptItem", "KeptResponse", "KeptTurn", "Part", "Room", "Store"]
+
 
 def share(total: int, others: Collection[int]) -> int:
     """The most that an owner can have of `total`, where the others have so much now."""
@@ -36,6 +38,8 @@ def share(total: int, others: Collection[int]) -> int:
         owners -= 1
     return left // owners
 
+
+# ------------------------------------------------------------------------------------------- tables
 
 ROW = 256  # bytes that a row takes beside its texts, keys and indexes included
 VERSION = 1  # of the tables; a file of version 0 is brought to it
@@ -199,6 +203,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
     )
 
 
+# ------------------------------------------------------------------------------------------ queries
+
 # The lengths of blobs are read without them.
 TURN_SIZE = """
 SELECT previous, length(input) + length(output) FROM responses WHERE id = ? AND owner = ?
@@ -258,6 +264,8 @@ def bytes_by_owner(connection: sqlite3.Connection) -> dict[str, int]:
     """What each owner has in the store."""
     return dict(connection.execute("SELECT owner, bytes FROM owners"))
 
+
+# ------------------------------------------------------------------------------------------- thread
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
@@ -390,6 +398,8 @@ def _tried(connection: sqlite3.Connection, work: Work) -> tuple[Any, Exception |
     connection.execute("RELEASE piece")
     return result, None
 
+
+# -------------------------------------------------------------------------------------------- store
 
 PAGE = 64  # of an owner's oldest that are looked at in one query
 LONGEST_CHAIN = 10_000  # responses that one goes on from
@@ -744,6 +754,3 @@ def _refuse_long(size: int, field: str) -> None:
     if size > LONGEST_TALK:
         text = f"{field}: The stored input has more than {LONGEST_TALK:,} bytes."
         raise TooLarge(text, param=field)
-
-
-__all__ = ["KeptConversation", "KeptItem", "KeptResponse", "KeptTurn", "Part", "Room", "Store"]
