@@ -22,6 +22,16 @@ from gateway.terms.errors import GatewayError
 from gateway.terms.events import Delta, Finished, Usage, raw_text
 from gateway.terms.request import GenerationParams, TextRequest
 
+__all__ = [
+    "DIALECT",
+    "KoboldExchange",
+    "KoboldReply",
+    "error_body",
+    "error_event",
+    "read_generate",
+    "read_keyed",
+]
+
 Sampler: TypeAlias = Annotated[int, Meta(ge=0, le=6)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Word: TypeAlias = Literal["true", "false"]
@@ -396,13 +406,3 @@ class KoboldReply:
 
 
 DIALECT = Dialect(name="Kobold", tag="KoboldAI", error_body=error_body, error=KoboldError)
-
-__all__ = [
-    "DIALECT",
-    "KoboldExchange",
-    "KoboldReply",
-    "error_body",
-    "error_event",
-    "read_generate",
-    "read_keyed",
-]

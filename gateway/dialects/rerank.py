@@ -18,6 +18,8 @@ from gateway.dialects.encoding import Limit, RerankExchange, ScoreExchange, furt
 from gateway.dialects.fields import Fields, read_fields
 from gateway.terms.request import RerankRequest, ScoreRequest
 
+__all__ = ["read_rerank", "read_score", "rerank_body", "score_body"]
+
 DIALECT = Dialect(name="Rerank", tag="Rerank")
 
 
@@ -174,6 +176,8 @@ def _score(at: int, score: float, text: str, exchange: RerankExchange) -> ScoreW
     return ScoreWire(index=at, score=score, text=text if exchange.texts else UNSET)
 
 
+# ------------------------------------------------------------------------------------------- scores
+
 Texts: TypeAlias = str | list[str]
 
 
@@ -254,6 +258,3 @@ def score_body(id: str, *, created: int, model: str, scores: Sequence[bytes], to
     data = [PairScore(at, values(score)[0]) for at, score in enumerate(scores)]
     usage = ScoreUsage(tokens, tokens)
     return body(ScoreList(id=id, created=created, model=model, data=data, usage=usage))
-
-
-__all__ = ["read_rerank", "read_score", "rerank_body", "score_body"]

@@ -30,6 +30,18 @@ from gateway.terms.errors import GatewayError
 from gateway.terms.events import Delta, Usage, raw_text
 from gateway.terms.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
 
+__all__ = [
+    "DIALECT",
+    "TgiExchange",
+    "TgiReply",
+    "embed_body",
+    "error_body",
+    "error_event",
+    "read_embed",
+    "read_generate",
+    "read_inputs",
+]
+
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
 
 # ----------------------------------------------------------------------------------------------- in
@@ -375,15 +387,3 @@ def _token(candidate: Candidate) -> TokenWire:
 
 
 DIALECT = Dialect(name="Tgi", tag="TGI and TEI", error_body=error_body, error=TgiError)
-
-__all__ = [
-    "DIALECT",
-    "TgiExchange",
-    "TgiReply",
-    "embed_body",
-    "error_body",
-    "error_event",
-    "read_embed",
-    "read_generate",
-    "read_inputs",
-]

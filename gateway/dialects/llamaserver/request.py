@@ -176,6 +176,8 @@ def _fault(path: str, message: str) -> InvalidRequest:
     return InvalidRequest(f"{path}: {message}", param=path)
 
 
+# ----------------------------------------------------------------------------------------- settings
+
 ANY_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED
 OFF = -1.0  # of top_n_sigma
 
@@ -308,6 +310,8 @@ class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     scale: float
 
+
+# ------------------------------------------------------------------------------------------- tokens
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 
@@ -558,6 +562,8 @@ def _fields(data: bytes) -> Fields:
 SUCCESS = body(Success())
 
 
+# --------------------------------------------------------------------------------------- embeddings
+
 EUCLIDEAN = 2  # the length of a vector that models are normalized by
 
 
@@ -617,6 +623,9 @@ def asks_own_form(content: bytes) -> bool:
     `/v1`, has llama-server's field. Raises InvalidRequest.
     """
     return "content" in read_fields(content).values
+
+
+# -------------------------------------------------------------------------------------------- loads
 
 
 class ProgressWire(msgspec.Struct, frozen=True):
