@@ -53,6 +53,8 @@ SCHEMA_DATA = Limit(2_000, "values inside lists and objects of enum and const")
 SCHEMA_EFFORT = Limit(4_000_000, "units of work to compile a schema")
 
 
+# ----------------------------------------------------------------------------------------- grammars
+
 END = 256  # the token after those of the bytes
 STEPS = 16  # bytes of a text that are tried: the first shows most of what has too many ways
 NO_WAY = "NoExtension"  # llguidance's error for a grammar that no text can begin
@@ -186,6 +188,9 @@ def brief(message: str) -> str:
     return line if len(line) <= 300 else line[:300] + "…"
 
 
+# ------------------------------------------------------------------------------------------ regexes
+
+
 class UnusablePattern(Exception):
     """The engine doesn't have such a regex, or gave up on it."""
 
@@ -268,6 +273,8 @@ def _quoted(text: str) -> bytes:
     return quoted.replace(b"\x7f", b"\\u007f")
 
 
+# -------------------------------------------------------------------------------------------- texts
+
 INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and `effort`
 
 
@@ -331,6 +338,8 @@ def _escaped(character: str) -> str:
     units = character.encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
+
+# --------------------------------------------------------------------------------------------- gbnf
 
 RULE = "::="
 # A literal, a class, a comment, any character, a parenthesis. Each ends at the end of the text at

@@ -204,6 +204,8 @@ def _allows_more(check: Mapping[str, Any]) -> bool:
     return any(each is not False for each in further) or not {*CONSTANT}.isdisjoint(check)
 
 
+# ------------------------------------------------------------------------------------------ numbers
+
 Node: TypeAlias = Mapping[str, Any]
 
 LARGEST = 10**16 - 1  # 16 digits: more than a double holds
@@ -328,6 +330,8 @@ _DEFINITIONS: Mapping[str, Node] = {
     }.items()
 }  # fmt: skip
 
+
+# ----------------------------------------------------------------------------------------- relaxing
 
 Carried: TypeAlias = dict[str, Any] | bool
 Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
