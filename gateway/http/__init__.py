@@ -15,4 +15,6 @@ detached.py         answers that outlive their connection: kept streams, in the 
 request_record.py   the record of one request
 metrics.py          … of all of them
 errors.py           every error as the envelope
+
+Smaller ones hold what a request keeps in memory, trace it, or record it for the inspector.
 """

@@ -246,6 +246,8 @@ def _given_id(headers: Any) -> str:
     return ""
 
 
+# ------------------------------------------------------------------------------------------ records
+
 Stage: TypeAlias = Literal["queued", "loading"]
 
 LATELY = 200  # requests that are over

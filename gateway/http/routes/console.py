@@ -160,6 +160,8 @@ async def logs(
     return Plain(body(LogWire(lines=found, first=first, last=services.lines.last)))
 
 
+# ------------------------------------------------------------------------------------------- events
+
 LOG_LINES = 200  # of a snapshot
 
 
@@ -295,6 +297,8 @@ async def memory(services: Services) -> ASGIApp:
     found = MemoryWire(gauges=gauges, history=services.history.columns())
     return Plain(msgspec.json.encode(found))
 
+
+# ------------------------------------------------------------------------------------ configuration
 
 MOST_SETTINGS = 256 << 10  # of a text: reading YAML takes long
 NOT_ASKED = Explained(None, {})
