@@ -146,6 +146,8 @@ def _in_the_network(address: str) -> str | None:
     return None
 
 
+# --------------------------------------------------------------------------------------------- bars
+
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
     BarColumn(),
@@ -212,6 +214,8 @@ class Bars:
             self._progress.stop()
             self._progress = None
 
+
+# ------------------------------------------------------------------------------------------ command
 
 FEW = 5  # models named in a warning
 
