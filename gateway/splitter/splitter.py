@@ -103,6 +103,8 @@ def _steps(texts: tuple[str, ...], step: PhaseChange) -> dict[str, Action]:
     return dict.fromkeys(texts, step)
 
 
+# ------------------------------------------------------------------------------------------ headers
+
 _WORDS = re.compile(r"[^<\n]*")
 _BARE = JsonCalls(fences=("```json", "```"), at_start=True)
 _SOON = 0.02  # seconds of the processor that a check may take here
@@ -229,6 +231,9 @@ class Stretch:
         if self.begun and self._margin and not self._shell:
             self._events.append(self.kind("".join(self._margin)))
         self._margin.clear()
+
+
+# ----------------------------------------------------------------------------------------- splitter
 
 
 class Splitter:

@@ -140,8 +140,8 @@ def _mixed(
 ) -> list[str]:
     """Strings beside other types: text that could be taken for another type is JSON of it.
 
-    `starts`: what such texts begin with. Text that may be a number, a boolean or null is one, so
-    that it needs no further check unless the schema bounds it.
+    Text that may be a number, a boolean or null is one, so that it needs no further check unless
+    the schema bounds it.
     """
     others = [
         each for each in found if not isinstance(each, StringValue | EnumValue) and _bounds(each)
