@@ -285,6 +285,8 @@ def _compute(matchers: Sequence[Matcher]) -> None:
             matcher.compute()
 
 
+# --------------------------------------------------------------------------------------- vocabulary
+
 # Written before a text that is tokenized alone, so that no tokenizer takes its beginning for that
 # of a document and puts a space there; the tokens it takes are left out again.
 _MARK = "\x02"
@@ -356,6 +358,8 @@ class GrammarTokenizer:
             eos_token=self.ends or None,
         )
 
+
+# ----------------------------------------------------------------------------------------- grammars
 
 KEPT = 128  # compiled grammars
 KEPT_BYTES = 4 << 20  # of their texts; a compiled one takes some times its text

@@ -132,6 +132,8 @@ def first_number(config: Fields, names: Sequence[str], default: int) -> int:
     return default
 
 
+# ----------------------------------------------------------------------------------------- sampling
+
 GENERATION_CONFIG = "generation_config.json"
 
 Reading = Callable[[Any], Any]
@@ -184,6 +186,8 @@ def generation_defaults(folder: Path) -> Sampling:
         named = {}
     return bounds.recommended(named)
 
+
+# ------------------------------------------------------------------------------------------- models
 
 GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
@@ -409,6 +413,8 @@ def _kept(text: Fields) -> tuple[int, int]:
     return counts(text, _layers(text), heads=heads)
 
 
+# ---------------------------------------------------------------------------------------- templates
+
 DEFAULT, TOOL_USE = "default", "tool_use"
 
 
@@ -432,6 +438,8 @@ def _named(template: object, name: str) -> str | None:
         return None
     return {entry.get("name"): entry.get("template") for entry in template}.get(name)
 
+
+# ----------------------------------------------------------------------------------------- encoders
 
 RANKS = "ForSequenceClassification"
 # Families that read a text in both directions; a bare one of them is an embedding model, of which

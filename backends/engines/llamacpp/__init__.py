@@ -3,7 +3,7 @@ continuous batching.
 
 Without an engine:
 
-    files.py      recognises a GGUF file; the sampling its makers suggest; its options elsewhere
+    files.py      recognises a GGUF file; the memory it will need; its options elsewhere
     gguf.py       the header of one
     memory.py     the memory that its graph, the CPU's own layouts, a projector or an encoder take
     trial.py      a file is tried in a child first
@@ -16,9 +16,11 @@ With one:
     loading.py    options -> model and context; progress, cancellation, errors, its log
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process
     sampling.py   a job's parameters -> a sampler chain, with samplers that llama.cpp lacks
-    batch.py      what is computed: a job's sequence, the arrays llama_decode reads, the KV cache
+    batch.py      jobs' sequences, and the arrays that llama_decode reads
     engine.py     the loop's body: one `llama_decode` for all sequences, tokens, their logprobs
     kv_cache.py   the memory of a context by sequences; sequences kept in files
+    pieces.py     a sequence as bytes, in pieces
+    draft.py      a small model that drafts for a large one
     pictures.py   a prompt with pictures -> cells; the image encoder (imports mtmd)
     encoder.py    many texts in one pass -> vectors
 """

@@ -207,6 +207,8 @@ def logprob(
     return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))
 
 
+# ------------------------------------------------------------------------------------------- engine
+
 # Bytes of idle cells, of the weights', beside which conversations stay in a pool: a token of others
 # takes 3 % longer then (SmolLM2 on a CPU, where a masked cell costs a sixth of reading its bytes).
 IDLE = 0.15

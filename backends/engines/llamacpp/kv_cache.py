@@ -192,6 +192,8 @@ class KvCache:
         return self._states.write(sequence, self.part(sequence), PART)
 
 
+# -------------------------------------------------------------------------------------------- files
+
 _HEAD = struct.Struct("=III")  # magic, version, words of the list behind it
 _MAGIC, _VERSION = api.LLAMA_STATE_SEQ_MAGIC, api.LLAMA_STATE_SEQ_VERSION
 _PACKED, _PACKED_VERSION = -1, 1  # what a packed list begins with

@@ -10,6 +10,8 @@
     solo.py       jobs that can't share passes, one after another through `generate`, with the
                   model's own processor
     engine.py     the engine the driver steps: batching and solo side by side
+    draft.py      a small model that drafts for a large one
+    offload.py    the split of a model's layers between its card and main memory
     encoder.py    models that make vectors or rank
     container.py  entry point: `load`
 
