@@ -5,9 +5,11 @@ reading.py    bytes to events within limits, in every server's spelling; tool ca
 messages.py   Anthropic's Messages
 http1.py      HTTP/1.1 for httpx, over a parser in C
 replicas.py   which of several servers is asked next, and which one is out
+faults.py     errors of another server in our words
 refusals.py   another server's error as the client gets it
 relay.py      one request: replica after replica until an answer begins
 lists.py      its servers' model lists
+loading.py    loads and unloads of a Roundhouse's models
 upstream.py   one configured upstream: its client, its replicas, its models
 fleet.py      all of one configuration; those there are now: probes, lists, connections
 """

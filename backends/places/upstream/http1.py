@@ -137,6 +137,8 @@ async def resolved(resolver: Resolver, host: str, limit: float | None) -> tuple[
         raise httpx.ConnectError(str(error)) from error
 
 
+# -------------------------------------------------------------------------------------- connections
+
 MAX_HEAD = 64 << 10  # bytes of a response's head
 AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
 

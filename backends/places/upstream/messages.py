@@ -320,6 +320,8 @@ def _choice(request: RemoteChat) -> Body:
     return choice
 
 
+# ------------------------------------------------------------------------------------------ answers
+
 # Why it stopped, by OpenAI's names. Others become "stop".
 _FINISH = {
     "end_turn": "stop",
