@@ -129,6 +129,8 @@ def _changed(old: Config, new: Config) -> Iterator[Option]:
             yield option
 
 
+# ------------------------------------------------------------------------------------------ secrets
+
 MASK = "••••"
 _GIVEN = ("env", "set")  # a command's options whose values may be secrets
 _SECRET = re.compile(

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]  # 0: any free one
 
-# A number that may be written with a unit, see config/values.py.
+# A number that may be written with a unit, see `quantity`.
 TIME, SIZE = Meta(extra={"unit": "seconds"}), Meta(extra={"unit": "bytes"})
 Seconds: TypeAlias = Annotated[float, Meta(ge=0), TIME]
 PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0), TIME]
