@@ -10,6 +10,7 @@ other grammars (`@name`), templates, `&` and `~`, and what Rust's regular expres
 sets, groups, alternatives and repetition.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -412,7 +413,7 @@ class _GrammarReader:
         before = self._tokens[: heads[0] if heads else None]
         if any(kind != "line" for kind, _ in before):
             raise UnreadableGrammar(f"{before[0][1]!r:.60} before the first rule")
-        for at, end in zip(heads, [*heads[1:], len(self._tokens)], strict=True):
+        for at, end in itertools.pairwise([*heads, len(self._tokens)]):
             begin = at + 1 if self._tokens[at][1] == "?" else at  # inlined in the tree: not here
             kind, head = self._tokens[begin]
             inside = [each for each in self._tokens[begin + 1 : end] if each[0] != "line"]

@@ -252,7 +252,7 @@ class Lists:
         self._cleaner = cleaner
         self.listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
         self._refreshed: dict[str, float] = {}
-        self._refreshing: dict[str, anyio.Event] = {}
+        self._refreshing: dict[str, tuple[float, anyio.Event]] = {}  # when it began, its end
         self._kept = kept
         self._written: dict[str, tuple[Offer, ...]] = {}  # by base URL
 
@@ -272,19 +272,22 @@ class Lists:
 
     async def refresh(self, replica: Replica, again: float = 0.0) -> None:
         """Ask a server what it has, unless that was done less than `again` seconds ago; callers
-        meanwhile wait with the first. A server that doesn't answer is silent from now on, and has
-        what it had.
+        meanwhile wait with the first, but without `again` for a request that is sent after this
+        call. A server that doesn't answer is silent from now on, and has what it had.
         """
-        url = replica.url
-        if (pending := self._refreshing.get(url)) is not None:
-            await pending.wait()
-        elif time.monotonic() - self._refreshed.get(url, -again) >= again:
-            self._refreshing[url] = anyio.Event()
+        url, called = replica.url, time.monotonic()
+        while (pending := self._refreshing.get(url)) is not None:
+            began, ended = pending
+            await ended.wait()
+            if again or began >= called:
+                return
+        if time.monotonic() - self._refreshed.get(url, -again) >= again:
+            self._refreshing[url] = (time.monotonic(), anyio.Event())
             try:
                 await self._request(replica)
             finally:
                 self._refreshed[url] = time.monotonic()
-                self._refreshing.pop(url).set()
+                self._refreshing.pop(url)[1].set()
 
     async def _request(self, replica: Replica) -> None:
         try:

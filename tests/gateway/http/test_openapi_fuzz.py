@@ -60,6 +60,7 @@ EXPECTED = (
     ("/v1/model/embedding", "No embedding model"),
     ("/infill", "it has no tokens for it"),
     ("/lora-adapters", "don't change for everybody"),
+    ("/v1/download", "the download took longer than"),  # than the client's own limit
     *((path, f"can't reach {NO_HUB}") for path in FROM_THE_HUB),
     *((path, "No model is available that can ") for path in FOR_ENCODERS),
 )

@@ -13,7 +13,7 @@ from backends.contract.remote import RemoteTarget
 from backends.machine.supervision import Supervisor
 from backends.places.upstream.fleet import Fleet, Roster
 from backends.places.upstream.upstream import Upstream, client_of
-from tests.backends.places.upstream.far import Far, Says, config, far, silent, with_status
+from tests.backends.places.upstream.far import Asked, Far, Says, config, far, silent, with_status
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +51,32 @@ async def test_nobody_waits_for_a_server_that_was_silent() -> None:
         hole.lists = silent  # whoever asks it now waits for ever
         await Fleet(Roster({"far": upstream})).refresh(0.0)
         assert (hole.listed, good.listed) == (1, 2)
+
+
+async def test_what_is_asked_for_after_a_load_is_no_list_from_before_its_end() -> None:
+    async with far(silent) as one:
+        begun, go = asyncio.Event(), asyncio.Event()
+        settings = config(one)
+
+        async def slow(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            begun.set()
+            await go.wait()
+            await listing("before")(asked, writer)
+
+        one.lists = slow
+        async with client_of(settings) as client, asyncio.timeout(HANG):
+            upstream = Upstream(settings, client)
+            (replica,) = upstream.balance.replicas
+            watching = asyncio.ensure_future(upstream.lists.refresh(replica, 2.0))
+            await begun.wait()
+            after = [asyncio.ensure_future(upstream.lists.refresh(replica)) for _ in range(3)]
+            sharing = asyncio.ensure_future(upstream.lists.refresh(replica, 2.0))
+            await asyncio.sleep(0)  # they wait
+            one.lists = listing("after")
+            go.set()
+            await asyncio.gather(watching, sharing, *after)
+            assert list(upstream.lists.offers or ()) == ["after"]
+            assert one.listed == 2, "those who wait share one request"
 
 
 async def test_a_silent_server_is_looked_at_again_until_it_tells() -> None:

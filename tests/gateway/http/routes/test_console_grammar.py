@@ -22,6 +22,8 @@ def order(kind: Any, grammar: str, text: str | None = None) -> GrammarOrder:
         (order("regex", "[0-9"), "unclosed character class"),
         (order("grammar", "start: foo"), 'unknown name: "foo"'),
         (order("grammar", 'root ::= "yes'), "not a GBNF grammar"),
+        (order("grammar", ""), "no start rule found"),
+        (order("grammar", "// a comment"), "no start rule found"),
         (order("schema", '{"type": "objec"}'), '$: "type" must be one of'),
         (order("schema", '{"type":'), "not a JSON schema"),
     ],

@@ -198,6 +198,8 @@ async def test_a_model_whose_file_is_cut_off_says_so_and_nothing_moves(tmp_path:
         assert card["state"] == "failed"
         assert "cut off" in card["why_failed"]
         assert card["status"] == {"value": "unloaded", "failed": True, "percent": None}
+        gone = await running.client.post("/unload", json={"model": "broken"})
+        assert (gone.status_code, gone.json()["message"]) == (200, "No model was loaded.")
 
 
 async def test_an_unknown_model_is_not_found_and_leaves_the_others(tmp_path: Path) -> None:
