@@ -3,9 +3,6 @@ abort. Knows no model and no HTTP.
 
 Pure: bytes in, structs out (`read_generate`); events in, bytes out (`KoboldReply`): events with a
 `token`, or `results` at the end.
-
-KoboldCpp's errors have `detail` with `msg` and `type`, and in it the field at fault and our code.
-SillyTavern reads `error.message` of a stream that never began, so that is there too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -283,7 +280,7 @@ def _sampled(fields: Fields, wire: GenerateWire) -> Fields:
 
 
 class DetailWire(msgspec.Struct, frozen=True, kw_only=True):
-    """KoboldCpp's error, with the field at fault and our code."""
+    """The error. `param` and `code` are ours."""
 
     msg: str
     type: str
@@ -292,7 +289,7 @@ class DetailWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageWire(msgspec.Struct, frozen=True):
-    """The same text where frontends read it."""
+    """The same text where frontends read it: SillyTavern, of a stream that never began."""
 
     message: str
 

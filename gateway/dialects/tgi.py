@@ -3,8 +3,6 @@ Embeddings Inference, with vectors. Their rerank stands with the other reranking
 
 Pure: bytes in, structs out (`read_generate`, `read_embed`); events in, bytes out (`TgiReply`): an
 event for each token, or the whole text at the end. Knows no model and no HTTP.
-
-TGI's errors have a text and its type, by which its clients choose an exception; ours beside them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -252,8 +250,8 @@ def embed_body(exchange: EmbeddingExchange, vectors: Sequence[bytes]) -> bytes:
 
 
 class TgiError(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a failed request, and the last event of a broken stream. `param` and `code` are
-    ours.
+    """The body of a failed request, and the last event of a broken stream. Clients choose an
+    exception by `error_type`. `param` and `code` are ours.
     """
 
     error: str
