@@ -4,9 +4,6 @@ A token is the one whose probability divided by its number from an exponential d
 greatest: that draws by the probabilities, and a tiny difference in them (another batch adds its
 numbers in another order) changes the choice a hundred times more rarely than walking along their
 sum does. The number belongs to seed, place and token (`exponential`). So a seed keeps its text.
-
-Mirostat and adaptive-p have feedback from the drawn tokens. What they remember is one number per
-job, on the device; the batch keeps all as rows of one tensor.
 """
 
 import math
@@ -37,7 +34,9 @@ _FLAT = 1e-6  # an exponent this near to Zipf's own leaves a quotient of two zer
 
 
 class Feedback(Protocol):
-    """One of the samplers below, with the memory of its rows."""
+    """One of the samplers below, which have feedback from the drawn tokens. What they remember is
+    one number per job, on the device; the batch keeps all as rows of one tensor.
+    """
 
     memory: torch.Tensor  # (rows, 1)
 

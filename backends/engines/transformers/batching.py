@@ -10,10 +10,6 @@ Busy rows are always the first ones: a job that ends leaves its row to the last 
 pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
 next turn. Where layers keep states, a sequence goes back to a snapshot alone, see
 `backends.engines.snapshots`, and a pass has as many tokens of each row.
-
-The next tokens of a pass's jobs are drawn together; where that fails, each by itself. What one
-job's parameters raise is that job's alone: the others' tokens and random numbers are what they
-would have been without it.
 """
 
 import time
@@ -60,7 +56,12 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class Sampler:
-    """Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes."""
+    """Draws the next tokens of a pass's jobs together; where that fails, each by itself. What one
+    job's parameters raise is that job's alone: the others' tokens and random numbers are what they
+    would have been without it.
+
+    Keeps the batch of the jobs that were last drawn for. `piece`: a token's bytes.
+    """
 
     def __init__(self, context: SamplingContext, piece: Callable[[int], bytes]) -> None:
         self._context = context

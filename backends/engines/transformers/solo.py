@@ -8,11 +8,6 @@ step's logits over here, where the token is chosen by the same samplers as a bat
     step: scores ◀───────────────────   a forward pass
           choose ───────────────────▶   the next one
     release: None ──────────────────▶   raises Abandoned; the thread ends within one pass
-
-The model's own processor makes the inputs of text and pictures. Most processors have a part for
-videos as well, and transformers builds that part only where torchvision is installed. No API here
-takes videos, and pictures are prepared with Pillow as well as with torchvision; so where it is
-missing, they are built without the one for videos.
 """
 
 import queue
@@ -248,7 +243,12 @@ def load(folder: Path, config: Any, *, trust_remote_code: bool) -> Any:
 
 
 def _without_videos(folder: Path, config: Any, options: Mapping[str, Any]) -> Any:
-    """As `AutoProcessor.from_pretrained`, part by part."""
+    """As `AutoProcessor.from_pretrained`, part by part.
+
+    Most processors have a part for videos as well, and transformers builds that part only where
+    torchvision is installed. No API here takes videos, and pictures are prepared with Pillow as
+    well as with torchvision; so where it is missing, they are built without the one for videos.
+    """
     kind = _kind_with_videos(config)
     if kind is None:
         raise BackendMissing(
