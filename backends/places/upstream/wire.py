@@ -1,14 +1,10 @@
-"""Request bodies for an upstream in OpenAI's format, with the configured changes; and the calls of
-its tokenizer and its template, with what is read of their answers. Pure.
+"""Requests for an upstream in OpenAI's format, with the configured changes: chats, texts, vectors
+and scores; and the calls of its tokenizer and its template, with their answers. Pure.
 
 Answers are always asked for as streams, also where a client wants one body: so a long answer and a
-server that hangs are two things, and the other server stops when the client leaves.
-
-Structured output is requested in the fields of each kind of server. Where a server has no field for
-a shape, nothing is sent, and the caller checks the answer.
-
-vLLM's and llama-server's tokenizer calls have the same paths, and neither minds the other's fields:
-a server of an unknown kind is sent both.
+server that hangs are two things, and the other server stops when the client leaves. Structured
+output is requested in the fields of each kind of server. Where a server has no field for a shape,
+nothing is sent, and the caller checks the answer.
 """
 
 import re
@@ -428,7 +424,10 @@ class _Count(msgspec.Struct, frozen=True):
 
 
 def encode_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
-    """For the tokens of a text. Raises UpstreamError where the server has no such call."""
+    """For the tokens of a text. Raises UpstreamError where the server has no such call. vLLM's and
+    llama-server's calls have the same path, and neither minds the other's fields: a server of an
+    unknown kind is sent both.
+    """
     _refuse(server, _NO_TOKENS)
     text, special, bos = request.text, request.special, request.add_bos
     match server:
