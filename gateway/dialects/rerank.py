@@ -182,7 +182,9 @@ Texts: TypeAlias = str | list[str]
 
 
 class ScoreBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts to compare."""
+    """Texts to compare: one to each of several, or as many of both. `queries` and `documents` are
+    vLLM's newer names for its `text_1` and `text_2`.
+    """
 
     model: str = ""
     text_1: Texts | None = None

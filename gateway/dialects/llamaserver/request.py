@@ -609,7 +609,9 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
 
 
 def embedding_body(vectors: Sequence[bytes]) -> bytes:
-    """The JSON body of `vectors`."""
+    """The JSON body of `vectors`: each in a list of vectors, since where nothing is pooled there is
+    one for each token.
+    """
     return body(
         [
             EmbeddedWire(index=at, embedding=[written(vector, base64=False)])

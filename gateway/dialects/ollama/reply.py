@@ -130,7 +130,9 @@ class _Call:
 
 
 class OllamaReply:
-    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
+    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`. Calls are
+    sent whole, each in a line of its own.
+    """
 
     def __init__(
         self, *, model: str, created_at: str, chat: bool, hides_thinking: bool, load_seconds: float
@@ -480,7 +482,9 @@ _OLD_FIELDS = frozenset(OldEmbedWire.__struct_fields__)
 
 
 def read_embed(content: bytes) -> EmbeddingExchange | Presence:
-    """What a body of `/api/embed` means. Raises InvalidRequest, which names the field."""
+    """What a body of `/api/embed` means: texts that are too long are cut, unless `truncate` is
+    false. Raises InvalidRequest, which names the field.
+    """
     fields = read_fields(content)
     wire = fields.read(EmbedWire)
     keep_alive = read_keep_alive(fields, wire.keep_alive)
