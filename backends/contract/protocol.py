@@ -546,7 +546,8 @@ class EncoderTokenizer(Protocol):
 
 class EncoderContainer(EncoderTokenizer, Protocol):
     """A model in memory that makes vectors (its task is "embed"), or scores of documents for a
-    query ("rank"). Every container passes tests/backends/encoder_contract.py.
+    query ("rank"): tokens in and bytes out. Its texts are read in the gateway's process, wherever
+    it runs. Every container passes tests/backends/encoder_contract.py.
     """
 
     @property
@@ -679,6 +680,8 @@ Shape: TypeAlias = JsonObject | JsonSchema | Regex | Grammar | Choices | Structu
 
 
 # ------------------------------------------------------------------------------------ conversations
+# In one form for all APIs. They stand below the gateway because servers elsewhere are handed a
+# conversation as it is.
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
