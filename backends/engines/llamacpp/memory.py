@@ -1,7 +1,8 @@
 """The memory that a GGUF model takes, by the headers of its files: its weights and graph, what
 llama.cpp copies into the CPU's own layouts, a multimodal projector, an encoder's passes.
 
-Formulas are fitted to llama.cpp's source files, which are named where they are used. No engine.
+The rules are those of llama.cpp's source files, which are named at each; what its graph computes in
+is fitted to what it reports. No engine.
 """
 
 import mmap
