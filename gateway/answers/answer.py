@@ -434,6 +434,11 @@ class Answer:
         """By which its model is held."""
         return self._lease
 
+    @property
+    def sampling(self) -> Sampling | None:
+        """The parameters of its first choice; None where another server samples."""
+        return self._choices[0].job.sampling if self._choices else None
+
     def check_with(self, check: ContentCheck) -> None:
         """Each choice's content is checked, see `Checked`. To be said before the first delta."""
         self._check = check
@@ -464,7 +469,7 @@ class Answer:
         job = self._choices[0].job if self._choices else None
         terms = Terms(
             backend=self.backend,
-            sampling=job.sampling if job else None,
+            sampling=self.sampling,
             max_tokens=job.max_tokens if job else None,
             split=self.split,
             unapplied=self.unapplied,

@@ -69,6 +69,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PLACEHOLDER = "\0hole"
+DONE = b"data: [DONE]\n\n"  # the last frame of OpenAI's streams
 
 _encode = msgspec.json.Encoder().encode
 

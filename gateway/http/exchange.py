@@ -195,11 +195,12 @@ class Exchange(Generic[Wanted]):
                 closing = await self._stream_answer(events)
                 if self._options.keep is not None:
                     await self._options.keep()
-            await events.end(closing)
+            await events.end(closing + self._options.framing.end)
         except Exception as error:
             if not events.began:
                 raise
-            await events.end(self._failed(client_error(error, self._account.request)))
+            last = self._failed(client_error(error, self._account.request))
+            await events.end(last + self._options.framing.end)
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""

@@ -203,7 +203,7 @@ class Making:
         return Exchange(
             self._opened,
             call,
-            lambda answer: self.reply.answered_by(answer.model),
+            lambda answer: self.reply.answered_by(answer.model, answer.sampling),
             self.services.failed(self.access, self.reply.failed),
             self.services.account("responses", call.request.model, line, self.access),
             replace(self.exchange, stream=stream),

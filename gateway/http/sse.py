@@ -75,12 +75,14 @@ class Framing(msgspec.Struct, frozen=True):
     `silence` keeps a connection alive; `remark` frames a sentence that is no part of the answer,
     for people who read along. Both may come before, between and behind all frames of the answer.
     `introduce` frames the headers of an answer that was begun without them; None: as a remark.
+    `end` stands behind the last frame, be it an error's.
     """
 
     media_type: str
     silence: bytes
     remark: Callable[[str], bytes]
     introduce: Callable[[Mapping[str, str]], bytes] | None = None
+    end: bytes = b""
 
     def introduction(self, headers: Mapping[str, str]) -> bytes:
         """`headers`, in a stream that began before they were known."""

@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
+from backends.contract.samplers import Sampling
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording
@@ -291,6 +292,11 @@ class AnswerInRounds(Answer):
         self._script = script
         self._calls = len(script.calls)  # shown so far
         self._before: Usage | None = None  # of the rounds before this one
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """That of each round."""
+        return self._now.sampling
 
     @property
     def listed(self) -> Sequence[ListedServer]:

@@ -190,8 +190,6 @@ def _utf16_length(text: str) -> int:
 
 UsageSoFar: TypeAlias = Callable[[], Usage]
 
-DONE = b"data: [DONE]\n\n"
-
 
 class PromptDetails(msgspec.Struct, frozen=True):
     """Of the prompt tokens."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET
 
-from gateway.dialects.dialect import body, frame
+from gateway.dialects.dialect import DONE, body, frame
 from gateway.dialects.models import error_event
-from gateway.dialects.openai.logprobs import DONE, UsageSoFar, timings, usage_so_far, usage_wire
+from gateway.dialects.openai.logprobs import UsageSoFar, timings, usage_so_far, usage_wire
 from gateway.dialects.openai.request import ChatExchange, TextExchange
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import Parameters, Usage

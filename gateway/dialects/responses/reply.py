@@ -2,13 +2,15 @@
 no store.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import TokenLogprob
+from backends.contract.samplers import Sampling
 from gateway.dialects.dialect import body
 from gateway.dialects.responses.answer_items import (
     CompactionItem,
@@ -94,25 +96,32 @@ class ResponseWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object"
 
     id: str
     created_at: int
+    completed_at: int | None = None
     status: Status
     background: bool
     error: ErrorWire | None = None
     incomplete_details: Incomplete | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
     model: str
     output: Sequence[OutputItem] = ()
     parallel_tool_calls: bool
     previous_response_id: str | None = None
     conversation: ConversationId | None = None
     reasoning: Mapping[str, Any]
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: Literal["default"] = "default"
     store: bool
-    temperature: float | None = None
+    temperature: float
     text: Mapping[str, Any]
     tool_choice: Any
     tools: Sequence[Any]
     top_logprobs: int = 0
-    top_p: float | None = None
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
     truncation: Literal["auto", "disabled"]
     usage: UsageWire | None = None
     user: None = None
@@ -138,9 +147,16 @@ class ResponsesReply:
     """
 
     def __init__(
-        self, exchange: ResponsesExchange, *, id: str, created: int, new_id: Callable[[], str]
+        self,
+        exchange: ResponsesExchange,
+        *,
+        id: str,
+        created: int,
+        new_id: Callable[[], str],
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`id` as clients know it; `created` is Unix time; `new_id` names items."""
+        """`id` as clients know it; `created` and `clock` are Unix time; `new_id` names items."""
+        self._clock = clock
         self._offered = exchange.tools.offered
         self._hides_reasoning = exchange.request.thinking.shown == "hidden"
         self._reasoning: Kind = "summary" if exchange.summarizes else "reasoning"
@@ -164,9 +180,10 @@ class ResponsesReply:
         """The response's."""
         return self._wire.id
 
-    def answered_by(self, model: str) -> "ResponsesReply":
-        """Now it is known who answers."""
-        self._wire = msgspec.structs.replace(self._wire, model=model)
+    def answered_by(self, model: str, sampling: Sampling | None = None) -> "ResponsesReply":
+        """Now it is known who answers, and with which parameters."""
+        used = {} if sampling is None else {name: getattr(sampling, name) for name in SHOWN}
+        self._wire = msgspec.structs.replace(self._wire, model=model, **used)
         return self
 
     # -------------------------------------------------------------------------------- a stream
@@ -388,6 +405,7 @@ class ResponsesReply:
         self._wire = msgspec.structs.replace(
             self._wire,
             status=status,
+            completed_at=int(self._clock()) if status == "completed" else None,
             incomplete_details=self._reason,
             output=tuple(self._done),
             usage=usage_wire(usage),
@@ -406,7 +424,7 @@ class ResponsesReply:
 def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
     request, echoed = exchange.request, exchange.echoed
     sampling = request.answering.sampling
-    named = {name: getattr(sampling.values, name) for name in sampling.named}
+    named = {name: getattr(sampling.values, name) for name in SHOWN if name in sampling.named}
     return ResponseWire(
         id=id,
         created_at=created,
@@ -414,21 +432,53 @@ def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
         background=exchange.background,
         instructions=exchange.instructions,
         max_output_tokens=request.answering.max_tokens,
+        max_tool_calls=_of(int, echoed.get("max_tool_calls")),
         model=request.model,
         parallel_tool_calls=request.parallel_tool_calls,
         previous_response_id=exchange.previous,
         conversation=ConversationId(exchange.conversation) if exchange.conversation else None,
         reasoning={"effort": None, "summary": None, **echoed.get("reasoning", {})},
+        safety_identifier=_of(str, echoed.get("safety_identifier")),
+        prompt_cache_key=_of(str, echoed.get("prompt_cache_key")),
         store=exchange.store,
-        temperature=named.get("temperature"),
-        text={"format": {"type": "text"}, **echoed.get("text", {})},
-        tool_choice=echoed.get("tool_choice", "auto"),
-        tools=echoed.get("tools", ()),
+        text=_text(echoed.get("text", {})),
+        tool_choice=_choice(echoed.get("tool_choice", "auto")),
+        tools=[_tool(each) for each in echoed.get("tools", ())],
         top_logprobs=request.answering.logprobs or 0,
-        top_p=named.get("top_p"),
         truncation="auto" if exchange.truncates else "disabled",
         metadata=_metadata(echoed.get("metadata", {}), exchange.tools.left_out),
+        **{**SHOWN, **named},
     )
+
+
+# The sampling parameters that a response has, and what OpenAI takes where nobody chose.
+SHOWN = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+_FUNCTION = {"description": None, "parameters": None, "strict": None}
+Value = TypeVar("Value", int, str)
+
+
+def _of(kind: type[Value], given: object) -> Value | None:
+    """A field that nothing here is done with came unread."""
+    return given if isinstance(given, kind) else None
+
+
+def _text(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    shape = given.get("format") or {"type": "text"}
+    if shape.get("type") == "json_schema":
+        shape = {"description": None, **shape, "strict": bool(shape.get("strict"))}
+    rest = {name: value for name, value in given.items() if value is not None}
+    return {**rest, "format": shape}
+
+
+def _choice(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("type") == "allowed_tools":
+        return {"mode": "auto", **given}
+    return "auto" if given is None else given
+
+
+def _tool(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    is_function = given.get("type", "function") == "function"
+    return {**_FUNCTION, **given} if is_function else given
 
 
 LEFT_OUT = "roundhouse_left_out"

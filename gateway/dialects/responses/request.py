@@ -51,7 +51,16 @@ INCLUDED = (
     "computer_call_output.output.image_url",
 )
 # What an answer repeats of its request as it came.
-ECHOED = ("metadata", "reasoning", "text", "tool_choice", "tools")
+ECHOED = (
+    "max_tool_calls",
+    "metadata",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "text",
+    "tool_choice",
+    "tools",
+)
 
 _FIELDS = SHAPE_FIELDS.union(CreateWire.__struct_fields__, SamplingWire.__struct_fields__)
 

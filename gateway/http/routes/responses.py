@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gateway.answers.call import Call
 from gateway.dialects import responses
+from gateway.dialects.dialect import DONE
 from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import items, stored
 from gateway.dialects.responses.answer_items import (
@@ -42,6 +43,7 @@ from gateway.terms.errors import (
 )
 from gateway.terms.request import ChatRequest
 
+FRAMING = replace(SSE, end=DONE)
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
 
 
@@ -55,7 +57,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     call = call_of(request, exchange.request, talk or making.reply.id)
     line = line_of(request)
     if not exchange.background:
-        return making.to_client(call, line, in_background=False)
+        return making.to_client(call, line, in_background=False, framing=FRAMING)
     return await _in_background(making, call, line.apart(), held(request))
 
 
@@ -138,6 +140,7 @@ def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp
         await events.begin()
         async for frames in run.read(await run.place_once_there(event)):
             await events.write(frames)
+        await events.write(DONE)
 
     return ProgressStream(
         send_events, lambda _error: b"", quiet=services.config.server.comment_after
@@ -185,7 +188,7 @@ async def retrieve(
         message = "stream: Only a streamed response in the background can be read again as events."
         raise InvalidRequest(message, param="stream")
     left = events.split(b"\n\n")[max(0, starting_after + 1) :]
-    return Plain(b"\n\n".join(left), media_type=SSE.media_type.encode())
+    return Plain(b"\n\n".join(left) + DONE, media_type=SSE.media_type.encode())
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, access="user")

@@ -129,7 +129,11 @@ def _openai(exchange: Any) -> Reply:
 def _responses(exchange: Any) -> Reply:
     numbers = count()
     reply = responses.ResponsesReply(
-        exchange, id="resp_1", created=CREATED, new_id=lambda: str(next(numbers))
+        exchange,
+        id="resp_1",
+        created=CREATED,
+        new_id=lambda: str(next(numbers)),
+        clock=lambda: CREATED,
     )
     return reply.answered_by("m")
 

@@ -163,8 +163,8 @@ async def endings(running: Running) -> dict[str, float]:
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """What the `data:` lines of a stream hold."""
-    lines = [line for line in text.splitlines() if line.startswith("data: ")]
+    """What the `data:` lines of a stream hold, but for OpenAI's end."""
+    lines = [line for line in text.splitlines() if line.startswith("data: {")]
     return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
 
 

@@ -202,7 +202,7 @@ def test_what_was_asked_is_repeated() -> None:
             instructions="Be brief.",
         ).document()
     )
-    assert body["tools"] == tools
+    assert body["tools"] == [{**tools[0], "description": None}]
     assert body["metadata"] == {"a": "b"}
     assert (body["temperature"], body["max_output_tokens"]) == (0.5, 9)
     assert (body["previous_response_id"], body["instructions"]) == ("resp_0", "Be brief.")

@@ -1,0 +1,178 @@
+"""Open Responses (https://www.openresponses.org, 2026-04-24): each response and each event is what
+the standard's own types say, whole and streamed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import openresponses_types as standard
+import pytest
+from pydantic import BaseModel
+
+from tests.served import Served, events, scripted, served
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+LINES = [
+    {"when": "Which weather", "say": CALL},
+    {"when": "Think", "say": "<think>It is plain.</think>Four."},
+    {"when": "As JSON", "say": '{"city": "Oslo"}'},
+    {"say": "Hello from the script."},
+]
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+RESULT = [
+    {"role": "user", "content": "Which weather?"},
+    {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "Snow."},
+]
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "text": {"input": "Hi"},
+    "system": {"input": "Hi", "instructions": "Be brief."},
+    "several turns": {
+        "input": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": "And?"},
+        ]
+    },
+    "a call": {"input": "Which weather?", "tools": [TOOL]},
+    "a tool that must be called": {
+        "input": "Which weather?",
+        "tools": [{**TOOL, "description": "The weather.", "strict": False}],
+        "tool_choice": {"type": "function", "name": "weather"},
+    },
+    "some call": {"input": "Which weather?", "tools": [TOOL], "tool_choice": "required"},
+    "no call": {"input": "Hi", "tools": [TOOL], "tool_choice": "none"},
+    "allowed tools": {
+        "input": "Which weather?",
+        "tools": [TOOL],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "tools": [{"type": "function", "name": "weather"}],
+        },
+    },
+    "a result": {"input": RESULT, "tools": [TOOL]},
+    "a schema": {
+        "input": "As JSON",
+        "text": {"format": {"type": "json_schema", "name": "city", "schema": SCHEMA}},
+    },
+    "cut": {"input": "Hi", "max_output_tokens": 1},
+    "probabilities": {"input": "Hi", "include": ["message.output_text.logprobs"]},
+    "all parameters": {
+        "input": "Hi",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "max_tool_calls": 3,
+        "safety_identifier": "someone",
+        "prompt_cache_key": "some key",
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+        "truncation": "auto",
+    },
+}
+EVENTS: Mapping[str, type[BaseModel]] = {
+    f"response.{name}": getattr(standard, f"Response{kind}StreamingEvent")
+    for name, kind in {
+        "created": "Created",
+        "queued": "Queued",
+        "in_progress": "InProgress",
+        "completed": "Completed",
+        "incomplete": "Incomplete",
+        "failed": "Failed",
+        "output_item.added": "OutputItemAdded",
+        "output_item.done": "OutputItemDone",
+        "content_part.added": "ContentPartAdded",
+        "content_part.done": "ContentPartDone",
+        "output_text.delta": "OutputTextDelta",
+        "output_text.done": "OutputTextDone",
+        "function_call_arguments.delta": "FunctionCallArgumentsDelta",
+        "function_call_arguments.done": "FunctionCallArgumentsDone",
+    }.items()
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("standard")
+    model = {**scripted(folder, "m", lines=LINES, chat_template=TEMPLATE), "format": "hermes_json"}
+    with served(folder, {"models": [model]}) as running:
+        yield running
+
+
+def asked(server: Served, **fields: Any) -> Any:
+    answer = server.client.post("/v1/responses", json={"model": "m", **fields})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def held(resource: Any) -> standard.ResponseResource:
+    """Raises ValidationError where it isn't the standard's."""
+    return standard.ResponseResource.model_validate(without_schema(resource))
+
+
+def without_schema(resource: Any) -> Any:
+    """The types have null alone in the place of a schema, where the standard has an object, too."""
+    shape = resource["text"]["format"]
+    return (
+        {**resource, "text": {"format": {**shape, "schema": None}}}
+        if "schema" in shape
+        else resource
+    )
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_whole_response_is_the_standards(case: Mapping[str, Any], server: Served) -> None:
+    response = held(asked(server, **case).json())
+    completed = response.status == "completed"
+    assert completed == (case != CASES["cut"])
+    assert (response.completed_at is not None) == completed
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_event_is_the_standards_and_the_stream_has_its_end(
+    case: Mapping[str, Any], server: Served
+) -> None:
+    text = asked(server, **case, stream=True).text
+    assert text.endswith("data: [DONE]\n\n")
+    found = events(text)
+    for event in found:
+        if "response" in event:
+            event["response"] = without_schema(event["response"])
+        EVENTS[event["type"]].model_validate(event)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    assert found[-1]["type"] in ("response.completed", "response.incomplete")
+
+
+def test_what_was_used_and_what_was_sent_is_shown(server: Served) -> None:
+    sent = CASES["all parameters"]
+    response = asked(server, **sent).json()
+    shown = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+    echoed = ("max_tool_calls", "safety_identifier", "prompt_cache_key", "metadata", "truncation")
+    assert {name: response[name] for name in (*shown, *echoed)} == {
+        name: sent[name] for name in (*shown, *echoed)
+    }
+    assert response["service_tier"] == "default"
+    usual = asked(server, input="Hi").json()
+    assert [type(usual[name]) for name in shown] == [float] * 4
+    assert asked(server, **CASES["allowed tools"]).json()["tool_choice"]["mode"] == "auto"
+    (tool,) = asked(server, **CASES["a call"]).json()["tools"]
+    assert (tool["description"], tool["strict"]) == (None, None)
+
+
+def test_a_stream_that_fails_or_is_read_again_has_its_end(server: Served) -> None:
+    kept = asked(server, input="Hi", background=True, stream=True)
+    assert kept.text.endswith("data: [DONE]\n\n")
+    name = events(kept.text)[0]["response"]["id"]
+    again = server.client.get(f"/v1/responses/{name}", params={"stream": "true"}).text
+    assert events(again) == events(kept.text)
+    assert again.endswith("data: [DONE]\n\n")
+    assert again.count("[DONE]") == 1
+    held(json.loads(server.client.get(f"/v1/responses/{name}").text))
