@@ -121,11 +121,14 @@ class SteerFailed(
 def error_message(
     error: GatewayError, lane: str | None = None, headers: Mapping[str, str] = {}
 ) -> str:
-    """The message of a request that `error` ended before it had an answer."""
+    """The message of a request that `error` ended before it had an answer. Its code is a text, as
+    Open Responses wants it there.
+    """
+    detail = envelope(error).error
     return body(
         ErrorMessage(
             status=error.status_hint,
-            error=envelope(error).error,
+            error=msgspec.structs.replace(detail, code=detail.code or detail.type),
             stream_id=UNSET if lane is None else lane,
             headers=headers or UNSET,
         )

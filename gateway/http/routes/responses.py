@@ -79,6 +79,8 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     """Make a conversation shorter: what users said, and the model's summary of all."""
     reading = Reading(services, request.auth, held(request).take)
     exchange, talk = await reading.whole(await reading.read(await request.body()))
+    if not exchange.request.model:
+        raise InvalidRequest("model: Required here.", param="model")
     name = fresh_id()
     reply = responses.CompactReply(
         exchange.whole, id=f"resp_{name}", created=int(time.time()), new_id=items.numbered(name)

@@ -9,7 +9,9 @@ from typing import Any
 import openresponses_types as standard
 import pytest
 from pydantic import BaseModel
+from websockets.sync.client import connect
 
+from tests.hang import HANG
 from tests.served import Served, events, scripted, served
 
 TEMPLATE = (
@@ -176,3 +178,24 @@ def test_a_stream_that_fails_or_is_read_again_has_its_end(server: Served) -> Non
     assert again.endswith("data: [DONE]\n\n")
     assert again.count("[DONE]") == 1
     held(json.loads(server.client.get(f"/v1/responses/{name}").text))
+
+
+def test_a_sockets_events_and_errors_are_the_standards(server: Served) -> None:
+    with connect(f"{server.url.replace('http', 'ws', 1)}/v1/responses", open_timeout=HANG) as talk:
+        talk.send(json.dumps({"type": "response.create", "model": "m", "input": "Hi"}))
+        found = [json.loads(talk.recv(HANG))]
+        while found[-1]["type"] != "response.completed":
+            found.append(json.loads(talk.recv(HANG)))
+        for event in found:
+            EVENTS[event["type"]].model_validate(event)
+        for wrong in ({"input": 5}, {"input": "Hi", "model": "none of these"}):
+            talk.send(json.dumps({"type": "response.create", "model": "m", **wrong}))
+            standard.WebSocketErrorEvent.model_validate_json(talk.recv(HANG))
+
+
+def test_a_conversation_is_made_shorter_by_a_model_that_is_named(server: Served) -> None:
+    said = [{"role": "user", "content": "Hi"}]
+    answer = server.client.post("/v1/responses/compact", json={"model": "m", "input": said})
+    standard.CompactResource.model_validate_json(answer.text)
+    refused = server.client.post("/v1/responses/compact", json={"input": said})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
