@@ -63,18 +63,25 @@ def folder() -> Path | None:
 def _linked(place: Path, library: Path) -> Path:
     """A folder of links to `library`: at `place`, or where that can't be written, elsewhere."""
     wanted = {f"lib{name}.so" for name in (*NAMES, *_kinds_of_cards(library))}
-    known = list(place.iterdir()) if place.is_dir() else []
-    if wanted == {one.name for one in known if one.resolve() == library.resolve()}:
-        return place
     try:
         place.mkdir(exist_ok=True)
-        for old in place.iterdir():
-            old.unlink()
+        known = {one.name: one.resolve() == library.resolve() for one in place.glob("*.so")}
+        for name in wanted - {name for name, fits in known.items() if fits}:
+            _link(place / name, library)
+        for name in known.keys() - wanted:
+            (place / name).unlink(missing_ok=True)
     except OSError:  # installed for all by the system's administrator
         place = Path(tempfile.mkdtemp(prefix="roundhouse-llamacpp-"))
-    for name in wanted:
-        (place / name).symlink_to(library)
+        for name in wanted:
+            _link(place / name, library)
     return place
+
+
+def _link(link: Path, library: Path) -> None:
+    """At once: other processes make the same links, or load the library by them."""
+    made = link.with_suffix(f".{os.getpid()}")
+    made.symlink_to(library)
+    made.replace(link)
 
 
 def _kinds_of_cards(library: Path) -> Iterator[str]:

@@ -54,6 +54,7 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "llama_sampler_chain_default_params": {"no_perf": True},
 }
 SPARE = 512  # bytes that a newer library's struct may have more
+IN_REGISTERS = 16  # bytes of a struct that a function returns so (System V's ABIs, AAPCS64)
 
 
 def imported() -> Any:
@@ -114,11 +115,13 @@ def _load_from(folder: Path) -> None:
     sys.modules[EXTENSIONS] = loader
 
 
-def differences(bindings: Any) -> list[str]:
+def differences(
+    bindings: Any, defaults: Mapping[str, Mapping[str, object]] = DEFAULTS
+) -> list[str]:
     """Where the library's defaults aren't read as they are written."""
     library = ctypes.CDLL(bindings._lib._name)  # noqa: SLF001 - of the loaded library
     found = []
-    for function, fields in DEFAULTS.items():
+    for function, fields in defaults.items():
         read = _read(library, function, getattr(bindings, function).restype)
         found += [
             f"{function}().{name} is {getattr(read, name)!r}, not {value!r}"
@@ -128,15 +131,15 @@ def differences(bindings: Any) -> list[str]:
     return found
 
 
-def _read(library: ctypes.CDLL, function: str, kind: Any) -> Any:
-    """What it returns. A struct that is larger than we know has room."""
-
-    class Padded(ctypes.Structure):
-        _fields_ = (("own", kind), ("more", ctypes.c_char * SPARE))
-
+def _read(library: ctypes.CDLL, function: str, kind: type[ctypes.Structure]) -> Any:
+    """What it returns. A struct that is larger than we know has room. A small one comes in
+    registers: read as a larger one it would be whatever lay in memory.
+    """
+    more = {"_fields_": [("more", ctypes.c_char * SPARE)]}
     called = library[function]
-    called.restype, called.argtypes = Padded, ()
-    return called().own
+    called.restype = type("Padded", (kind,), more) if ctypes.sizeof(kind) > IN_REGISTERS else kind
+    called.argtypes = ()
+    return called()
 
 
 api: Any = imported()
