@@ -8,10 +8,15 @@ import shutil
 import struct
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.hang import HANG
 
@@ -172,6 +177,53 @@ def test_without_a_compiler_it_is_installed_and_answers(tmp_path: Path) -> None:
     assert "llama.cpp answers: prebuilt in xllamacpp" in done.stdout
     doctor = subprocess.check_output([venv / "bin" / "roundhouse", "doctor"], text=True)
     assert "prebuilt in xllamacpp" in " ".join(doctor.split())
+
+
+# Finds nothing of what other distributions bring than the dependencies.
+ALONE = """
+import sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, *more):
+        return None if name.partition(".")[0] in {absent!r} else self.finder.find_spec(name, *more)
+sys.meta_path[:] = map(Without, sys.meta_path)
+from gateway.cli import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+def brought(needs: Iterable[str], extras: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The distributions that these bring, with what they bring."""
+    markers = [{"extra": extra} for extra in ("", *extras)]
+    for need in map(Requirement, needs):
+        if need.marker is None or any(need.marker.evaluate(one) for one in markers):
+            yield canonicalize_name(need.name)
+            yield from brought(metadata.requires(need.name) or (), frozenset(need.extras))
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["check"]])
+def test_without_an_engine_it_says_what_there_is(command: list[str], tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    there = {"roundhouse", *brought(project["dependencies"])}
+    absent = {
+        module
+        for module, names in metadata.packages_distributions().items()
+        if there.isdisjoint(map(canonicalize_name, names))
+    }
+    assert {"torch", "llama_cpp", "tokenizers"} <= absent
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE.format(absent=absent), *command],
+        env={**os.environ, "HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "llamacpp" in done.stdout, done.stderr
 
 
 HEADER = ROOT / "scripts" / "ggml_cpu.h"

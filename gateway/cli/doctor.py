@@ -154,7 +154,7 @@ def _usable(backend: Backend, wanted: Installation) -> str:
         return f"no: {', '.join(missing)} missing; {command(backend.name)}"
     try:
         _ = backend.container
-    except BackendError as error:
+    except (BackendError, ImportError) as error:
         return f"no: {error}"
     known = devices(os.environ)
     used = {card for one in _ways_to_lie(backend, known) for card in one if card != CPU}

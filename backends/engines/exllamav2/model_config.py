@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from math import ceil, floor, log, pi
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backends.contract.errors import UnsupportedModel
 from backends.engines import model_folder
-from backends.engines.exllamav2.container import ExLlamaV2Library
 from backends.engines.model_folder import Fields
+
+if TYPE_CHECKING:  # it reads vocabularies; `files`, which needs none, imports this module
+    from backends.engines.exllamav2.container import ExLlamaV2Library
 
 # Normalize queries and keys by their root mean square. exllamav2 knows it of Gemma 3 alone and
 # would take the mean off first, as Cohere does: the numbers are off by a third.
@@ -24,7 +26,7 @@ RMS_MERGERS = frozenset({"Qwen2_5_VLForConditionalGeneration"})
 WINDOWED = frozenset({"Gemma2ForCausalLM", "Gemma3ForConditionalGeneration", "Cohere2ForCausalLM"})
 
 
-def read(library: ExLlamaV2Library, folder: Path, positions: int) -> Any:
+def read(library: "ExLlamaV2Library", folder: Path, positions: int) -> Any:
     """An `ExLlamaV2Config` for so many positions. Raises UnsupportedModel."""
     fields = model_folder.read_json(folder / "config.json")
     try:
