@@ -212,6 +212,9 @@ def refusal(model: str, order: Refuse) -> GatewayError:
         case "failed":
             text = f"{model} could not be loaded: {order.reason}"
             return ModelUnavailable(text, param="model", retry_after=order.retry_after)
+        case "broken":
+            text = f"{model} rests for a moment, its engine failed: {order.reason}"
+            return ModelUnavailable(text, param="model", retry_after=order.retry_after)
         case "removed":
             return ModelNotFound(order.reason, param="model")
         case "too_large" | "unloaded":

@@ -71,7 +71,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken", "budget", "config", "share"]
 WhyRefuse: TypeAlias = Literal[
-    "queue_full", "failed", "too_large", "unloaded", "removed", "closing"
+    "queue_full", "failed", "broken", "too_large", "unloaded", "removed", "closing"
 ]
 
 

@@ -29,10 +29,11 @@ BACKOFF_LIMIT = 300.0  # seconds; a broken model is tried again at least so ofte
 
 
 class FailedLoads(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the last load failed, or what it loaded; how many did in a row, and from when on it may
-    be tried again.
+    """Why the last load failed, or what it loaded broke; how many did in a row, and from when on it
+    may be tried again.
     """
 
+    why: Literal["failed", "broken"]
     reason: str
     count: int
     retry_at: float
@@ -296,7 +297,9 @@ class ModelRecord:
         self.phase, self.held, self.evicted = "absent", {}, ()
         self.is_parked, self.parking = False, None
 
-    def fail(self, now: float, reason: str, backoff: float) -> FailedLoads:
+    def fail(
+        self, now: float, why: Literal["failed", "broken"], reason: str, backoff: float
+    ) -> FailedLoads:
         """The load failed for good, or the model broke: `backoff` seconds of rest, doubled with
         each in a row.
         """
@@ -304,7 +307,7 @@ class ModelRecord:
         rest = min(backoff * 2 ** min(count - 1, 32), max(backoff, BACKOFF_LIMIT))
         if self.model.backoff is not None:
             rest = self.model.backoff
-        self.failure = FailedLoads(reason=reason, count=count, retry_at=now + rest)
+        self.failure = FailedLoads(why=why, reason=reason, count=count, retry_at=now + rest)
         self.wanted, self.retrying = False, None
         return self.failure
 

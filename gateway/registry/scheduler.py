@@ -190,7 +190,7 @@ class Scheduler:
             record.retrying = self._smaller(record, failed, free or {}) or self.room.more(record)
             if record.retrying is not None:
                 return list(self._settle(now))
-        failure = record.fail(now, reason, self._rules.backoff)
+        failure = record.fail(now, "failed", reason, self._rules.backoff)
         refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
@@ -241,8 +241,8 @@ class Scheduler:
         seconds = self._rules.backoff
         if now - record.loaded_at > seconds:
             seconds = min(seconds, SHORT_REST)
-        failure = record.fail(now, reason, seconds)
-        refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
+        failure = record.fail(now, "broken", reason, seconds)
+        refusals = self._refuse_line(record, "broken", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
     def unload_asked(
@@ -360,7 +360,7 @@ class Scheduler:
             return Refuse(number, "closing", "the server is stopping")
         if useless and ticket.holds and record.failure and now < record.failure.retry_at:
             rest = record.failure.retry_at - now
-            return Refuse(number, "failed", record.failure.reason, rest)
+            return Refuse(number, record.failure.why, record.failure.reason, rest)
         if absent and (obstacle := self.room.obstacle(record.model.name, record.needs)) is not None:
             return Refuse(number, "too_large", obstacle)
         if ticket.holds and not record.is_open and self.waiting() >= self._rules.max_waiting:

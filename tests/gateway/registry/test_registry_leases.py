@@ -405,7 +405,7 @@ async def test_a_model_found_broken_leaves_with_its_last_lease_and_says_why() ->
         assert (status.state, status.why_failed) == ("failed", "the engine failed twice")
         refused = await clients.lease(registry, "a40")
         assert isinstance(refused.error, ModelUnavailable)
-        assert "the engine failed twice" in refused.error.message
+        assert "its engine failed: the engine failed twice" in refused.error.message
         await clock.advance(5.0)
         again = await clients.lease(registry, "a40")
         assert again.lease is not None

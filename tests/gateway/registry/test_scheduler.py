@@ -276,11 +276,11 @@ def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> Non
     place.finish_load("a")
     waiting = max(place.using) + 1
     assert place.request("a") == []
-    assert place.break_down("a") == [Refuse(waiting, "failed", "it broke", 5.0)]
-    assert place.request("a") == [Refuse(waiting + 1, "failed", "it broke", 5.0)]
+    assert place.break_down("a") == [Refuse(waiting, "broken", "it broke", 5.0)]
+    assert place.request("a") == [Refuse(waiting + 1, "broken", "it broke", 5.0)]
     assert place.release(max(place.using)) == [Unload("a", "broken")]
     assert place.finish_unload("a") == []
-    assert place.request("a") == [Refuse(waiting + 2, "failed", "it broke", 5.0)]
+    assert place.request("a") == [Refuse(waiting + 2, "broken", "it broke", 5.0)]
     place.advance(5.0)
     assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
 
@@ -290,7 +290,7 @@ def test_a_model_that_breaks_after_it_has_served_comes_back_after_a_second() -> 
     record(place, "a")
     assert place.break_down("a") == [Unload("a", "broken")]  # it was idle
     place.finish_unload("a")
-    assert place.request("a") == [Refuse(2, "failed", "it broke", 1.0)]
+    assert place.request("a") == [Refuse(2, "broken", "it broke", 1.0)]
     place.advance(1.0)
     assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
 
