@@ -17,9 +17,9 @@ from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
+from gateway.constraints.values import Unwritable
 from gateway.splitter import Format
 from gateway.splitter.grammar import OutputGrammar, Thinking, WantedOutput, output_grammar
-from gateway.splitter.payloads.writing import Unwritable
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.events import Content, Delta, Finished
 from gateway.terms.request import ChatRequest, GenerationParams, Unapplied

@@ -1,9 +1,9 @@
 """A client's JSON schema as a grammar: carried by llguidance as far as it can, relaxed to the
 nearest that it can compile where it can't, and the whole of it for the check afterwards.
 
-The grammar is made narrower than the schema in two places where a small model would write to the
-end of its context: numbers have bounded digits (`finite`), and objects no properties but the listed
-ones (`closed`).
+The grammar is made narrower than the schema where a small model would write to the end of its
+context: numbers have bounded digits (`values`), and objects no properties but the listed ones
+(`closed`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,9 +23,12 @@ from gateway.constraints.grammars import (
     fault,
     runnable,
 )
-from gateway.constraints.keywords import KEYWORDS, TYPES
+from gateway.constraints.keywords import KEYWORDS
+from gateway.constraints.lark import GUIDANCE, GrammarTooLarge, Lark
 from gateway.constraints.possible import ONE_OF, too_wide, without_endless
 from gateway.constraints.reading import Schema, read
+from gateway.constraints.schemas import SchemaReader
+from gateway.constraints.values import AnswerJson, Unwritable, Values
 from gateway.terms.errors import InvalidRequest
 
 PART = "part-"  # before the name of a definition, as it is in other objects
@@ -204,159 +207,32 @@ def _allows_more(check: Mapping[str, Any]) -> bool:
     return any(each is not False for each in further) or not {*CONSTANT}.isdisjoint(check)
 
 
-# ------------------------------------------------------------------------------------------ numbers
-
-Node: TypeAlias = Mapping[str, Any]
-
-LARGEST = 10**16 - 1  # 16 digits: more than a double holds
-FRACTION = 1e-10  # the smallest `multipleOf` that llguidance reads
-MOST = 64  # numbers with limits of their own: each takes 1,400 of a lexer's fuel
-IN_PLACE = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
-WRITTEN_OUT = frozenset(("enum", "const"))
-LOWEST = frozenset(("minimum", "exclusiveMinimum"))
-HIGHEST = frozenset(("maximum", "exclusiveMaximum"))
-NUMBERS = frozenset(("integer", "number"))
-# Definitions, which are compiled once, in place of what stands for them.
-FREE, INTEGER, NUMBER = ({"$ref": f"#/$defs/{name}"} for name in ("free", "integer", "number"))
-SHARED: tuple[tuple[Node | bool, Node], ...] = (
-    (True, FREE), ({}, FREE), ({"type": "integer"}, INTEGER), ({"type": "number"}, NUMBER)
-)  # fmt: skip
-
-
-class Freedom(msgspec.Struct, frozen=True):
-    """What may be said at a place. Where several schemas hold of one value llguidance puts them
-    together, which it can't with fractions; and of `oneOf` it must see that they differ, which it
-    doesn't through references.
-    """
-
-    fractions: bool
-    shares: bool
-
-
-def finite(schema: Node) -> dict[str, Any]:
-    """`schema`, of keywords that llguidance has, with bounds where it has none.
-
-    A small model else writes digits to the end of its context. llguidance has no option for that,
-    so the schema says it, with JSON Schema's own keywords. A number within bounds has no exponent,
-    as llguidance writes it.
-    """
-    definitions: Node = schema.get("$defs", {})
-    nodes = [node for root in (schema, *definitions.values()) for node in every(root)]
-    alone = not any(map(_meets_another, nodes))
-    if sum(_is_number(node) and not (alone and _shared(node)) for node in nodes) > MOST:
-        return dict(schema)
-    free = Freedom(fractions=alone, shares=alone)
-    made = _bounded(schema, free)
-    inside = {name: _bounded(node, free) for name, node in definitions.items()}
-    inside |= _DEFINITIONS if alone else {}
-    return {**made, "$defs": inside} if inside else made
-
-
-def _meets_another(node: Node) -> bool:
-    placed = IN_PLACE & node.keys()
-    return bool(placed) and (len(node.keys() - {"$defs"}) > 1 or len(node.get("allOf", ())) > 1)
-
-
-def _is_number(node: Node) -> bool:
-    """Possibly."""
-    types = _types(node)
-    return (not types or bool(types & NUMBERS)) and (IN_PLACE | WRITTEN_OUT).isdisjoint(node)
-
-
-def _shared(node: Any) -> Node | None:
-    """The definition that stands for `node`."""
-    return next((shared for plain, shared in SHARED if node == plain), None)
-
-
-def _bounded(node: Any, free: Freedom) -> Any:
-    if free.shares and (shared := _shared(node)) is not None:
-        return shared
-    if not isinstance(node, Mapping):
-        return node
-    made = {key: _inside(key, value, free) for key, value in node.items() if key != "$defs"}
-    return made if (IN_PLACE | WRITTEN_OUT) & made.keys() else _limited(made, free)
-
-
-def _inside(key: str, value: Any, free: Freedom) -> Any:
-    match KEYWORDS[key].holds if key in KEYWORDS else None:
-        case "schema":
-            return _bounded(value, free)
-        case "schemas":
-            free = msgspec.structs.replace(free, shares=free.shares and key != "oneOf")
-            return [_bounded(each, free) for each in value]
-        case "members":
-            return {name: _bounded(each, free) for name, each in value.items()}
-        case _:
-            return value
-
-
-def _limited(node: dict[str, Any], free: Freedom) -> dict[str, Any]:
-    """`node` with what bounds the numbers it may be, and those in free values inside of it."""
-    types = _types(node)
-    if not types and not free.shares:
-        return node
-    types = types or TYPES
-    added: dict[str, Any] = {}
-    if types & NUMBERS:
-        added |= _digits(node)
-    if "number" in types and free.fractions and "multipleOf" not in node:
-        added["multipleOf"] = FRACTION
-    if "array" in types and free.shares and "items" not in node:
-        added["items"] = FREE
-    if "object" in types and free.shares and "additionalProperties" not in node:
-        added["additionalProperties"] = FREE
-    return {**node, **added}
-
-
-def _digits(node: Node) -> dict[str, int]:
-    """Limits of a number, unless it lies beyond them."""
-    added = {}
-    if LOWEST.isdisjoint(node) and all(node.get(key, 0) > -LARGEST for key in HIGHEST):
-        added["minimum"] = -LARGEST
-    if HIGHEST.isdisjoint(node) and all(node.get(key, 0) < LARGEST for key in LOWEST):
-        added["maximum"] = LARGEST
-    return added
-
-
-def _types(node: Node) -> frozenset[str]:
-    named = node.get("type", ())
-    return frozenset([named] if isinstance(named, str) else named)
-
-
-_DEFINITIONS: Mapping[str, Node] = {
-    name: _limited(node, Freedom(fractions=True, shares=True))
-    for name, node in {
-        "free": {}, "integer": {"type": "integer"}, "number": {"type": "number"}
-    }.items()
-}  # fmt: skip
-
-
 # ----------------------------------------------------------------------------------------- relaxing
+
 
 Carried: TypeAlias = dict[str, Any] | bool
 Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
 
-# What models were trained on: `{"a": 1, "b": [2, 3]}`, the same without the spaces, or a line for
-# each member; held to the first alone a small model answers worse. A line break stands at a place
-# once, so a model can't write white space for ever.
-LAYOUT = {"whitespace_pattern": r"\n[ \t]{0,20}", "item_separator": ", ?", "key_separator": ": ?"}
 UNSATISFIABLE = "Unsatisfiable schema"
 TEXT = frozenset(("pattern", "format", "minLength", "maxLength"))
 TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
 
 
 def schema_entry(schema: Carried, name: str = "") -> Entry:
-    """Llguidance's entry for `schema`."""
+    """Llguidance's entry for `schema`, in its own words."""
     node = schema if isinstance(schema, dict) else {}
-    return {"name": name, "json_schema": laid_out(node, LAYOUT)}
+    return {"name": name, "json_schema": {**node, "x-guidance": GUIDANCE}}
 
 
-def laid_out(schema: Node, layout: Node) -> dict[str, Any]:
-    """`schema` for llguidance, bounded, with its layout and escapes of any character.
-
-    Where a pattern says what a string holds, it has those of control characters alone.
-    """
-    return {**finite(schema), "x-guidance": {**layout, "json_allow_general_unicode_escapes": True}}
+def written_entry(schema: Carried, name: str, field: str) -> Entry:
+    """The entry in our words; in llguidance's where ours are too many."""
+    lark, node = Lark({}), schema if isinstance(schema, dict) else {}
+    try:
+        start = Values(lark, AnswerJson(lark), SchemaReader(node, exact=True)).of(node)
+        (entry,) = runnable(({"name": name, "lark_grammar": lark.written(start)},), field)
+    except (GrammarTooLarge, Unwritable, InvalidRequest):
+        return schema_entry(schema, name)
+    return entry
 
 
 def relaxed(
@@ -567,7 +443,7 @@ def schema_grammar(
     carried = carried_schema(shape, allowance)
     return ShapeGrammar(
         name=name,
-        entries=(schema_entry(carried.schema, name),),
+        entries=(written_entry(carried.schema, name, shape.field),),
         relaxed=carried.relaxed,
         closed=carried.closed,
         check=carried.check,

@@ -158,7 +158,8 @@ def _step(key: str | int) -> str:
     return f".{key}" if plain else f"[{msgspec.json.encode(key).decode()}]"
 
 
-LENGTHS = 2_000  # characters that strings are counted to: some states of a lexer for each
+LONGEST = 100_000  # characters that rules count
+LENGTHS = 2_000  # that a lexer does, where a pattern says what they are: some states for each
 _REPEATS = re.compile(r"\{\d*,?(\d*)\}")
 MULTIPLES = 10_000  # milliseconds; ten times as many take a second
 COUNTED_PROPERTIES = 64
@@ -281,6 +282,8 @@ class DocumentReader:
             case "multipleOf":  # takes as many states as its digits say, all of them together
                 self.multiples.add(_significant(value))
                 return math.prod(self.multiples) <= MULTIPLES
+            case "minLength" | "maxLength" if {"pattern", "format"}.isdisjoint(self.node):
+                return bool(value <= LONGEST)
             case "minLength" | "maxLength":
                 self.lengths += value
                 return self.lengths <= LENGTHS

@@ -12,19 +12,13 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from gateway.constraints.grammars import CompileBudget
+from gateway.constraints.lark import ASCII_SPACE, GrammarTooLarge, Lark, one_of, sequence
+from gateway.constraints.values import Unwritable
 from gateway.splitter import payloads
 from gateway.splitter.payloads import free_text
 from gateway.splitter.payloads.free_text import EndMarkers
-from gateway.splitter.payloads.lark import ASCII_SPACE, GrammarTooLarge, Lark, one_of, sequence
 from gateway.splitter.payloads.syntax import Format, Headers, ReasoningMarkers
-from gateway.splitter.payloads.writing import (
-    CallSection,
-    Unmarked,
-    Unwritable,
-    WritableTool,
-    gap,
-    plain_names,
-)
+from gateway.splitter.payloads.writing import CallSection, Unmarked, WritableTool, gap, plain_names
 from gateway.terms.request import NamedTool, Tool, ToolChoice
 
 Thinking: TypeAlias = Literal["opened", "possible", "off"]

@@ -6,8 +6,7 @@ syntax.py      the syntaxes, as data
 calls.py       the calls of an answer: numbers, ids, events
 arguments.py   arguments as JSON in fragments; json_text.py and python_text.py copy values into it
 coercion.py    bare text to JSON by a tool's schema
-lark.py        a grammar of llguidance; free_text.py: text that may be anything but some markers
-schemas.py     a tool's schema as what a grammar can say; raw.py: its values as bare text
+free_text.py   text that may be anything but some markers; raw.py: values as bare text
 writing.py     what the writers of all syntaxes share
 
 Here is the dispatch from a syntax to its module.
@@ -15,6 +14,7 @@ Here is the dispatch from a syntax to its module.
 
 from collections.abc import Mapping, Sequence
 
+from gateway.constraints.lark import Lark
 from gateway.splitter.payloads import (
     bare_dict,
     elements,
@@ -25,7 +25,6 @@ from gateway.splitter.payloads import (
     pythonic,
 )
 from gateway.splitter.payloads.calls import Calls
-from gateway.splitter.payloads.lark import Lark
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import (
     BareDictCalls,

@@ -7,23 +7,17 @@ from typing import Any
 
 import msgspec
 
+from gateway.constraints.lark import Lark, literal, one_of, pattern_of
+from gateway.constraints.schemas import StringValue
+from gateway.constraints.values import BETWEEN, Values
 from gateway.splitter.payloads import json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested_members
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.elements import copy_text
-from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.reading import Parsing, Reader
-from gateway.splitter.payloads.schemas import StringValue
 from gateway.splitter.payloads.syntax import BareDictCalls
-from gateway.splitter.payloads.writing import (
-    CallSection,
-    Values,
-    WritableTool,
-    arguments,
-    gap,
-    plain_names,
-)
+from gateway.splitter.payloads.writing import CallSection, WritableTool, arguments, gap, plain_names
 
 _KEY = re.compile(r"[^:{}\[\],<]*")
 _BARE = re.compile(r"[^{}\[\],<]*")
@@ -106,6 +100,8 @@ class _WrittenDict:
 
     separator = '","'
     is_json = False
+    in_order = False
+    space = BETWEEN
     words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
 
     def __init__(self, lark: Lark, quote: str) -> None:

@@ -11,14 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-from gateway.splitter.payloads import coercion, json_text, raw
-from gateway.splitter.payloads.arguments import ArgumentsWriter
-from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
-from gateway.splitter.payloads.coercion import Declared
-from gateway.splitter.payloads.lark import Lark, literal, one_of
-from gateway.splitter.payloads.raw import Frame
-from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
-from gateway.splitter.payloads.schemas import (
+from gateway.constraints.lark import Lark, literal, one_of
+from gateway.constraints.schemas import (
     Alternative,
     ArrayValue,
     EnumValue,
@@ -26,16 +20,21 @@ from gateway.splitter.payloads.schemas import (
     ScalarValue,
     SchemaReader,
     StringValue,
+    json_type,
 )
+from gateway.constraints.values import Unwritable, in_any_order
+from gateway.splitter.payloads import coercion, json_text, raw
+from gateway.splitter.payloads.arguments import ArgumentsWriter
+from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.coercion import Declared
+from gateway.splitter.payloads.raw import Frame
+from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import ElementCalls
 from gateway.splitter.payloads.writing import (
     CallSection,
-    Unwritable,
     WritableTool,
     arguments,
     gap,
-    in_any_order,
-    json_type,
     opened_calls,
     plain_names,
 )

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from gateway.splitter.payloads.lark import (
+from gateway.constraints.lark import (
     ASCII_SPACE,
     GAP,
     Lark,

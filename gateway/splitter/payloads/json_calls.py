@@ -9,15 +9,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.constraints.values import BETWEEN, COLON, COMMA
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.calls import Calls
-from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import JsonCalls
 from gateway.splitter.payloads.writing import (
-    BETWEEN,
-    COMMA,
     SPACES,
     CallSection,
     Unmarked,
@@ -212,7 +211,7 @@ def _nowhere(_fragment: str) -> None:
 _SPACES = rf"{SPACE}*"
 _BREAK = r"[ \t\r\n]{0,4}[;\n][ \t\r\n]{0,4}"
 _END = rf"{BETWEEN}\}}"
-_TYPE = rf'"type"{BETWEEN}:{BETWEEN}"function"{BETWEEN},{BETWEEN}'
+_TYPE = rf'"type"{COLON}"function"{COMMA}'
 _ANY_ID = r'"[0-9A-Za-z_.:-]{1,64}"'
 
 
@@ -279,7 +278,7 @@ def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     name, arguments = literal(_quoted(tool.name)), tool.json(lark)
     end, comma = lark.regex(_END), lark.regex(COMMA)
     if syntax.named_by_key:
-        return f"{name} {lark.regex(f'{BETWEEN}:{BETWEEN}')} {arguments} {end}"
+        return f"{name} {lark.regex(COLON)} {arguments} {end}"
     named = f"{_key(lark, syntax.name_keys)} {name}"
     given = f"{_key(lark, syntax.argument_keys)} {arguments}"
     orders = f"({named} {comma} {given} | {given} {comma} {named})"
@@ -290,7 +289,7 @@ def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
 
 
 def _key(lark: Lark, keys: Sequence[str]) -> str:
-    return lark.regex(f"{_pattern_of_key(keys)}{BETWEEN}:{BETWEEN}")
+    return lark.regex(f"{_pattern_of_key(keys)}{COLON}")
 
 
 def _pattern_of_key(keys: Sequence[str]) -> str:

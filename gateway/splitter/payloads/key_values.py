@@ -3,22 +3,21 @@
 import re
 from collections.abc import Sequence
 
+from gateway.constraints.lark import Lark, literal, one_of
+from gateway.constraints.schemas import Field, SchemaReader
+from gateway.constraints.values import Unwritable, in_any_order
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
 from gateway.splitter.payloads.elements import converter, copy_element
-from gateway.splitter.payloads.lark import Lark, literal, one_of
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.raw import Frame, by_schema
 from gateway.splitter.payloads.reading import Parsing, Reader
-from gateway.splitter.payloads.schemas import Field, SchemaReader
 from gateway.splitter.payloads.syntax import KeyValueCalls
 from gateway.splitter.payloads.writing import (
     CallSection,
-    Unwritable,
     WritableTool,
     arguments,
     gap,
-    in_any_order,
     opened_calls,
     plain_names,
 )

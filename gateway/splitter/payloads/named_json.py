@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from gateway.constraints.lark import Lark, literal, one_of
 from gateway.splitter.payloads import json_calls, json_text
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
-from gateway.splitter.payloads.lark import Lark, literal, one_of
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import NamedJsonCalls
 from gateway.splitter.payloads.writing import (

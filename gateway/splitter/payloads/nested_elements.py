@@ -7,23 +7,21 @@ from io import StringIO
 
 import msgspec
 
+from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.constraints.schemas import Alternative, ArrayValue, ObjectValue, StringValue
+from gateway.constraints.values import DEEPEST, Unwritable, in_any_order
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.elements import attributes, copy_text
 from gateway.splitter.payloads.free_text import until
-from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
-from gateway.splitter.payloads.schemas import Alternative, ArrayValue, ObjectValue, StringValue
 from gateway.splitter.payloads.syntax import NestedElementCalls
 from gateway.splitter.payloads.writing import (
-    DEEPEST,
     CallSection,
-    Unwritable,
     WritableTool,
     arguments,
     gap,
-    in_any_order,
     plain_names,
     repeated,
 )

@@ -5,22 +5,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.constraints.schemas import StringValue
+from gateway.constraints.values import BETWEEN, Unwritable, Values, in_any_order
 from gateway.splitter.payloads import json_calls, python_text
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.json_text import escaped
-from gateway.splitter.payloads.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
-from gateway.splitter.payloads.schemas import StringValue
 from gateway.splitter.payloads.syntax import PythonicCalls
 from gateway.splitter.payloads.writing import (
     CallSection,
     Unmarked,
-    Unwritable,
-    Values,
     WritableTool,
     arguments,
     gap,
-    in_any_order,
     quoted,
     repeated,
 )
@@ -193,6 +191,8 @@ class _WrittenPython:
     }  # fmt: skip
 
     is_json = False
+    in_order = False
+    space = BETWEEN
 
     def __init__(self, lark: Lark) -> None:
         self._lark = lark

@@ -6,11 +6,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.constraints.lark import Lark, literal, one_of, pattern_of, sequence
 from gateway.constraints.lark_reading import ReadGrammar
-from gateway.splitter.payloads.coercion import STRING, coerce
-from gateway.splitter.payloads.free_text import until
-from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of, sequence
-from gateway.splitter.payloads.schemas import (
+from gateway.constraints.schemas import (
     Alternative,
     ArrayValue,
     EnumValue,
@@ -19,8 +17,11 @@ from gateway.splitter.payloads.schemas import (
     SchemaReader,
     StringValue,
 )
+from gateway.constraints.values import Unwritable, Values
+from gateway.splitter.payloads.coercion import STRING, coerce
+from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.spelled import Bare, spelled
-from gateway.splitter.payloads.writing import Json, Unwritable, Values, gap
+from gateway.splitter.payloads.writing import ArgumentsJson, gap
 
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
 
@@ -193,4 +194,4 @@ def _json(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> str:
     spelled = [closer for closer in frame.closers if lark.pieces(closer) == [closer]]
     ends, then = ("|".join(map(pattern_of, texts)) for texts in (spelled, frame.followers))
     unlike = f"({ends}) *({then})" if ends else ""
-    return Values(lark, Json(lark, unlike), reading).of(schema)
+    return Values(lark, ArgumentsJson(lark, unlike), reading).of(schema)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
+from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.lark_reading import (
     Alternatives,
     Atom,
@@ -26,7 +27,6 @@ from gateway.constraints.lark_reading import (
     atoms,
     is_deterministic,
 )
-from gateway.splitter.payloads.lark import Lark, literal, one_of, pattern_of
 
 DEEPEST = 64  # terminals made of terminals
 

@@ -1,12 +1,6 @@
-"""The common part of the writers of all syntaxes: tools to be written, sections of calls, white
-space, and values in notations other than JSON (Python's literals, bare dicts): one walk, several
-notations. Numbers are written alike in all of them, so they are JSON of their schema.
-"""
+"""The common part of the writers of all syntaxes: tools, sections of calls, white space."""
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,45 +8,28 @@ import msgspec
 from backends.contract.protocol import INPUT, Grammar, JsonSchema, Regex, ToolInput
 from gateway.constraints.grammars import CompileBudget, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
+from gateway.constraints.lark import GAP, GrammarTooLarge, Lark, literal
 from gateway.constraints.lark_reading import (
     ReadGrammar,
     UnreadableGrammar,
     ending_lark,
     read_lark,
 )
-from gateway.splitter.payloads.calls import NAME
-from gateway.splitter.payloads.coercion import Declared
-from gateway.splitter.payloads.lark import (
-    GAP,
-    GrammarTooLarge,
-    Lark,
-    literal,
-    one_of,
-    pattern_of,
-    sequence,
-)
-from gateway.splitter.payloads.schemas import (
+from gateway.constraints.schemas import (
     GRAMMAR,
-    LEFT_OUT,
-    Alternative,
-    ArrayValue,
-    EnumValue,
     ObjectValue,
-    ScalarValue,
     Schema,
     SchemaReader,
     StringValue,
 )
+from gateway.constraints.values import Json, Unwritable, Values
+from gateway.splitter.payloads.calls import NAME
+from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import Tool
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
-BETWEEN = r"[ \t\r\n]{0,16}"
-
-
-class Unwritable(Exception):
-    """What a model of this family can't be made to write; `args[0]` names the place and why."""
 
 
 class CallSection(msgspec.Struct, frozen=True):
@@ -99,7 +76,18 @@ class WritableTool:
     def json(self, lark: Lark) -> str:
         """The name of a rule that matches the arguments as a JSON object."""
         reading = SchemaReader(self.parameters)
-        return lark.once(id(self), lambda: Values(lark, Json(lark), reading).of(self.parameters))
+        return lark.once(
+            id(self), lambda: Values(lark, ArgumentsJson(lark), reading).of(self.parameters)
+        )
+
+
+class ArgumentsJson(Json):
+    """JSON in which a custom tool's input is by its client's grammar."""
+
+    def text(self, found: StringValue) -> str:
+        if found.grammar is not None:
+            return quoted(self._lark, found.grammar)
+        return super().text(found)
 
 
 def quoted(lark: Lark, grammar: ReadGrammar, mark: str = '"') -> str:
@@ -194,247 +182,11 @@ def repeated(one: str, separator: str, *, parallel: bool) -> str:
     return f"{one} ({separator} {one})*" if parallel else one
 
 
-MOST_UNORDERED = 64  # the bits of a rule's parameter
-
-
-def in_any_order(
-    lark: Lark,
-    found: Sequence[tuple[str, bool]],
-    separator: str = "",
-    other: str = "",
-    first: Sequence[str] = (),
-) -> str:
-    """An expression: members in any order, each at most once, those that are `True` always, with
-    separators between them. `other` may come as often as it likes. `first`: how each is written
-    where it comes first, if that is otherwise.
-
-    Each has a bit in the parameter of a rule, which says that it has come. Where there are more
-    members than bits the required ones come first, as declared, and the others as often as they
-    like.
-    """
-    places = sorted(range(len(found)), key=lambda place: not found[place][1])
-    needed = sum(required for _, required in found)
-    names = [lark.rule(found[place][0]) for place in places]
-    begins = [first[place] for place in places] if first else names
-    if len(names) > MOST_UNORDERED:
-        always = f" {separator} ".join([*begins[:1], *names[1:needed]])
-        others = lark.rule(one_of([*names[needed:], *filter(None, [other])]))
-        more = f"({separator} {others})*"
-        return f"{always} {more}" if needed else f"({others} {more})?"
-    rest = lark.reserve()
-    steps = [
-        f"{separator} {name} {rest}::set_bit({bit}) %if bit_clear({bit})"
-        for bit, name in enumerate(names)
-    ]
-    steps += [f"{separator} {other} {rest}::_"] if other else []
-    end = f'"" %if is_ones([0:{needed}])' if needed else '""'
-    lark.define_for_any(rest, " | ".join((end, *steps)))
-    begun = [f"{name} {rest}::{1 << bit:#x}" for bit, name in enumerate(begins)]
-    begun += [f"{other} {rest}::0x0"] if other else []
-    return f"{lark.rule(one_of(begun))}{'' if needed else '?'}" if begun else ""
-
-
 def plain_names(tools: Sequence[WritableTool]) -> None:
     """Raises Unwritable for a name that can't stand outside quotes."""
     for tool in tools:
         if not NAME.fullmatch(tool.name):
             raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
-
-
-# As JSON has it (RFC 8259), but no more digits than a double holds.
-_NUMBER = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?"
-DEEPEST = 50  # schemas in schemas
-
-
-_STRING = r"\x22([^\x22\\\x00-\x1f]|\\[\x22\\\/bfnrt]|\\u[0-9a-fA-F]{4})*\x22"
-_COLON, COMMA = rf"{BETWEEN}:{BETWEEN}", rf"{BETWEEN},{BETWEEN}"
-
-
-class GrammarNotation(Protocol):
-    """How one syntax writes what is no number."""
-
-    is_json: bool  # whatever llguidance writes as JSON may stand for a value
-    separator: str  # an expression: between items, and between members
-    words: Mapping[Any, Sequence[str]]  # how True, False and None are written
-
-    def text(self, found: StringValue) -> str:
-        """An expression: a string of this kind."""
-        ...
-
-    def constant(self, text: str) -> str:
-        """An expression: this string."""
-        ...
-
-    def key(self, key: str) -> str:
-        """An expression: the key of a member, up to its value."""
-        ...
-
-    def any_key(self, declared: Sequence[str]) -> str:
-        """An expression: a key that is none of those declared, up to its value."""
-        ...
-
-
-class Json:
-    """JSON as a notation. `unlike`: a regular expression of what no string holds."""
-
-    words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
-
-    def __init__(self, lark: Lark, unlike: str = "") -> None:
-        self._lark = lark
-        self._unlike = f" & ~/(?s:.*)({unlike})(?s:.*)/" if unlike else ""
-        self._held = re.compile(unlike or "(?!)")
-        self.is_json = not unlike
-        self.separator = lark.regex(COMMA)
-        self._any = lark.terminal(f"/{_STRING}/{self._unlike}")
-
-    def text(self, found: StringValue) -> str:
-        if found.grammar is not None:
-            return quoted(self._lark, found.grammar)
-        free = len(found.schema) == 1
-        return self._any if free else self._lark.json(found.schema)
-
-    def constant(self, text: str) -> str:
-        written = json.dumps(text, ensure_ascii=False)
-        return "" if self._held.search(written) else literal(written)
-
-    def key(self, key: str) -> str:
-        return f"{literal(json.dumps(key, ensure_ascii=False))} {self._lark.regex(_COLON)}"
-
-    def any_key(self, declared: Sequence[str]) -> str:
-        others = "|".join(pattern_of(json.dumps(key, ensure_ascii=False)) for key in declared)
-        known = f" & ~/({others})/" if declared else ""
-        name = self._lark.terminal(rf"/\x22[^\x22\\\x00-\x1f]*\x22/{self._unlike}{known}")
-        return f"{name} {self._lark.regex(_COLON)}"
-
-
-class Values:
-    """The values of one schema as rules."""
-
-    def __init__(self, lark: Lark, notation: GrammarNotation, reading: SchemaReader) -> None:
-        self._lark = lark
-        self._notation = notation
-        self._reading = reading
-        self._rules: dict[int, tuple[Any, str]] = {}  # a schema is kept, so that its id stays its
-        self._depth = 0
-        self._anything: dict[str, Any] = {}
-
-    def of(self, schema: Any) -> str:
-        """The name of a rule: one value. Raises Unwritable where the schema allows none."""
-        schema = self._anything if schema in ({}, True) else schema
-        known = self._rules.get(id(schema))
-        if known is not None:
-            return known[1]
-        name = self._lark.reserve()
-        self._rules[id(schema)] = schema, name
-        self._lark.define(name, self._one(schema))
-        return name
-
-    def _one(self, schema: Any) -> str:
-        if self._depth >= DEEPEST:
-            if self._notation.is_json:
-                return self._json(schema)
-            raise Unwritable(f"schemas nested deeper than {DEEPEST} levels")
-        self._depth += 1
-        found = [self._written(option) for option in self._reading.alternatives(schema)]
-        self._depth -= 1
-        if not any(found):
-            raise Unwritable("a schema that no value satisfies")
-        return one_of(filter(None, found))
-
-    def _written(self, found: Alternative) -> str:
-        match found:
-            case StringValue():
-                return self._notation.text(found)
-            case EnumValue(values):
-                return one_of(map(self.constant, values)) if values else ""
-            case ScalarValue():
-                return self._scalar(found)
-            case _ if self._notation.is_json and not LEFT_OUT.isdisjoint(found.schema):
-                return self._json(found.schema)  # in its order, and with all it says
-            case ArrayValue():
-                return self._items(found)
-            case ObjectValue():
-                return self._between("{", [self.members(found)], "}")
-
-    def _json(self, schema: Any) -> str:
-        return self._lark.json(self._reading.alone(schema))
-
-    def _scalar(self, found: ScalarValue) -> str:
-        match found.kind:
-            case "boolean":
-                return one_of((self.constant(True), self.constant(False)))  # noqa: FBT003
-            case "null":
-                return self.constant(None)
-            case "number" if len(found.schema) == 1:
-                return self._lark.regex(_NUMBER)
-            case _:
-                plain = self._lark.json(found.schema)
-                powers = _powers(found.schema) if found.kind == "number" else ()
-                return one_of((plain, *map(self._lark.regex, powers)))
-
-    def constant(self, value: Any) -> str:
-        """An expression: this value and no other."""
-        match value:
-            case bool() | None:
-                return one_of(map(literal, self._notation.words[value]))
-            case str():
-                return self._notation.constant(value)
-            case list():
-                return self._between("[", [self.constant(item) for item in value], "]")
-            case dict():
-                pairs = [f"{self._notation.key(key)} {self.constant(value[key])}" for key in value]
-                return self._between("{", pairs, "}")
-            case _:
-                return literal(json.dumps(value))
-
-    def _between(self, opening: str, parts: Sequence[str], closing: str) -> str:
-        inside = f" {self._notation.separator} ".join(parts)
-        begin, end = (
-            self._lark.regex(rf"\{opening}{BETWEEN}"),
-            self._lark.regex(rf"{BETWEEN}\{closing}"),
-        )
-        return sequence((begin, inside, end))
-
-    def _items(self, found: ArrayValue) -> str:
-        if found.most == 0:
-            return self._between("[", [], "]")
-        each = self.of(found.each)
-        most = "" if found.most is None else max(found.most, found.fewest) - 1
-        more = f"({self._notation.separator} {each}){{{max(found.fewest - 1, 0)},{most}}}"
-        listed = f"{each} {more}" if most != 0 else each
-        return self._between("[", [listed if found.fewest else f"({listed})?"], "]")
-
-    def members(self, found: ObjectValue) -> str:
-        """An expression: the members of an object, in any order."""
-        notation = self._notation
-        declared = [
-            (f"{notation.key(field.key)} {self.of(field.schema)}", field.required)
-            for field in found.fields
-        ]
-        other = ""
-        if found.others is not None:
-            key = notation.any_key([field.key for field in found.fields])
-            other = self._lark.rule(f"{key} {self.of(found.others)}")
-        return in_any_order(self._lark, declared, notation.separator, other)
-
-
-def _powers(schema: Schema) -> Iterator[str]:
-    """Regular expressions: numbers within bounds as powers of ten, which llguidance doesn't write.
-
-    One digit before the point, so a number is no less than its power and less than the next.
-    """
-    above, below = schema.get("exclusiveMinimum", -inf), schema.get("exclusiveMaximum", inf)
-    lowest, highest = (
-        max(schema.get("minimum", above), above),
-        min(schema.get("maximum", below), below),
-    )
-    for sign, low, high, beyond in (("", lowest, highest, above), ("-", -highest, -lowest, -below)):
-        fit = [e for e in range(-99, 100) if beyond < 10.0**e >= low and 10.0 ** (e + 1) <= high]
-        small = "|".join(str(-e) for e in fit if e < 0)
-        large = "|".join(str(e) for e in fit if e >= 0)
-        signed = [f"-0?({small})"] * bool(small) + [rf"\+?0?({large})"] * bool(large)
-        if signed and "multipleOf" not in schema:
-            yield rf"{sign}[1-9](\.[0-9]{{1,16}})?[eE]({'|'.join(signed)})"
 
 
 def arguments(reading: SchemaReader, schema: Schema) -> ObjectValue:
@@ -457,20 +209,3 @@ def _merged(objects: Sequence[ObjectValue]) -> ObjectValue:
     )
     others = next((each.others for each in objects if each.others is not None), None)
     return ObjectValue({}, optional, others)
-
-
-def json_type(value: Any) -> str:
-    """The type of a JSON value, "number" for every number."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"

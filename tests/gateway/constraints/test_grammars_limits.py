@@ -141,14 +141,15 @@ RELAXED: dict[str, Any] = {
     "a long multiple": {"type": "number", "multipleOf": 0.1234567},
     "many oneOfs": {"properties": {f"p{at}": ONE_OF for at in range(100)}},
     "many repeats": {"pattern": "^((a{1,1000}b){1,1000}c){1,1000}$"},
-    "a long text": {"maxLength": 4_000},
-    "long texts together": {"properties": {f"p{at}": {"maxLength": 300} for at in range(7)}},
+    "a long text by a pattern": {"pattern": "^[a-z]*$", "maxLength": 4_000},
     "a regex that says nothing": {"pattern": "(?<!a)b"},
 }
 CARRIED: dict[str, Any] = {
     "a circle of references": {"$ref": "#/$defs/a", "$defs": CIRCLE},
     "nested repeats": {"pattern": "^((a{1,100}b){1,100}c){1,100}$"},
-    "a short text": {"maxLength": 2_000},
+    "a long text": {"maxLength": 65_535},
+    "long texts together": {"properties": {f"p{at}": {"maxLength": 5_000 + at} for at in range(9)}},
+    "a text by a pattern": {"pattern": "^[a-z]*$", "maxLength": 2_000},
     "an exponential regex": {"pattern": "^(a+)+$"},
 }
 

@@ -1,13 +1,17 @@
 """What a small model can't go on writing for ever: members, digits, white space."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
 from gateway.constraints.checking import Passed, Repeated, verdict
-from gateway.splitter.payloads.lark import Lark
+from gateway.constraints.grammars import CompileBudget
+from gateway.constraints.lark import Lark
+from gateway.splitter.payloads.writing import WritableTool
+from gateway.terms.request import Tool
 from tests.gateway.constraints.machine import Machine, of_schema, schema
 
 TEXT = {"type": "string"}
@@ -176,17 +180,116 @@ def test_hundreds_of_numbers_cost_what_one_does() -> None:
     assert not of_schema({"properties": plain}).begins('{"n7": ' + "1" * 17)
 
 
-@pytest.mark.parametrize("layout", ["answer", "call"])
-def test_white_space_ends(layout: str) -> None:
-    if layout == "answer":
-        machine = of_schema(BASE)
-    else:
-        lark = Lark({})
-        rule = lark.json(BASE)
-        machine = Machine(json.dumps({"grammars": [{"lark_grammar": lark.written(rule)}]}))
+OF_ALL = {
+    "type": "object",
+    "properties": {
+        "a": TEXT,
+        "b": {"type": "array", "items": {"type": "integer"}},
+        "c": BASE,
+        "d": {"allOf": [{"properties": {"e": {"minLength": 1}}}, {"properties": {"e": TEXT}}]},
+    },
+}  # `d` is left to llguidance
 
-    for begun in ("{", '{"a"', '{"a":', '{"a": "x"'):
-        assert not machine.begins(begun + 50 * " ")
+
+def answer(document: Any) -> Machine:
+    return of_schema(document)
+
+
+def arguments(document: Any) -> Machine:
+    """A call's, as JSON families write them."""
+    lark = Lark({})
+    tool = WritableTool(Tool(name="t", parameters=document), CompileBudget())
+    return Machine(json.dumps({"grammars": [{"lark_grammar": lark.written(tool.json(lark))}]}))
+
+
+@pytest.mark.parametrize("machine", [answer, arguments])
+def test_white_space_ends(machine: Callable[[Any], Machine]) -> None:
+    """Wherever a model stands, it isn't let write white space for ever."""
+    taking = machine(OF_ALL)
+    whole = json.dumps({"a": "x", "b": [1, 2], "c": {"a": "y"}, "d": {"e": "z"}}, indent=2)
+    assert taking.takes(whole)
+    outside = [at for at in range(len(whole)) if whole[:at].count('"') % 2 == 0]
+    for begun in (whole[:at] for at in outside):
+        for run in (
+            22 * "\n",
+            22 * " ",
+            "\n" + 22 * " ",
+            "\n" + 22 * "\t",
+            11 * " \n",
+            11 * "\r\n",
+        ):
+            assert not taking.begins(begun + run), (begun, run)
+
+
+@pytest.mark.parametrize("machine", [answer, arguments])
+def test_all_that_json_dumps_writes_is_taken(machine: Callable[[Any], Machine]) -> None:
+    taking = machine(OF_ALL)
+    value = {"a": "x", "b": [1, 2], "c": {"a": "y"}, "d": {"e": "z"}}
+    for layout in ({"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}):
+        assert taking.takes(json.dumps(value, **layout)), layout
+        assert taking.takes(json.dumps({"b": []}, **layout)), layout
+
+
+EXPONENTS: list[tuple[Any, list[str], list[str]]] = [
+    ({"type": "number"}, ["1e-4", "3E+5", "-1.5e10"], ["1e", "e5", "1e1234"]),
+    ({"type": "number", "minimum": 0, "maximum": 1}, ["1e-4", "5.5e-1"], ["5e3", "-1e-4"]),
+    ({"type": "number", "exclusiveMinimum": 0}, ["3e5", "1e-9"], ["-1e0"]),
+    ({"type": ["number", "null"]}, ["1e-4", "null"], ["1e"]),
+    ({"anyOf": [{"type": "number"}, {"type": "string"}]}, ["1e-4", '"1e-4"'], ["1e"]),
+    ({"type": "integer"}, ["10"], ["1e1"]),
+]
+
+
+@pytest.mark.parametrize("machine", [answer, arguments])
+@pytest.mark.parametrize(("number", "taken", "refused"), EXPONENTS)
+def test_a_number_has_an_exponent_as_json_has_it(
+    machine: Callable[[Any], Machine], number: Any, taken: list[str], refused: list[str]
+) -> None:
+    taking = machine({"type": "object", "properties": {"n": number}, "required": ["n"]})
+
+    assert [text for text in taken if not taking.takes(f'{{"n": {text}}}')] == []
+    assert [text for text in refused if taking.takes(f'{{"n": {text}}}')] == []
+
+
+ESCAPED = [
+    ({"maxLength": 2}, [r"\u00e9x", r"\ud83d\ude00x", r"\n\/", "é😀"], [r"\u00e9xy", r"\ud83dx"]),
+    ({"minLength": 2}, [r"\ud83d\ude00x"], [r"\ud83d\ude00", r"\ude00x"]),
+    ({}, [r"\u00e9\ud83d\ude00\u0007"], [r"\ud83d", r"\x"]),
+    ({"pattern": "[aeiou]"}, [r"a\u0007", "é a"], ["xyz"]),
+]
+
+
+@pytest.mark.parametrize("machine", [answer, arguments])
+@pytest.mark.parametrize(("bounds", "taken", "refused"), ESCAPED)
+def test_an_escape_stays_its_character_and_counts_as_one(
+    machine: Callable[[Any], Machine], bounds: Any, taken: list[str], refused: list[str]
+) -> None:
+    taking = machine({"type": "object", "properties": {"t": {"type": "string", **bounds}}})
+
+    assert [text for text in taken if not taking.takes(f'{{"t": "{text}"}}')] == []
+    assert [text for text in refused if taking.takes(f'{{"t": "{text}"}}')] == []
+
+
+@pytest.mark.parametrize("machine", [answer, arguments])
+@pytest.mark.parametrize(("fewest", "most"), [(0, 255), (1, 256), (300, 511), (5, 65_535)])
+def test_characters_are_counted_however_many(
+    machine: Callable[[Any], Machine], fewest: int, most: int
+) -> None:
+    bounded = {"type": "string", "minLength": fewest, "maxLength": most}
+    taking = machine({"type": "object", "properties": {"t": bounded}})
+
+    for count in {0, fewest - 1, fewest, 255, 256, 257, 512, most - 1, most, most + 1} - {-1}:
+        taken = taking.takes(f'{{"t": "{count * "é"}"}}')
+        assert taken == (fewest <= count <= most), count
+
+
+def test_members_of_an_answer_come_as_listed_and_those_of_a_call_in_any_order() -> None:
+    document = {"type": "object", "properties": {"why": TEXT, "yes": TEXT, "no": TEXT}}
+    listed, otherwise = '{"why": "x", "no": "y"}', '{"no": "y", "why": "x"}'
+
+    assert (answer(document).takes(listed), answer(document).takes(otherwise)) == (True, False)
+    assert arguments(document).takes(listed)
+    assert arguments(document).takes(otherwise)
 
 
 def test_an_answer_is_laid_out_as_models_were_trained_to_or_not_at_all() -> None:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.constraints.values import Unwritable
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.grammar import Thinking, WantedOutput, output_grammar
 from gateway.splitter.payloads.syntax import Format
-from gateway.splitter.payloads.writing import Unwritable
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.events import ArgumentsGrown, Content, Event, Finished, Reasoning, ToolOpened
 from gateway.terms.request import NamedTool, Tool, ToolChoice

@@ -12,13 +12,16 @@ from typing import Any
 
 import msgspec
 
-from gateway.constraints.json_schema import laid_out
-
 ASCII_SPACE = r"\t-\r\x1c-\x20"  # the inside of a character class
 GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
 SPACE = r"[\s\x1c-\x1f]"  # what Python's str.isspace and \s hold, in Rust's words
-# White space as models put it, and not for ever.
-LAYOUT = {"whitespace_pattern": r"[ \t\r\n]{1,40}"}
+# Of llguidance's JSON. A line break stands at a place once, so a model can't write white space for
+# ever. Characters are escaped as any writer does; where a pattern says what a string holds, control
+# characters alone.
+GUIDANCE = {
+    "whitespace_pattern": r"\n[ \t]{0,20}", "item_separator": ", ?", "key_separator": ": ?",
+    "json_allow_general_unicode_escapes": True,
+}  # fmt: skip
 _REGEX_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].&~#/\"<>-]")
 
 
@@ -81,8 +84,8 @@ class Lark:
         return self.terminal(f"/{pattern}/")
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """The name of a rule that matches JSON of a schema, with escapes as any writer has them."""
-        whole = msgspec.json.encode(laid_out(schema, LAYOUT)).decode()
+        """The name of a rule that matches JSON of a schema, as llguidance has it."""
+        whole = msgspec.json.encode({**schema, "x-guidance": GUIDANCE}).decode()
         return self.rule(f"%json {whole}")
 
     @property

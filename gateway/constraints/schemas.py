@@ -15,6 +15,8 @@ from gateway.constraints.lark_reading import ReadGrammar
 
 Schema: TypeAlias = Mapping[str, Any]
 
+TOGETHER = "together"  # where a schema stands whose parts can't be put into one
+ANYTHING: tuple[Any, ...] = ({}, True)
 GRAMMAR = "grammar"  # where a custom tool's stands in the schema that is made for its input
 MOST_ALTERNATIVES = 200  # of one value: references can make a small schema endless
 MOST_LOOKED_AT = 20_000  # schemas of one tool
@@ -95,55 +97,75 @@ Alternative: TypeAlias = StringValue | EnumValue | ScalarValue | ArrayValue | Ob
 
 
 class SchemaReader:
-    """Reads the parts of one schema. `relaxed`: what was left out, in words."""
+    """Reads the parts of one schema. `relaxed`: what was left out, in words. `exact`: by the
+    letter; else what names properties means an object, and what is listed has the right type.
+    """
 
-    def __init__(self, root: Schema, place: str = "$") -> None:
+    def __init__(self, root: Schema, place: str = "$", *, exact: bool = False) -> None:
         self.root = root
+        self._exact = exact
         self._place = place
         self._left = MOST_LOOKED_AT
         self.relaxed: list[str] = []
 
     def alternatives(self, schema: Any) -> tuple[Alternative, ...]:
         """What a value may be; nothing where the schema allows none."""
-        found: list[Alternative] = []
+        found = (each for option in self.options(schema) for each in self.plain(option))
+        return tuple({repr(each): each for each in found}.values())
+
+    def options(self, schema: Any) -> list[Schema]:
+        """The schemas of which a value satisfies one, each without `anyOf` and `oneOf`."""
+        found: list[Schema] = []
         waiting = [schema]
         for _ in range(MOST_ALTERNATIVES):
             if not waiting:
-                break
+                return found
             looked_at = self.resolved(waiting.pop(0))
-            options = _options(looked_at)
+            options = [] if TOGETHER in looked_at else _options(looked_at)
             waiting += options
-            found += [] if options else self._plain(looked_at)
-        return tuple({repr(each): each for each in found}.values())
+            found += [] if options else [looked_at]
+        return [*found, {TOGETHER: {"anyOf": waiting}}]
+
+    def beyond(self, option: Schema) -> Schema | None:
+        """`option` as a schema that can stand alone, if it says more than `plain` tells."""
+        if TOGETHER in option:
+            return self.alone(option[TOGETHER])
+        constant = not option.keys().isdisjoint(("enum", "const"))
+        says = option.keys() - {"type", *_DEFINITIONS}
+        if not LEFT_OUT.isdisjoint(option) or (constant and len(says) > 1):
+            return self.alone(option)
+        return None
 
     def resolved(self, schema: Any, depth: int = 0) -> Schema:
         """A schema as an object, references followed and what all of `allOf` say put together.
 
-        A circle of them says nothing, and so does what is beyond `MOST_LOOKED_AT`.
+        A circle of them stays `TOGETHER`, and so does what is beyond `MOST_LOOKED_AT`.
         """
         self._left -= 1
         if depth >= _MOST_STEPS or self._left < 0:
-            return {}
+            return {TOGETHER: schema}
         for _ in range(_MOST_STEPS):
             if schema is False:
                 return {"enum": []}
             if not isinstance(schema, Mapping):
                 return {}
-            if isinstance(reference := schema.get("$ref"), str):
-                schema = self._target(reference)
-            elif isinstance(parts := schema.get("allOf"), list):
-                schema = _together(
-                    schema, [self.resolved(part, depth + 1) for part in parts[:_MOST_STEPS]]
-                )
-            else:
+            reference = schema.get("$ref")
+            parts = [self._target(reference)] if isinstance(reference, str) else []
+            parts += _list(schema.get("allOf"))
+            if not parts:
                 return schema
-        return {}
+            beside = _without(schema, "$ref", "allOf")
+            if not beside and len(parts) == 1:
+                schema = parts[0]
+                continue
+            resolved = [self.resolved(part, depth + 1) for part in parts]
+            return _together(schema, [beside, *resolved])
+        return {TOGETHER: schema}
 
     def alone(self, schema: Any) -> Schema:
         """A part of the schema that can stand alone: with what references lead to."""
-        return {key: self.root[key] for key in _DEFINITIONS if key in self.root} | dict(
-            self.resolved(schema)
-        )
+        definitions = {key: self.root[key] for key in _DEFINITIONS if key in self.root}
+        return definitions | dict(schema)
 
     def _target(self, reference: str) -> Any:
         target: Any = self.root
@@ -152,14 +174,15 @@ class SchemaReader:
             target = target.get(key) if isinstance(target, Mapping) else None
         return target
 
-    def _plain(self, schema: Schema) -> list[Alternative]:
-        """The alternatives of a schema without `anyOf` and `oneOf`."""
+    def plain(self, schema: Schema) -> list[Alternative]:
+        """What a value may be by one of the `options`."""
         self._note(schema)
-        if "const" in schema:
-            return [EnumValue((schema["const"],))]
-        if isinstance(values := schema.get("enum"), list):
-            return [EnumValue(tuple(values))]
-        return [self._of(kind, schema) for kind in kinds(schema)]
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            listed = (each for each in values if not self._exact or _is_of(each, schema))
+            return [EnumValue(tuple(listed))]
+        implied = not self._exact or "type" in schema
+        return [self._of(kind, schema) for kind in kinds(schema, implied=implied)]
 
     def _note(self, schema: Schema) -> None:
         self.relaxed += [f'{self._place}: "{key}"' for key in schema if key in LEFT_OUT]
@@ -172,7 +195,7 @@ class SchemaReader:
                 counts = _counts(schema, "minItems", "maxItems")
                 return ArrayValue({**schema, "type": "array"}, schema.get("items", {}), *counts)
             case "object":
-                return _fields({**schema, "type": "object"})
+                return _fields({**schema, "type": "object"}, exact=self._exact)
             case _:
                 bounds = {key: schema[key] for key in _BOUNDS if key in schema}
                 return ScalarValue(
@@ -191,51 +214,92 @@ class SchemaReader:
         return StringValue(pattern, shortest, longest, {"type": "string", **kept})
 
 
-def kinds(schema: Schema) -> tuple[str, ...]:
-    """The types that a schema names or implies; all of them where it says nothing."""
+def _is_of(value: Any, schema: Schema) -> bool:
+    named = schema.get("type", _KINDS)
+    whole = isinstance(value, float | int) and value == value // 1
+    return json_type(value) in named or (
+        "integer" in named and whole and value not in (True, False)
+    )
+
+
+def kinds(schema: Schema, *, implied: bool = True) -> tuple[str, ...]:
+    """The types that a schema names or (`implied`) means; all of them where it says nothing."""
     named = schema.get("type")
     listed = [named] if isinstance(named, str) else named
     found = [kind for kind in _KINDS if isinstance(listed, list) and kind in listed]
     if "number" in found and "integer" in found:
         found.remove("integer")
-    if not found and ("properties" in schema or "required" in schema):
+    if not found and implied and ("properties" in schema or "required" in schema):
         found = ["object"]
-    if not found and "items" in schema:
+    if not found and implied and "items" in schema:
         found = ["array"]
     if schema.get("nullable") is True and found:
         found.append("null")
     return tuple(found) or tuple(kind for kind in _KINDS if kind != "integer")
 
 
+def _without(schema: Schema, *keywords: str) -> Schema:
+    return {key: schema[key] for key in schema if key not in (*keywords, *_DEFINITIONS)}
+
+
 def _options(schema: Schema) -> list[Any]:
     """The schemas of which one has to fit, each with what stands beside them."""
     for keyword in ("anyOf", "oneOf"):
         if isinstance(listed := schema.get(keyword), list):
-            beside = {key: value for key, value in schema.items() if key != keyword}
-            says = any(key in beside for key in ("type", "properties", "enum", "const"))
-            return [{"allOf": [beside, option]} if says else option for option in listed]
+            beside = _without(schema, keyword)
+            return [{"allOf": [beside, option]} if beside else option for option in listed]
     return []
 
 
 def _together(schema: Schema, parts: Sequence[Schema]) -> Schema:
-    """What several schemas say of one value; where two say it of the same, the later counts."""
+    """What several schemas say of one value, which are those of `schema`. Where two say it of the
+    same, the later counts; `schema` is kept for who can have both.
+    """
     whole: dict[str, Any] = {}
-    for part in ({key: value for key, value in schema.items() if key != "allOf"}, *parts):
-        properties = {**_mapping(whole.get("properties")), **_mapping(part.get("properties"))}
+    apart = False
+    for part in parts:
+        both = _mapping(whole.get("properties")), _mapping(part.get("properties"))
+        apart = apart or _contradict(whole, part)
+        properties = {**both[0]} | {
+            key: each for key, each in both[1].items() if key not in both[0] or each not in ANYTHING
+        }
         required = [*_list(whole.get("required")), *_list(part.get("required"))]
         whole |= part
         whole |= {"properties": properties} if properties else {}
         whole |= {"required": required} if required else {}
-    return whole
+    return whole | ({TOGETHER: schema} if apart else {})
 
 
-def _fields(schema: Schema) -> ObjectValue:
-    """An object's properties; undeclared ones where nothing is declared or they are allowed."""
+def _contradict(one: Schema, other: Schema) -> bool:
+    """Two schemas of one value say of the same what can't be told by one of them."""
+    if TOGETHER in one or TOGETHER in other:
+        return True
+    if any(
+        one[key] != other[key] for key in one.keys() & other.keys() - {"properties", "required"}
+    ):
+        return True
+    names, others = (_mapping(each.get("properties")) for each in (one, other))
+    if any(
+        names[key] != others[key] and names[key] not in ANYTHING and others[key] not in ANYTHING
+        for key in names.keys() & others.keys()
+    ):
+        return True
+    closed = ((one, others, names), (other, names, others))
+    return any(
+        "additionalProperties" in each and not theirs.keys() <= own.keys()
+        for each, theirs, own in closed
+    ) or not LEFT_OUT.isdisjoint((*one, *other))
+
+
+def _fields(schema: Schema, *, exact: bool) -> ObjectValue:
+    """An object's properties; undeclared ones where they are allowed, or nothing is declared."""
     required = {key for key in _list(schema.get("required")) if isinstance(key, str)}
     declared = _mapping(schema.get("properties"))
     fields = [Field(key, inner, key in required) for key, inner in declared.items()]
     fields += [Field(key, {}, required=True) for key in sorted(required - set(declared))]
-    others = schema.get("additionalProperties", None if "properties" in schema else {})
+    others = schema.get(
+        "additionalProperties", None if "properties" in schema and not exact else {}
+    )
     return ObjectValue(
         schema, tuple(fields), None if others is False else {} if others is True else others
     )
@@ -276,3 +340,20 @@ def _mapping(value: Any) -> Schema:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def json_type(value: Any) -> str:
+    """The type of a JSON value, "number" for every number."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
