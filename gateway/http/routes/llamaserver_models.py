@@ -332,10 +332,12 @@ def _unloaded(reports: Sequence[UnloadReport]) -> str:
         sum(report.seconds for report in reports),
     )
     last = reports[-1]
+    promised = {name: size for name, size in last.promised.items() if size}
+    others = f"; {_sizes(promised)} are kept for other models" if promised else ""
     cards = any(name != CPU for name in last.held)
     return (
-        f"Model {names} unloaded in {seconds:.1f} s; {_sizes(last.promised)} are kept for other "
-        f"models. The process itself holds {_sizes(last.held)}"
+        f"Model {names} unloaded in {seconds:.1f} s{others}. "
+        f"The process itself holds {_sizes(last.held)}"
         f"{', CUDA’s context with it' if cards else ''}."
     )
 

@@ -103,6 +103,7 @@ async def test_status_and_unload_for_people(tmp_path: Path) -> None:
         gone = (await running.client.post("/unload", headers=ADMIN)).json()
         assert gone["status"] == "unloaded"
         assert gone["message"].startswith("Model scripted unloaded")
+        assert "are kept" not in gone["message"], "no other model is there"
         assert "The process itself holds" in gone["message"]
         again = (await running.client.post("/unload", headers=ADMIN)).json()
         assert again == {"message": "No model was loaded.", "status": "unloaded"}
