@@ -34,6 +34,7 @@ from gateway.terms.events import Usage
 from gateway.terms.request import ChatRequest
 
 MOST_HOMES = 64  # responses and conversations that are read for one request
+STANDARD = "openresponses-version"  # the header of clients that want the standard's own events
 NEVER = 1e9  # seconds: no keep-alive comments
 
 

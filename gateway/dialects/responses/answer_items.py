@@ -224,7 +224,7 @@ class CommandEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
 
 
-Kind: TypeAlias = Literal["message", "reasoning", "summary", "call", "custom", "action"]
+Kind: TypeAlias = Literal["message", "reasoning", "raw", "summary", "call", "custom", "action"]
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -241,6 +241,7 @@ class Form(msgspec.Struct, frozen=True):
 FORMS: Mapping[Kind, Form] = {
     "message": Form("msg_", "output_text", "content_part", "content_index"),
     "reasoning": Form("rs_", "reasoning_text", "content_part", "content_index"),
+    "raw": Form("rs_", "reasoning", "content_part", "content_index"),  # Open Responses' names
     "summary": Form("rs_", "reasoning_summary_text", "reasoning_summary_part", "summary_index"),
     "call": Form("fc_", "function_call_arguments"),
     "custom": Form("ctc_", "custom_tool_call_input"),
@@ -391,7 +392,7 @@ class GrowingItem:
 
     def _part(self, text: str) -> OutputText | ReasoningText | SummaryText:
         match self.kind:
-            case "reasoning":
+            case "reasoning" | "raw":
                 return ReasoningText(text)
             case "summary":
                 return SummaryText(text)

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from backends.contract.protocol import TokenLogprob
 from backends.contract.samplers import Sampling
 from gateway.dialects.dialect import body
+from gateway.dialects.models import ErrorDetail, envelope
 from gateway.dialects.responses.answer_items import (
     CompactionItem,
     GrowingItem,
@@ -136,6 +137,14 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
 
 
+class ErrorEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An error on its own, as Open Responses has it before the failed response."""
+
+    type: Literal["error"] = "error"
+    error: ErrorDetail
+    sequence_number: int
+
+
 FAILED = "server_error"  # the code of a failed response: clients know a closed list of them
 _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
@@ -159,7 +168,9 @@ class ResponsesReply:
         self._clock = clock
         self._offered = exchange.tools.offered
         self._hides_reasoning = exchange.request.thinking.shown == "hidden"
-        self._reasoning: Kind = "summary" if exchange.summarizes else "reasoning"
+        raw: Kind = "raw" if exchange.standard else "reasoning"
+        self._reasoning: Kind = "summary" if exchange.summarizes else raw
+        self._tells_errors = exchange.standard
         self._new_id = new_id
         self._packs = exchange.packs_reasoning
         self._generates = exchange.generates
@@ -353,7 +364,13 @@ class ResponsesReply:
         opened = b"" if self._is_open else self.opening()
         ended = self._end("incomplete") + self._cut_calls()
         self.fail(error)
-        return opened + ended + self._life("failed")
+        told = self._error(error) if self._tells_errors else b""
+        return opened + ended + told + self._life("failed")
+
+    def _error(self, error: GatewayError) -> bytes:
+        """An event that OpenAI's client ends at: it would lose the one behind it."""
+        detail = envelope(error).error
+        return event(ErrorEvent(error=detail, sequence_number=self._numbers.take()))
 
     # ---------------------------------------------------------------------------------- whole
 

@@ -86,6 +86,7 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     generates: bool = True  # else the prompt alone is computed, for what will go on from it
     truncates: bool = False
     summarizes: bool = False  # reasoning is sent as a summary
+    standard: bool = False  # events are named as Open Responses has it, where OpenAI's differ
     packs_reasoning: bool = False  # and once more for the client to carry, see `encrypted_content`
     previous: str | None = None
     conversation: str | None = None

@@ -31,7 +31,7 @@ from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import RequestHolding, held
 from gateway.http.openapi import DEFAULT, Body, Described, Routes
 from gateway.http.request_record import RequestLine, line_of
-from gateway.http.responding import Making, Reading
+from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.routes import conversations, responses_socket
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
@@ -52,6 +52,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a response to items and to the earlier turns that they continue."""
     reading = Reading(services, request.auth, held(request).take)
     exchange, talk = await reading.whole(await reading.read(await request.body()))
+    exchange = replace(exchange, standard=STANDARD in request.headers)
     making = Making(services, request.auth, exchange)
     await making.prepare()
     call = call_of(request, exchange.request, talk or making.reply.id)

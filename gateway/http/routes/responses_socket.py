@@ -37,7 +37,7 @@ from gateway.http.errors import headers as error_headers
 from gateway.http.holding import LONG_BODY, RequestHolding, held
 from gateway.http.remembering import Memory
 from gateway.http.request_record import ID_HEADER, RequestLine
-from gateway.http.responding import Making, Reading
+from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.services import Services, conversation_of
 from gateway.http.sockets import CLOSED, POLICY, RESTARTS
 from gateway.http.sse import SSE, client_error
@@ -283,6 +283,7 @@ class _Turn:
         unused = tuple(Unapplied(name, "a socket streams") for name in self.message.unused)
         meant = replace(
             exchange,
+            standard=STANDARD in self._connection.headers,
             generates=self.message.generates,
             unapplied=(*exchange.unapplied, *unused),
         )

@@ -97,15 +97,23 @@ EVENTS: Mapping[str, type[BaseModel]] = {
         "output_text.done": "OutputTextDone",
         "function_call_arguments.delta": "FunctionCallArgumentsDelta",
         "function_call_arguments.done": "FunctionCallArgumentsDone",
+        "reasoning.delta": "ReasoningDelta",
+        "reasoning.done": "ReasoningDone",
+        "reasoning_summary_part.added": "ReasoningSummaryPartAdded",
+        "reasoning_summary_part.done": "ReasoningSummaryPartDone",
+        "reasoning_summary_text.delta": "ReasoningSummaryDelta",
+        "reasoning_summary_text.done": "ReasoningSummaryDone",
     }.items()
-}
+} | {"error": standard.ErrorStreamingEvent}
+NAMED = {"OpenResponses-Version": "2026-04-24"}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("standard")
     model = {**scripted(folder, "m", lines=LINES, chat_template=TEMPLATE), "format": "hermes_json"}
-    with served(folder, {"models": [model]}) as running:
+    breaks = scripted(folder, "breaks", lines=[{"say": "It breaks here.", "fail_after": 2}])
+    with served(folder, {"models": [model, breaks]}) as running:
         yield running
 
 
@@ -151,6 +159,38 @@ def test_each_event_is_the_standards_and_the_stream_has_its_end(
         EVENTS[event["type"]].model_validate(event)
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     assert found[-1]["type"] in ("response.completed", "response.incomplete")
+
+
+def test_who_names_the_standard_gets_its_names_and_others_openais(server: Served) -> None:
+    said = {"model": "m", "input": "Think", "stream": True}
+    for summary, names in (
+        (None, {"response.reasoning.delta", "response.reasoning.done"}),
+        ("auto", {"response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"}),
+    ):
+        body = {**said, "reasoning": {"summary": summary}}
+        found = events(server.client.post("/v1/responses", json=body, headers=NAMED).text)
+        for event in found:
+            EVENTS[event["type"]].model_validate(event)
+        assert names <= {event["type"] for event in found}
+    theirs = {
+        event["type"] for event in events(server.client.post("/v1/responses", json=said).text)
+    }
+    assert "response.reasoning_text.delta" in theirs
+    assert not theirs & EVENTS.keys() & {"response.reasoning.delta", "response.reasoning.done"}
+
+
+def test_an_error_comes_before_the_failed_response_where_the_standard_is_named(
+    server: Served,
+) -> None:
+    said = {"model": "breaks", "input": "Hi", "stream": True}
+    found = events(server.client.post("/v1/responses", json=said, headers=NAMED).text)
+    for event in found:
+        EVENTS[event["type"]].model_validate(event)
+    assert [event["type"] for event in found[-2:]] == ["error", "response.failed"]
+    assert "the script fails" in found[-2]["error"]["message"]
+    usual = server.client.post("/v1/responses", json=said).text
+    assert "error" not in {event["type"] for event in events(usual)}
+    assert usual.endswith("data: [DONE]\n\n")
 
 
 def test_what_was_used_and_what_was_sent_is_shown(server: Served) -> None:
