@@ -2,8 +2,7 @@
 
 import ctypes
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.pieces import Filling
 from backends.engines.llamacpp.sampling import Chain
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
-from backends.engines.snapshots import SnapshotMarks
+from backends.engines.sequences import JobSequence
 from backends.engines.speculation import NO_DRAFT, StepDraft
 
 # ------------------------------------------------------------------------------------------ running
@@ -68,10 +67,8 @@ class Restoring(msgspec.Struct):
     seconds: float = 0.0
 
 
-class LlamaJob:
-    """`tokens` holds one number for each cell of the KV cache: a token, or, below 0, a part of a
-    picture. `fed` of them are in the cache.
-    """
+class LlamaJob(JobSequence):
+    """A number below 0 in `tokens` is a part of a picture."""
 
     def __init__(
         self,
@@ -81,29 +78,22 @@ class LlamaJob:
         tokens: list[int],
         pictures: tuple[ImageCells, ...] = (),
     ) -> None:
-        self.key = key
-        self.job = job
+        super().__init__(key, job, tokens)
         self.chain = chain
-        self.tokens = tokens
         self.pictures = pictures
-        self.prompt_tokens = len(tokens)
-        self.fed = 0
         self.rewinds = 0
         self.banned: Collection[int] = ()  # at the next place, see `Engine.rewind`
         self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
-        self.cached = 0
-        # Tokens of the prompt whose log probabilities are reported, or not requested.
-        self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
-        # The row of the last batch with the logits of its next token, where one waits to be drawn;
-        # and of what was drafted, the tokens whose cells stand behind the fed ones.
+        # The row of the last batch with the logits of its next token, where one waits to be drawn.
         self.row: int | None = None
         self.restoring: Restoring | None = None  # what is being put back into its slot
-        self.drafted: deque[int] = deque()
-        self._marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
         self._reported = -1  # tokens of the prompt that were reported as processed
         self._began = 0.0
+
+    def accept(self, token: int) -> None:
+        self.chain.accept(token)
 
     def allowed(self, size: int) -> npt.NDArray[np.intp] | None:
         """Of the first `size` tokens those that may be drawn next; None: all. Raises what
@@ -117,21 +107,6 @@ class LlamaJob:
         ids = np.arange(size) if ids is None else ids
         others = np.setdiff1d(ids, list(self.banned))
         return others if len(others) else ids
-
-    @property
-    def left(self) -> int:
-        return len(self.tokens) - self.fed
-
-    @property
-    def scoring(self) -> bool:
-        return self.scored < self.prompt_tokens
-
-    @property
-    def known(self) -> list[int]:
-        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
-        are requested the prompt is computed again from the first token that has none yet.
-        """
-        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
 
     @property
     def position(self) -> int:
@@ -155,27 +130,12 @@ class LlamaJob:
         more = self.prompt_tokens - len(self.job.prompt)
         return (mark + more for mark in self.job.marks)
 
-    def mark(self, places: Iterable[int]) -> None:
-        """Snapshots are to be taken there, too."""
-        self._marks.add(map(self.whole, places), self.fed)
-
     def feed(self, count: int) -> bool:
         """The next `count` cells are computed. Whether a snapshot is to be taken behind them."""
         assert self.slot is not None
         self.slot.tokens += self.tokens[self.fed : self.fed + count]
         self.fed += count
-        return self._marks.reached(self.fed)
-
-    def drafts(self, token: int) -> bool:
-        """Whether `token` is what was drafted to come next."""
-        return bool(self.drafted) and self.drafted[0] == token
-
-    @property
-    def useful(self) -> int:
-        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
-        if self.job.max_tokens is None:
-            return len(self.tokens)
-        return self.job.max_tokens - (len(self.tokens) - self.prompt_tokens) - 1
+        return self.marks.reached(self.fed)
 
     def progress(self, place: int = 0, ahead: int = 0) -> Iterator[PromptRead]:
         """How far its prompt is, where that has changed, or it waits; see `PromptProgress`. What is
@@ -197,11 +157,6 @@ class LlamaJob:
     def reads(self) -> bool:
         """Whether its prompt is not all reported as read."""
         return self._reported < self.prompt_tokens and not self.rewinds
-
-    @property
-    def until(self) -> int:
-        """How many of the cells that are left may be computed together."""
-        return self._marks.room(self.fed, self.left)
 
     def picture(self) -> ImageCells | None:
         """The next one to be computed."""

@@ -22,17 +22,13 @@ import numpy.typing as npt
 
 from backends.contract.beginnings import (
     AT_EASE,
-    Beginnings,
     Coming,
     Found,
-    NothingKept,
     Pace,
-    Part,
-    Taken,
 )
 from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.contract.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
-from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
+from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
 from backends.engines.draft_model import ModelDrafter
 from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
@@ -44,8 +40,9 @@ from backends.engines.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.engines.llamacpp.pieces import PART, WHOLE
 from backends.engines.llamacpp.sampling import Chain
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
-from backends.engines.prefill import BLOCK, STEP_SECONDS, Prefill
-from backends.engines.snapshots import SnapshotBudget, places
+from backends.engines.prefill import BLOCK, STEP_SECONDS
+from backends.engines.sequences import Sequences
+from backends.engines.snapshots import places
 from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 
 if TYPE_CHECKING:
@@ -216,38 +213,30 @@ GROWTH = 64  # cells kept free for each answer in a shared pool before another o
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
-class LlamaCppEngine:
+class LlamaCppEngine(Sequences[LlamaJob]):
     """See `backends.engines.engine.Engine`. Owns the model and the context it was given."""
 
     def __init__(
         self, loaded: LlamaModel, speculation: Speculation | None = None, pace: Pace = AT_EASE
     ) -> None:
+        # A pool remembers more sequences than run: the last is the stage of what is put back.
+        staged = not loaded.split and loaded.slots > loaded.info.max_concurrent
+        slots = [Slot(index) for index in range(loaded.slots - staged)]
+        super().__init__(slots, loaded.snapshot_bytes, loaded.info.context_length)
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
-        # A pool remembers more sequences than run: the last is the stage of what is put back.
-        staged = not loaded.split and loaded.slots > loaded.info.max_concurrent
-        slots = loaded.slots - staged
-        self._cache = KvCache(
-            loaded.context, split=loaded.split, stage=slots if staged else None, piece=pace.piece
-        )
+        stage = len(slots) if staged else None
+        self._cache = KvCache(loaded.context, split=loaded.split, stage=stage, piece=pace.piece)
         self._pace = pace
-        self._slots = [Slot(index) for index in range(slots)]
-        self._snapshots = SnapshotBudget(self._slots, loaded.snapshot_bytes)
-        self._running: dict[int, LlamaJob] = {}
-        self._forced: list[Token] = []
         self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
         self._batch = Batch(loaded.batch_size)
         moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
-        self._prompts = Prefill()
-        self._releases = 0
         self._rows = Rows(loaded.context, loaded.vocabulary)
-        self.kept: Beginnings = NothingKept()
-        self._coming = False  # a job waits for what the store reads
         self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
         self._speculation = speculation or _speculation(loaded, self._cache)
         self.info: ModelInfo = msgspec.structs.replace(
@@ -300,25 +289,10 @@ class LlamaCppEngine:
             raise
         return LlamaJob(key, job, chain, seen.cells, seen.pictures)
 
-    def force(self, key: int, tokens: Sequence[int]) -> None:
-        running = self._running[key]
-        room = self.info.context_length - len(running.tokens)
-        for token in tokens[:room]:
-            running.tokens.append(token)
-            running.chain.accept(token)
-            self._forced.append(Token(key, token))
-        while running.left and running.drafts(running.tokens[running.fed]):
-            self._advance(running)
-        if running.left:
-            self._cut_off(running)
-
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
         running = self._running[key]
         self._cut_off(running)
-        kept = [token for token in self._forced if token.key != key]
-        count += len(self._forced) - len(kept)
-        self._forced = kept
-        del running.tokens[len(running.tokens) - count :]
+        self._shorten(running, count)
         running.rewound(self._vocabulary, self.info.context_length, banned)
         # The newest token left is fed again: the logits after it are gone.
         keep = running.whole(min(running.fed, len(running.tokens) - 1))
@@ -333,7 +307,7 @@ class LlamaCppEngine:
         self._cut_off(running)
         self._speculation.release(key)
         self._leave(running)
-        self._forced = [token for token in self._forced if token.key != key]
+        self._drop_forced(key)
         return running.cached
 
     def _leave(self, running: LlamaJob) -> None:
@@ -360,8 +334,7 @@ class LlamaCppEngine:
     def close(self) -> None:
         for running in self._running.values():
             self._cut_off(running)
-        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
-            self._take_out(slot, 0)
+        self._take_all_out()
         self.recover()
         if self._encoder_thread is not None:
             self._encoder_thread.close()
@@ -626,7 +599,11 @@ class LlamaCppEngine:
         placement = self._place_of(running)
         if placement is None:
             return False
-        if not running.scoring and self._worth_waiting(running, placement.keep):
+        started = (other for other in self._running.values() if other.slot is not None)
+        marks = self._takes_snapshots
+        if not running.scoring and self._worth_waiting(
+            running, placement.keep, started, marks=marks
+        ):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         found = self._longer(running, placement.keep)
@@ -680,22 +657,6 @@ class LlamaCppEngine:
         taken = sum(len(other.tokens) + GROWTH for other in started)
         return taken + len(running.tokens) + GROWTH <= self._loaded.cells
 
-    def _worth_waiting(self, running: LlamaJob, keep: int) -> bool:
-        """Another job is computing more of the same beginning right now (n > 1, or many alike at
-        once). Where a sequence can't be cut, it is to take a snapshot where the two part.
-        """
-        most, found = len(running.tokens) - 1, False
-        for other in self._running.values():
-            alike = other.job.cached_for == running.job.cached_for
-            if other.slot is None or other.left <= 1 or not alike:
-                continue
-            shared = min(common(other.tokens, running.tokens), most)
-            if shared >= max(keep, other.fed) + WORTHWHILE:
-                found = True
-                if self._takes_snapshots:
-                    other.mark([shared])
-        return found
-
     # -- the store of conversations: see `backends.places.kept`
     # -----------------------------------------
 
@@ -724,33 +685,19 @@ class LlamaCppEngine:
                     self._empty(slot)
 
     def _take_out(self, slot: Slot, keep: int) -> bool:
-        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
-        if they are worth it. Whether they are kept there, or elsewhere.
-        """
         cells = len(slot.tokens)
         if cells - keep < WORTHWHILE or self._is_elsewhere(slot):
             return True
         if slot.owner is None or slot.adapters != self.info.adapter_scales():
             return False  # the store has what the model is loaded with alone
-        size = self._cache.size(slot.index, WHOLE) + sum(one.size for one in slot.snapshots)
-        lost = (cells - keep) / self._prompts.rate
-        if not self.kept.wants(slot.owner, slot.tokens, size, lost):
-            return False
-        began = time.perf_counter()
-        whole = self._cache.take(slot.index)
-        if not len(whole):
-            return False
-        taken = Taken(
-            owner=slot.owner,
-            tokens=tuple(slot.tokens),
+        return self._put_in_store(
+            slot,
+            lost=cells - keep,
+            size=self._cache.size(slot.index, WHOLE) + sum(one.size for one in slot.snapshots),
             cuts_from=self._cache.cuts_from(slot.index, cells),
-            whole=whole,
-            parts=tuple(Part(one.cells, one.state) for one in slot.snapshots),
-            conversation=slot.conversation,
-            seconds=cells / self._prompts.rate,
+            whole=partial(self._cache.take, slot.index),
+            part=lambda state: state,
         )
-        self.kept.keep(taken, time.perf_counter() - began)
-        return True
 
     def _is_elsewhere(self, slot: Slot) -> bool:
         """Another slot begins with the same, and can be gone on from there."""

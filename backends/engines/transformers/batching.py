@@ -23,22 +23,19 @@ import torch
 
 from backends.contract.beginnings import (
     AT_EASE,
-    Beginnings,
     Coming,
     Found,
-    NothingKept,
     Pace,
-    Part,
-    Taken,
 )
 from backends.contract.protocol import Candidate, Generation, Scored, TokenLogprob
-from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, common, place
+from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
 from backends.engines.engine import JobFailed, PromptScored, PutBack, Token
-from backends.engines.prefill import STEP_SECONDS, Prefill
+from backends.engines.prefill import STEP_SECONDS
 from backends.engines.sampling.batch import SamplerBatch, logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
-from backends.engines.snapshots import SnapshotBudget, SnapshotMarks, places
+from backends.engines.sequences import JobSequence, Sequences
+from backends.engines.snapshots import places
 from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
 from backends.engines.threads import StepThreads
 from backends.engines.transformers.files import LARGEST_CHUNK
@@ -130,65 +127,22 @@ class Restoring(msgspec.Struct):
     seconds: float = 0.0
 
 
-class BatchRow:
+class BatchRow(JobSequence):
     """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
 
     def __init__(self, key: int, job: Generation, context: SamplingContext) -> None:
-        self.key = key
-        self.job = job
-        self.tokens = list(job.prompt)
+        super().__init__(key, job, list(job.prompt))
         self.state = SamplerState(job, self.tokens, context)
-        self.fed = 0
-        self.cached = 0
-        # Tokens of the prompt whose log probabilities are reported, or not requested.
-        self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
         self.row: int | None = None
         self.restoring: Restoring | None = None
-        # Of what was drafted, the tokens whose cells stand behind the fed ones; and the logits
-        # behind all that was verified, (tokens, vocabulary), while some wait to be drawn from.
-        self.drafted: deque[int] = deque()
+        # Behind all that was verified, (tokens, vocabulary), while some wait to be drawn from.
         self.logits: torch.Tensor | None = None
-        taken_back = bool(job.sampling.banned_strings)
-        self.marks = SnapshotMarks(len(job.prompt), taken_back=taken_back)
 
-    @property
-    def left(self) -> int:
-        return len(self.tokens) - self.fed
-
-    @property
-    def useful(self) -> int:
-        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
-        if self.job.max_tokens is None:
-            return len(self.tokens)
-        return self.job.max_tokens - (len(self.tokens) - len(self.job.prompt)) - 1
-
-    def drafts(self, token: int) -> bool:
-        """Whether `token` is what was drafted to come next."""
-        return bool(self.drafted) and self.drafted[0] == token
-
-    def forget_drafts(self) -> None:
-        """What was drafted and isn't fed is garbage behind its end."""
-        self.drafted.clear()
-        self.logits = None
-
-    @property
-    def until(self) -> int:
-        """How many of the tokens that are left may be computed together."""
-        return self.marks.room(self.fed, self.left)
-
-    @property
-    def scoring(self) -> bool:
-        return self.scored < len(self.job.prompt)
-
-    @property
-    def known(self) -> list[int]:
-        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
-        are requested the prompt is computed again from the first token that has none yet.
-        """
-        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
+    def accept(self, token: int) -> None:
+        self.state.accepted()
 
 
-class Batching:
+class Batching(Sequences[BatchRow]):
     """The jobs that share passes. Only the engine's thread calls it."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is a part of one engine
@@ -204,6 +158,7 @@ class Batching:
         pace: Pace = AT_EASE,
     ) -> None:
         """`speculation`: None where nothing is drafted; not where layers keep states."""
+        super().__init__([], snapshot_bytes, limit.length)  # a slot per row
         self._forward = forward
         self._speculation = speculation
         self._pace = pace
@@ -211,49 +166,26 @@ class Batching:
         self._limit = limit
         self._context = context
         self._threads = threads
-        self._slots: list[Slot] = []  # one per row
-        self._snapshots = SnapshotBudget(self._slots, snapshot_bytes)
         self.drafts = speculation is not None
         self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
         self._busy: list[BatchRow] = []  # the first rows, in order
-        self._jobs: dict[int, BatchRow] = {}
-        self._forced: list[Token] = []
         self._piece = vocabulary.piece
         self._sampler = Sampler(context, vocabulary.piece)
-        self._prompts = Prefill()
-        self._releases = 0
-        self.kept: Beginnings = NothingKept()
-        self._coming = False  # a job waits for what the store reads
         self._put_back: list[PutBack] = []  # to be reported at the end of the step
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
-        running = self._jobs[key] = BatchRow(key, job, self._context)
+        running = self._running[key] = BatchRow(key, job, self._context)
         running.state.mask = mask
         if self._speculation is not None:
             self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         return len(job.prompt)
 
-    def force(self, key: int, tokens: Sequence[int]) -> None:
-        running = self._jobs[key]
-        room = self._limit.length - len(running.tokens)
-        for token in tokens[:room]:
-            running.tokens.append(token)
-            running.state.accepted()
-            self._forced.append(Token(key, token))
-        while running.left and running.drafts(running.tokens[running.fed]):
-            self._advance(running)
-        if running.left:
-            running.forget_drafts()
-
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
-        running = self._jobs[key]
-        running.forget_drafts()
-        kept = [token for token in self._forced if token.key != key]
-        count += len(self._forced) - len(kept)
-        self._forced = kept
-        del running.tokens[len(running.tokens) - count :]
+        running = self._running[key]
+        self._cut_off(running)
+        self._shorten(running, count)
         running.state.rewound(banned)
         self._sampler.clear()  # its batch holds their counts
         # The newest token left is fed again: the logits after it are gone.
@@ -262,22 +194,21 @@ class Batching:
             running.fed = self._cut(self._slots[running.row], running.fed)
 
     def release(self, key: int) -> int:
-        running = self._jobs.pop(key)
-        running.forget_drafts()
+        running = self._running.pop(key)
+        self._cut_off(running)
         if self._speculation is not None:
             self._speculation.release(key)
         self._leave(running)
-        self._forced = [token for token in self._forced if token.key != key]
+        self._drop_forced(key)
         return running.cached
 
     def take_all_out(self) -> None:
         """The model goes: into the store with what is worth it."""
-        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
-            self._take_out(slot, 0)
+        self._take_all_out()
 
     def clear(self) -> None:
         """Forget all jobs and all cells."""
-        self._jobs.clear()
+        self._running.clear()
         if self._speculation is not None:
             self._speculation.clear()
         self._busy.clear()
@@ -306,7 +237,7 @@ class Batching:
         rows = [row for row, one in enumerate(self._busy) if one.left == 1 and not one.scoring]
         if not rows:
             return []
-        if len(rows) == len(self._jobs) and (drafts := self._drafts()):
+        if len(rows) == len(self._running) and (drafts := self._drafts()):
             return self._verify(drafts)
         first, last = rows[0], rows[-1] + 1
         # A job still reading its prompt may sit between: what is written for it is garbage, at a
@@ -317,7 +248,7 @@ class Batching:
         self._threads.begin(len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
         self._prompts.answered(self._ended())
-        if self._speculation is not None and len(rows) == len(self._jobs):
+        if self._speculation is not None and len(rows) == len(self._running):
             self._speculation.stepped(self._threads.needed)
         for row, kept in states.items():
             self._grid.put_back(row, kept)
@@ -332,7 +263,7 @@ class Batching:
         """What to verify behind the newest tokens of all jobs, by key."""
         if self._speculation is None or self._speculation.rests(len(self._busy)):
             return {}
-        cells = min(self._grid.capacity, self._limit.length)
+        cells = min(self._grid.capacity, self._longest)
         rooms = [cells - len(running.tokens) for running in self._busy]
         answering = [
             Answering(running.key, min(running.useful, room), room, running.state.mask)
@@ -375,15 +306,18 @@ class Batching:
         """Whether it was drafted; if not, nothing behind it is of use."""
         assert self._speculation is not None
         if not running.drafts(token):
-            running.forget_drafts()
+            self._cut_off(running)
             return False
         self._advance(running)
         return self._speculation.drew(running.key)
 
     def _advance(self, running: BatchRow) -> None:
-        """Its next token has its cells already, for it was drafted."""
         running.drafted.popleft()
         self._fed(running, 1)
+
+    def _cut_off(self, running: BatchRow) -> None:
+        running.drafted.clear()
+        running.logits = None
 
     def _read_prompts(self) -> Sequence[Result]:
         """A piece of the prompt whose turn it is, together with its neighbours' where they fit."""
@@ -507,7 +441,7 @@ class Batching:
 
     def _start_waiting(self) -> None:
         """Oldest first; a job that finds no room keeps the younger ones from taking it."""
-        for running in self._jobs.values():
+        for running in self._running.values():
             if running.row is None:
                 if not self._room_for(running):
                     break
@@ -525,7 +459,9 @@ class Batching:
                 slot.cuts_from = len(slot.tokens)
                 slot.lacks_states = slot.index in coming
         placement = self._place(running)
-        if not running.scoring and self._worth_waiting(running, placement.keep):
+        if not running.scoring and self._worth_waiting(
+            running, placement.keep, self._busy, marks=self.takes_snapshots
+        ):
             return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         found = self._longer(running, placement.keep)
@@ -589,29 +525,20 @@ class Batching:
             return None  # one pass takes less
         return found
 
-    def _take_out(self, slot: Slot, keep: int) -> None:
-        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
-        if they are worth it.
-        """
+    def _take_out(self, slot: Slot, keep: int) -> bool:
         cells = len(slot.tokens)
-        if cells - keep < WORTHWHILE or slot.owner is None:
-            return
+        if cells - keep < WORTHWHILE:
+            return True
         size = sum(one.size for one in slot.snapshots) + self._grid.state_bytes
         size += (self._grid.row_bytes - self._grid.state_bytes) * cells // self._grid.capacity
-        lost = (cells - keep) / self._prompts.rate
-        if not self.kept.wants(slot.owner, slot.tokens, size, lost):
-            return
-        began = time.perf_counter()
-        taken = Taken(
-            owner=slot.owner,
-            tokens=tuple(slot.tokens),
+        return self._put_in_store(
+            slot,
+            lost=cells - keep,
+            size=size,
             cuts_from=cells if self._grid.keeps_states else 0,
-            whole=self._grid.whole(slot.index, cells),
-            parts=tuple(Part(one.cells, as_bytes(one.state)) for one in slot.snapshots),
-            conversation=slot.conversation,
-            seconds=cells / self._prompts.rate,
+            whole=partial(self._grid.whole, slot.index, cells),
+            part=as_bytes,
         )
-        self.kept.keep(taken, time.perf_counter() - began)
 
     def _restoring(
         self, slot: Slot, found: Found, running: BatchRow, parted: int
@@ -677,21 +604,6 @@ class Batching:
         slot.shorten(cells)
         return cells
 
-    def _worth_waiting(self, running: BatchRow, keep: int) -> bool:
-        """Another job is computing more of the same beginning right now (n > 1, or many alike at
-        once). Where layers keep states, it is to take a snapshot where the two part.
-        """
-        most, found = len(running.tokens) - 1, False
-        for other in self._busy:
-            if other.left <= 1 or other.job.cached_for != running.job.cached_for:
-                continue
-            shared = min(common(other.tokens, running.tokens), most)
-            if shared >= max(keep, other.fed) + WORTHWHILE:
-                found = True
-                if self.takes_snapshots:
-                    other.marks.add([shared], other.fed)
-        return found
-
     def _leave(self, running: BatchRow) -> None:
         """The row is idle again; its cells stay until room is needed. The last busy row takes its
         place.
@@ -733,7 +645,7 @@ class Batching:
 
     def _make_room(self, rows: int, cells: int) -> bool:
         present = Size(self._grid.rows, self._grid.capacity)
-        size = fit(present, rows, min(cells, self._limit.length), self._limit)
+        size = fit(present, rows, min(cells, self._longest), self._limit)
         if size is None:
             return False
         if size is not present:

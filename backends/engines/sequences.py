@@ -1,0 +1,188 @@
+"""What engines with a KV cache of their own do alike: one job's sequence, and the policy of what it
+waits for, what is forced into it, and what is kept of it. It knows no library.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from backends.contract.beginnings import Beginnings, NothingKept, Part, Taken
+from backends.contract.protocol import Generation
+from backends.engines.cells import WORTHWHILE, Slot, common
+from backends.engines.engine import Token
+from backends.engines.prefill import Prefill
+from backends.engines.snapshots import SnapshotBudget, SnapshotMarks
+
+
+class JobSequence(ABC):
+    """`tokens` has one number for each cell of the KV cache; `fed` of them are in it."""
+
+    def __init__(self, key: int, job: Generation, tokens: list[int]) -> None:
+        self.key = key
+        self.job = job
+        self.tokens = tokens
+        self.prompt_tokens = len(tokens)
+        self.fed = 0
+        self.cached = 0
+        # Tokens of the prompt whose log probabilities are reported, or not requested.
+        self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
+        # Of what was drafted, the tokens whose cells stand behind the fed ones.
+        self.drafted: deque[int] = deque()
+        self.marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
+
+    @abstractmethod
+    def accept(self, token: int) -> None:
+        """The sampler counts `token`, which it didn't draw."""
+
+    @property
+    def left(self) -> int:
+        return len(self.tokens) - self.fed
+
+    @property
+    def scoring(self) -> bool:
+        return self.scored < self.prompt_tokens
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
+        are requested the prompt is computed again from the first token that has none yet.
+        """
+        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
+
+    @property
+    def until(self) -> int:
+        """How many of the cells that are left may be computed together."""
+        return self.marks.room(self.fed, self.left)
+
+    @property
+    def useful(self) -> int:
+        """How many tokens may be drafted behind its newest one: what is drawn last needs none."""
+        if self.job.max_tokens is None:
+            return len(self.tokens)
+        return self.job.max_tokens - (len(self.tokens) - self.prompt_tokens) - 1
+
+    def drafts(self, token: int) -> bool:
+        """Whether `token` is what was drafted to come next."""
+        return bool(self.drafted) and self.drafted[0] == token
+
+    def whole(self, cells: int) -> int:
+        """As many of the first `cells` cells as can be told apart."""
+        return cells
+
+    def mark(self, places: Iterable[int]) -> None:
+        """Snapshots are to be taken there, too."""
+        self.marks.add(map(self.whole, places), self.fed)
+
+
+S = TypeVar("S", bound=JobSequence)
+
+
+class Sequences(ABC, Generic[S]):
+    """The sequences of all jobs, and the slots that hold their cells."""
+
+    def __init__(self, slots: list[Slot], snapshot_bytes: int, longest: int) -> None:
+        """`longest`: tokens of one sequence."""
+        self._slots = slots
+        self._snapshots = SnapshotBudget(slots, snapshot_bytes)
+        self._longest = longest
+        self._running: dict[int, S] = {}
+        self._forced: list[Token] = []
+        self._prompts = Prefill()
+        self._releases = 0
+        self.kept: Beginnings = NothingKept()
+        self._coming = False  # a job waits for what the store reads
+
+    @abstractmethod
+    def _advance(self, running: S) -> None:
+        """Its next token has its cells already, for it was drafted."""
+
+    @abstractmethod
+    def _cut_off(self, running: S) -> None:
+        """Nothing of what was drafted and isn't fed is left, and no token is to be drawn."""
+
+    @abstractmethod
+    def _take_out(self, slot: Slot, keep: int) -> bool:
+        """Its cells are about to be overwritten but for the first `keep`: into the store with them,
+        if they are worth it. Whether they are kept there, or elsewhere.
+        """
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        """See `Engine.force`."""
+        running = self._running[key]
+        room = self._longest - len(running.tokens)
+        for token in tokens[:room]:
+            running.tokens.append(token)
+            running.accept(token)
+            self._forced.append(Token(key, token))
+        while running.left and running.drafts(running.tokens[running.fed]):
+            self._advance(running)
+        if running.left:
+            self._cut_off(running)
+
+    def _shorten(self, running: S, count: int) -> None:
+        """Its newest `count` tokens are taken back, and those that were forced behind them."""
+        forced = len(self._forced)
+        self._drop_forced(running.key)
+        count += forced - len(self._forced)
+        del running.tokens[len(running.tokens) - count :]
+
+    def _drop_forced(self, key: int) -> None:
+        self._forced = [token for token in self._forced if token.key != key]
+
+    def _take_all_out(self) -> None:
+        """The model goes: into the store with what is worth it."""
+        for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
+            self._take_out(slot, 0)
+
+    def _worth_waiting(self, running: S, keep: int, started: Iterable[S], *, marks: bool) -> bool:
+        """Another job is computing more of the same beginning right now (n > 1, or many alike at
+        once). `marks`: where the two part it is to take a snapshot, for it can't be cut.
+        """
+        most, found = len(running.tokens) - 1, False
+        for other in started:
+            if other.left <= 1 or other.job.cached_for != running.job.cached_for:
+                continue
+            shared = min(common(other.tokens, running.tokens), most)
+            if shared >= max(keep, other.fed) + WORTHWHILE:
+                found = True
+                if marks:
+                    other.mark([shared])
+        return found
+
+    def _put_in_store(
+        self,
+        slot: Slot,
+        *,
+        lost: int,
+        size: int,
+        cuts_from: int,
+        whole: Callable[[], npt.NDArray[np.uint8]],
+        part: Callable[[Any], npt.NDArray[np.uint8]],
+    ) -> bool:
+        """Have the store keep a slot of which `lost` cells are about to be overwritten, if it wants
+        the `size` bytes. `whole` takes the cells out, `part` the state of a snapshot. Whether it
+        has them.
+        """
+        rate = self._prompts.rate
+        if slot.owner is None or not self.kept.wants(slot.owner, slot.tokens, size, lost / rate):
+            return False
+        began = time.perf_counter()
+        cells = whole()
+        if not len(cells):
+            return False
+        taken = Taken(
+            owner=slot.owner,
+            tokens=tuple(slot.tokens),
+            cuts_from=cuts_from,
+            whole=cells,
+            parts=tuple(Part(one.cells, part(one.state)) for one in slot.snapshots),
+            conversation=slot.conversation,
+            seconds=len(slot.tokens) / rate,
+        )
+        self.kept.keep(taken, time.perf_counter() - began)
+        return True
