@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Literal
+from typing import Any, TypeAlias
 
-import msgspec
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -49,17 +48,10 @@ from gateway.terms.errors import RateLimited
 from gateway.terms.events import Usage
 
 
-class LlamaMetric(msgspec.Struct, frozen=True):
-    """One metric of llama-server (tools/server/README.md, `GET /metrics`)."""
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    about: str
-    value: float
-
-
 class LlamaMetrics:
-    """Counts what answers cost. Rates are of all answers since the start."""
+    """What answers cost, as llama-server counts it (tools/server/README.md, `GET /metrics`). Rates
+    are of all answers since the start.
+    """
 
     def __init__(self) -> None:
         self._prompt = self._cached = self._predicted = self._longest = 0
@@ -87,54 +79,35 @@ class LlamaMetrics:
     def text(self) -> bytes:
         """Prometheus' text format."""
         return "".join(
-            f"# HELP llamacpp:{one.name} {one.about}\n"
-            f"# TYPE llamacpp:{one.name} {one.kind}\n"
-            f"llamacpp:{one.name} {float(one.value)!r}\n"
-            for one in self._numbers()
+            f"# HELP llamacpp:{name} {about}\n"
+            f"# TYPE llamacpp:{name} {kind}\n"
+            f"llamacpp:{name} {float(value)!r}\n"
+            for kind, numbers in (("counter", self._counters()), ("gauge", self._gauges()))
+            for name, (about, value) in numbers.items()
         ).encode()
 
-    def _numbers(self) -> Iterator[LlamaMetric]:
+    def _counters(self) -> Mapping[str, tuple[str, float]]:
+        return {
+            "prompt_tokens_total": ("Prompt tokens computed.", self._prompt),
+            "prompt_tokens_cached_total": ("Prompt tokens found cached.", self._cached),
+            "prompt_seconds_total": ("Seconds of computing prompts.", self._prompt_seconds),
+            "tokens_predicted_total": ("Tokens generated.", self._predicted),
+            "tokens_predicted_seconds_total": ("Seconds of generating.", self._predicted_seconds),
+            "n_tokens_max": ("The longest prompt and answer.", self._longest),
+            "spec_decode_num_draft_tokens_total": ("Tokens drafted.", self._drafted),
+            "spec_decode_num_accepted_tokens_total": ("Drafted tokens that came.", self._accepted),
+        }
+
+    def _gauges(self) -> Mapping[str, tuple[str, float]]:
         statuses = [one for one in self._statuses() if not one.is_replica]
-        reading, writing = self._prompt_seconds, self._predicted_seconds
-        yield LlamaMetric("prompt_tokens_total", "counter", "Prompt tokens computed.", self._prompt)
-        yield LlamaMetric(
-            "prompt_tokens_cached_total", "counter", "Prompt tokens found cached.", self._cached
-        )
-        yield LlamaMetric(
-            "prompt_seconds_total", "counter", "Seconds of computing prompts.", reading
-        )
-        yield LlamaMetric("tokens_predicted_total", "counter", "Tokens generated.", self._predicted)
-        yield LlamaMetric(
-            "tokens_predicted_seconds_total", "counter", "Seconds of generating.", writing
-        )
-        yield LlamaMetric(
-            "n_tokens_max", "counter", "The longest prompt and answer.", self._longest
-        )
-        yield LlamaMetric(
-            "spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.", self._drafted
-        )
-        yield LlamaMetric(
-            "spec_decode_num_accepted_tokens_total",
-            "counter",
-            "Drafted tokens that came.",
-            self._accepted,
-        )
-        yield LlamaMetric(
-            "prompt_tokens_seconds",
-            "gauge",
-            "Prompt tokens computed in a second.",
-            _rate(self._prompt, reading),
-        )
-        yield LlamaMetric(
-            "predicted_tokens_seconds",
-            "gauge",
-            "Tokens generated in a second.",
-            _rate(self._steps, writing),
-        )
-        running = sum(status.in_use for status in statuses)
-        waiting = sum(status.waiting for status in statuses)
-        yield LlamaMetric("requests_processing", "gauge", "Requests under way.", running)
-        yield LlamaMetric("requests_deferred", "gauge", "Queued requests.", waiting)
+        reading = _rate(self._prompt, self._prompt_seconds)
+        writing = _rate(self._steps, self._predicted_seconds)
+        return {
+            "prompt_tokens_seconds": ("Prompt tokens computed in a second.", reading),
+            "predicted_tokens_seconds": ("Tokens generated in a second.", writing),
+            "requests_processing": ("Requests under way.", sum(one.in_use for one in statuses)),
+            "requests_deferred": ("Queued requests.", sum(one.waiting for one in statuses)),
+        }
 
 
 def _rate(count: int, seconds: float) -> float:
@@ -161,96 +134,86 @@ class Metrics:
             ("version", "python", "platform"),
             registry=self._metrics,
         ).labels(version("roundhouse"), platform.python_version(), platform.platform()).set(1)
-        self._requests = Counter(
-            "roundhouse_requests",
+        self._requests = self._counter(
+            "requests",
+            ("model", "api", "outcome"),
             "Requests by outcome: ok, left (the client went away), send_timeout (it didn't read), "
             "or an error's code.",
-            ("model", "api", "outcome"),
-            registry=self._metrics,
         )
-        self._faults = Counter(
-            "roundhouse_failures",
-            "Requests of these that failed through no fault of their clients.",
+        self._faults = self._counter(
+            "failures",
             ("model", "api"),
-            registry=self._metrics,
+            "Requests of these that failed through no fault of their clients.",
         )
-        self._key_requests = Counter(
-            "roundhouse_key_requests",
-            "Requests by the label of their key.",
-            ("key",),
-            registry=self._metrics,
+        self._key_requests = self._counter(
+            "key_requests", ("key",), "Requests by the label of their key."
         )
-        self._key_tokens = Counter(
-            "roundhouse_key_tokens",
-            "Tokens by the label of the key: prompt (cached ones, too) and completion.",
+        self._key_tokens = self._counter(
+            "key_tokens",
             ("key", "kind"),
-            registry=self._metrics,
+            "Tokens by the label of the key: prompt (cached ones, too) and completion.",
         )
-        self._key_limited = Counter(
-            "roundhouse_key_limited",
-            "Requests that the limits of their key refused, by its label.",
-            ("key",),
-            registry=self._metrics,
+        self._key_limited = self._counter(
+            "key_limited", ("key",), "Requests that the limits of their key refused, by its label."
         )
-        self._tokens = Counter(
-            "roundhouse_tokens",
+        self._tokens = self._counter(
+            "tokens",
+            ("model", "kind"),
             "Tokens, each of one kind: prompt (computed), cached (of prompts, found in the cache), "
             "completion (of answers), reasoning (before them).",
-            ("model", "kind"),
-            registry=self._metrics,
         )
-        self._drafts = Counter(
-            "roundhouse_draft_tokens",
+        self._drafts = self._counter(
+            "draft_tokens",
+            ("model", "kind"),
             "Tokens that were drafted to come next: drafted (all), accepted (those that came).",
-            ("model", "kind"),
-            registry=self._metrics,
         )
-        self._queued = self._times("queue_seconds", "Seconds in the model's queue.", _SHORT)
-        self._waited = self._times(
+        self._queued = self._histogram("queue_seconds", "Seconds in the model's queue.", _SHORT)
+        self._waited = self._histogram(
             "load_wait_seconds", "Seconds of waiting for the model's load.", _LONG
         )
-        self._first = self._times("time_to_first_token_seconds", "Request to first token.", _SHORT)
-        self._whole = self._times("request_seconds", "Request to end of answer.", _ANSWERS)
-        self._prompts = self._lengths("prompt_tokens", "Length of a request's prompts.")
-        self._cached = self._lengths("cached_tokens", "What of them was found in the cache.")
-        self._answers = self._lengths("completion_tokens", "Length of a request's answers.")
-        self._loads = self._times("load_seconds", "Loads that went well.", _LONG)
-        self._unloads = self._times("unload_seconds", "Unloads.", _SHORT)
-        self._failures = Counter(
-            "roundhouse_load_failures",
-            "Loads that failed, or were cancelled because no request was waiting any more.",
+        self._first = self._histogram(
+            "time_to_first_token_seconds", "Request to first token.", _SHORT
+        )
+        self._whole = self._histogram("request_seconds", "Request to end of answer.", _ANSWERS)
+        self._prompts = self._histogram("prompt_tokens", "Length of a request's prompts.", _LENGTHS)
+        self._cached = self._histogram(
+            "cached_tokens", "What of them was found in the cache.", _LENGTHS
+        )
+        self._answers = self._histogram(
+            "completion_tokens", "Length of a request's answers.", _LENGTHS
+        )
+        self._loads = self._histogram("load_seconds", "Loads that went well.", _LONG)
+        self._unloads = self._histogram("unload_seconds", "Unloads.", _SHORT)
+        self._failures = self._counter(
+            "load_failures",
             ("model", "why"),
-            registry=self._metrics,
+            "Loads that failed, or were cancelled because no request was waiting any more.",
         )
-        self._evictions = Counter(
-            "roundhouse_evictions",
-            "Models unloaded for the memory of another, or because they were idle.",
+        self._evictions = self._counter(
+            "evictions",
             ("model", "reason"),
-            registry=self._metrics,
+            "Models unloaded for the memory of another, or because they were idle.",
         )
-        self._gone = Counter(
-            "roundhouse_unloads",
+        self._gone = self._counter(
+            "unloads",
+            ("model", "reason"),
             "Unloads by reason: room, idle, asked (by an administrator), broken, budget (was cut), "
             "config (it changed).",
-            ("model", "reason"),
-            registry=self._metrics,
         )
-        self._refused = Counter(
-            "roundhouse_refused_requests",
-            "Requests that were not let in: key_missing, key_wrong, not_for_pages.",
+        self._refused = self._counter(
+            "refused_requests",
             ("reason",),
-            registry=self._metrics,
+            "Requests that were not let in: key_missing, key_wrong, not_for_pages.",
         )
-        self._http = Counter(
-            "roundhouse_http_requests",
-            "Requests by route and status, 0 where the client left before an answer began.",
+        self._http = self._counter(
+            "http_requests",
             ("method", "route", "status"),
-            registry=self._metrics,
+            "Requests by route and status, 0 where the client left before an answer began.",
         )
-        self._send_timeouts = Counter(
-            "roundhouse_send_timeouts",
+        self._send_timeouts = self._counter(
+            "send_timeouts",
+            (),
             "Clients cut off because they read nothing for server.send_timeout.",
-            registry=self._metrics,
         )
         self._gaps = _Gaps()
         self._metrics.register(self._gaps)
@@ -259,7 +222,7 @@ class Metrics:
 
     def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
         """Add the models in memory, as they are at each scrape."""
-        self._metrics.register(_Residents(statuses))
+        self._metrics.register(_AtScrape(lambda: _residents(statuses())))
         self._llama.watch(statuses)
 
     def watch_server(
@@ -275,9 +238,17 @@ class Metrics:
         kept of conversations, what of their turns was cached, and failures by watcher, as they are
         at each scrape.
         """
-        self._metrics.register(_Server(ledger, replicas, keys, watchers))
-        self._metrics.register(_Kept(kept))
-        self._metrics.register(_Turns(turns))
+
+        def families() -> Iterator[Metric]:
+            yield from _memory(ledger())
+            yield _by("keys", "API keys; 0: none is needed.", "role", keys())
+            text = "How often what watches something failed, and was begun again."
+            yield _counts("watcher_failures", text, "watcher", watchers)
+            yield from _upstreams(replicas())
+            yield from _kept(kept())
+            yield from _turns(turns)
+
+        self._metrics.register(_AtScrape(families))
 
     def answered(self, report: RequestReport) -> None:
         """A request is over."""
@@ -357,18 +328,12 @@ class Metrics:
         ours = generate_latest(self._metrics)
         return ours + self._llama.text() if llama_names else ours
 
-    def _times(self, name: str, description: str, bounds: Sequence[float]) -> Histogram:
+    def _counter(self, name: str, labels: Sequence[str], about: str) -> Counter:
+        return Counter(f"roundhouse_{name}", about, labels, registry=self._metrics)
+
+    def _histogram(self, name: str, description: str, bounds: Sequence[float]) -> Histogram:
         return Histogram(
             f"roundhouse_{name}", description, ("model",), buckets=bounds, registry=self._metrics
-        )
-
-    def _lengths(self, name: str, description: str) -> Histogram:
-        return Histogram(
-            f"roundhouse_{name}",
-            description,
-            ("model",),
-            buckets=_LENGTHS,
-            registry=self._metrics,
         )
 
 
@@ -409,162 +374,120 @@ class _Gaps(Collector):
         yield family
 
 
-class _Residents(Collector):
-    """Models in memory, read when they are asked for."""
+class _AtScrape(Collector):
+    """What is read when it is asked for."""
 
-    def __init__(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
-        self._statuses = statuses
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        statuses = self._statuses()
-        there = [one for one in statuses if one.info is not None]
-        yield GaugeMetricFamily("roundhouse_resident_models", "Models in memory.", len(there))
-        sizes = {one.id: one.need.total if one.need else 0 for one in there}
-        yield _by_model("resident_bytes", "Memory of each model, as measured or estimated.", sizes)
-        waiting = {one.id: one.waiting for one in statuses}
-        yield _by_model("waiting", "Queued requests.", waiting)
-        yield _by_model("in_use", "Answers in progress.", {one.id: one.in_use for one in statuses})
+        return self._families()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask a registry that isn't running yet."""
+        """Nothing: registering must not ask what isn't running yet."""
         return ()
 
 
-class _Server(Collector):
-    """Memory, upstreams and keys, read when they are asked for."""
-
-    def __init__(
-        self,
-        ledger: Callable[[], Ledger],
-        replicas: Callable[[], Mapping[str, Sequence[Replica]]],
-        keys: Callable[[], Mapping[str, int]],
-        watchers: Mapping[str, int],
-    ) -> None:
-        self._ledger = ledger
-        self._replicas = replicas
-        self._keys = keys
-        self._watchers = watchers
-
-    def collect(self) -> Iterable[Metric]:
-        ledger = self._ledger()
-        free = dict(ledger.budgets)
-        for held in ledger.held:
-            free[held.device] = free.get(held.device, 0) - held.size
-        yield _by("memory_budget_bytes", "Memory budget for models.", "device", ledger.budgets)
-        yield _by("memory_free_bytes", "Free part of the budget.", "device", free)
-        yield _by("keys", "API keys; 0: none is needed.", "role", self._keys())
-        failures = CounterMetricFamily(
-            "roundhouse_watcher_failures",
-            "How often what watches something failed, and was begun again.",
-            labels=["watcher"],
-        )
-        for watcher, count in self._watchers.items():
-            failures.add_metric([watcher], count)
-        yield failures
-        yield from self._upstreams()
-
-    def _upstreams(self) -> Iterable[Metric]:
-        """A server is named by its place: not everybody who reads this may know where it is."""
-        labels = ("upstream", "server")
-        up = GaugeMetricFamily(
-            "roundhouse_upstream_up", "Whether the server answers and gets requests.", labels=labels
-        )
-        busy = GaugeMetricFamily("roundhouse_upstream_in_use", "Requests there.", labels=labels)
-        asked = CounterMetricFamily(
-            "roundhouse_upstream_requests", "Requests sent there.", labels=labels
-        )
-        failed = CounterMetricFamily(
-            "roundhouse_upstream_failures", "Those of them that failed there.", labels=labels
-        )
-        faults = CounterMetricFamily(
-            "roundhouse_upstream_faults",
-            "The same by kind: refused, no_address, certificate, timeout, cut, or a status.",
-            labels=(*labels, "kind"),
-        )
-        for name, servers in self._replicas().items():
-            for place, one in enumerate(servers, 1):
-                where = [name, str(place)]
-                up.add_metric(where, one.state == "up" and not (one.silent or one.draining))
-                busy.add_metric(where, one.busy)
-                asked.add_metric(where, one.asked)
-                failed.add_metric(where, one.failed)
-                for kind, count in one.failures.items():
-                    faults.add_metric([*where, kind], count)
-        return up, busy, asked, failed, faults
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask a registry that isn't running yet."""
-        return ()
+def _residents(statuses: Sequence[ModelStatus]) -> Iterator[Metric]:
+    """Models in memory."""
+    there = [one for one in statuses if one.info is not None]
+    yield GaugeMetricFamily("roundhouse_resident_models", "Models in memory.", len(there))
+    sizes = {one.id: one.need.total if one.need else 0 for one in there}
+    yield _by("resident_bytes", "Memory of each model, as measured or estimated.", "model", sizes)
+    waiting = {one.id: one.waiting for one in statuses}
+    yield _by("waiting", "Queued requests.", "model", waiting)
+    yield _by("in_use", "Answers in progress.", "model", {one.id: one.in_use for one in statuses})
 
 
-class _Kept(Collector):
-    """The store of kept conversations, read when it is asked for."""
-
-    def __init__(self, counts: Callable[[], KeptCounts]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterable[Metric]:
-        counts = self._counts()
-        yield GaugeMetricFamily("roundhouse_kept_entries", "Kept conversations.", counts.entries)
-        sizes = {"memory": counts.memory, "disk": counts.disk}
-        yield _by("kept_bytes", "What kept conversations take.", "tier", sizes)
-        limits = {"memory": counts.memory_limit, "disk": counts.disk_limit}
-        yield _by("kept_limit_bytes", "What they may take now.", "tier", limits)
-        hits = CounterMetricFamily(
-            "roundhouse_kept_hits", "Prompts that went on from a kept one.", labels=["tier"]
-        )
-        tokens = CounterMetricFamily(
-            "roundhouse_kept_tokens", "Their tokens that weren't computed.", labels=["tier"]
-        )
-        for tier, count in counts.hits.items():
-            hits.add_metric([tier], count)
-            tokens.add_metric([tier], counts.tokens[tier])
-        yield hits
-        yield tokens
-        yield CounterMetricFamily(
-            "roundhouse_kept_saved_seconds",
-            "What computing these would have taken.",
-            counts.seconds,
-        )
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask a store that isn't there yet."""
-        return ()
+def _memory(ledger: Ledger) -> Iterator[Metric]:
+    free = dict(ledger.budgets)
+    for held in ledger.held:
+        free[held.device] = free.get(held.device, 0) - held.size
+    yield _by("memory_budget_bytes", "Memory budget for models.", "device", ledger.budgets)
+    yield _by("memory_free_bytes", "Free part of the budget.", "device", free)
 
 
-class _Turns(Collector):
-    """Conversations' hit rates and partings, read when they are asked for."""
-
-    def __init__(self, counts: TurnCounts) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterable[Metric]:
-        tokens = CounterMetricFamily(
-            "roundhouse_turn_tokens",
-            "Prompt tokens of conversations' turns behind the first, and of them the cached ones.",
-            labels=["model", "kind"],
-        )
-        for model, count in self._counts.prompt.items():
-            tokens.add_metric([model, "prompt"], count)
-            tokens.add_metric([model, "cached"], self._counts.cached[model])
-        yield tokens
-        partings = CounterMetricFamily(
-            "roundhouse_prompt_partings",
-            "Turns whose prompt doesn't go on from the one before, by what changed: tools, system, "
-            "message, template.",
-            labels=["model", "what"],
-        )
-        for (model, what), count in self._counts.partings.items():
-            partings.add_metric([model, what], count)
-        yield partings
+def _upstreams(replicas: Mapping[str, Sequence[Replica]]) -> Iterator[Metric]:
+    """A server is named by its place: not everybody who reads this may know where it is."""
+    servers = {
+        (name, str(place)): one
+        for name, servers in replicas.items()
+        for place, one in enumerate(servers, 1)
+    }
+    labels = ("upstream", "server")
+    up = {at: one.state == "up" and not (one.silent or one.draining) for at, one in servers.items()}
+    faults = {
+        (*at, kind): count for at, one in servers.items() for kind, count in one.failures.items()
+    }
+    yield _by("upstream_up", "Whether the server answers and gets requests.", labels, up)
+    busy = {at: one.busy for at, one in servers.items()}
+    yield _by("upstream_in_use", "Requests there.", labels, busy)
+    asked = {at: one.asked for at, one in servers.items()}
+    yield _counts("upstream_requests", "Requests sent there.", labels, asked)
+    failed = {at: one.failed for at, one in servers.items()}
+    yield _counts("upstream_failures", "Those of them that failed there.", labels, failed)
+    text = "The same by kind: refused, no_address, certificate, timeout, cut, or a status."
+    yield _counts("upstream_faults", text, (*labels, "kind"), faults)
 
 
-def _by_model(name: str, description: str, values: Mapping[str, int]) -> Metric:
-    return _by(name, description, "model", values)
+def _kept(counts: KeptCounts) -> Iterator[Metric]:
+    """The store of kept conversations."""
+    yield GaugeMetricFamily("roundhouse_kept_entries", "Kept conversations.", counts.entries)
+    sizes = {"memory": counts.memory, "disk": counts.disk}
+    yield _by("kept_bytes", "What kept conversations take.", "tier", sizes)
+    limits = {"memory": counts.memory_limit, "disk": counts.disk_limit}
+    yield _by("kept_limit_bytes", "What they may take now.", "tier", limits)
+    yield _counts("kept_hits", "Prompts that went on from a kept one.", "tier", counts.hits)
+    tokens = {tier: counts.tokens[tier] for tier in counts.hits}
+    yield _counts("kept_tokens", "Their tokens that weren't computed.", "tier", tokens)
+    yield CounterMetricFamily(
+        "roundhouse_kept_saved_seconds", "What computing these would have taken.", counts.seconds
+    )
 
 
-def _by(name: str, description: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"roundhouse_{name}", description, labels=[label])
-    for one, value in values.items():
-        family.add_metric([one], value)
+def _turns(counts: TurnCounts) -> Iterator[Metric]:
+    """Conversations' hit rates and partings."""
+    tokens = {
+        (model, kind): number
+        for model, count in counts.prompt.items()
+        for kind, number in (("prompt", count), ("cached", counts.cached[model]))
+    }
+    yield _counts(
+        "turn_tokens",
+        "Prompt tokens of conversations' turns behind the first, and of them the cached ones.",
+        ("model", "kind"),
+        tokens,
+    )
+    yield _counts(
+        "prompt_partings",
+        "Turns whose prompt doesn't go on from the one before, by what changed: tools, system, "
+        "message, template.",
+        ("model", "what"),
+        counts.partings,
+    )
+
+
+Values: TypeAlias = Mapping[Any, float]  # by the label, or several
+
+
+def _by(name: str, about: str, labels: str | Sequence[str], values: Values) -> Metric:
+    return _filled(GaugeMetricFamily, name, about, labels, values)
+
+
+def _counts(name: str, about: str, labels: str | Sequence[str], values: Values) -> Metric:
+    return _filled(CounterMetricFamily, name, about, labels, values)
+
+
+def _filled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    about: str,
+    labels: str | Sequence[str],
+    values: Values,
+) -> Metric:
+    family = kind(
+        f"roundhouse_{name}", about, labels=[labels] if isinstance(labels, str) else labels
+    )
+    for at, value in values.items():
+        family.add_metric([at] if isinstance(at, str) else at, value)
     return family
