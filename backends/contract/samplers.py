@@ -185,7 +185,6 @@ class Row(msgspec.Struct, frozen=True):
     sent: Any = None  # the type that clients send; None: its own
     names: tuple[str, ...] = ()  # what clients call it besides
     sampler: str = ""  # the one that it switches on; "": it is a detail of another
-    letter: str = ""  # llama.cpp's for that sampler (common/sampling.cpp); "": it has none
     slider: Slider | None = None
 
 
@@ -221,7 +220,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentPositive,
             names=("rep_pen", "repeat_penalty"),
             sampler="penalties",
-            letter="e",
             slider=Slider("Repetition", "Repetition penalty", 0.8, 2, 0.01),
         ),
     ] = 1.0  # a divisor of logits
@@ -231,7 +229,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             ANY,
             SentPenalty,
             sampler="penalties",
-            letter="e",
             slider=Slider("Repetition", "Frequency penalty", -2, 2, 0.05),
         ),
     ] = 0.0
@@ -241,7 +238,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             ANY,
             SentPenalty,
             sampler="penalties",
-            letter="e",
             slider=Slider("Repetition", "Presence penalty", -2, 2, 0.05),
         ),
     ] = 0.0
@@ -270,7 +266,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SOME,
             SentNotNegative,
             sampler="dry",
-            letter="d",
             slider=Slider("Repetition", "DRY multiplier", 0, 5, 0.05),
         ),
     ] = 0.0
@@ -304,7 +299,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SOME,
             SentTemperature,
             sampler="temperature",
-            letter="t",
             slider=Slider("Sampling", "Temperature", 0, 2, 0.05),
         ),
     ] = 1.0
@@ -320,7 +314,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentTemperature,
             names=("dynatemp_low",),
             sampler="temperature",
-            letter="t",
             slider=Slider("Further samplers", "Dynamic, lowest", 0, 3, 0.05),
         ),
     ] = 1.0
@@ -331,7 +324,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentTemperature,
             names=("dynatemp_high",),
             sampler="temperature",
-            letter="t",
             slider=Slider("Further samplers", "Dynamic, highest", 0, 3, 0.05),
         ),
     ] = 1.0
@@ -345,7 +337,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SOME,
             SentNotNegative,
             sampler="temperature",
-            letter="t",
             slider=Slider("Further samplers", "Smoothing factor", 0, 10, 0.1),
         ),
     ] = 0.0
@@ -361,7 +352,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             Number(low=0, high=1e6),
             names=("nsigma",),
             sampler="top_n_sigma",
-            letter="s",
             slider=Slider("Further samplers", "Top nσ", 0, 5, 0.1),
         ),
     ] = 0.0
@@ -371,7 +361,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             Number(low=0, enough="vocabulary"),
             SentCountOrAll,
             sampler="top_k",
-            letter="k",
             slider=Slider("Sampling", "Top K", 0, 200, 1, hint="0: all"),
         ),
     ] = 0
@@ -392,29 +381,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentShare,
             names=("typical", "typ_p"),
             sampler="typical_p",
-            letter="y",
             slider=Slider("Further samplers", "Typical P", 0, 1, 0.01),
         ),
     ] = 1.0
     top_p: Annotated[
         float,
-        Row(
-            SHARE,
-            SentShare,
-            sampler="top_p",
-            letter="p",
-            slider=Slider("Sampling", "Top P", 0, 1, 0.01),
-        ),
+        Row(SHARE, SentShare, sampler="top_p", slider=Slider("Sampling", "Top P", 0, 1, 0.01)),
     ] = 1.0
     min_p: Annotated[
         float,
-        Row(
-            SHARE,
-            SentShare,
-            sampler="min_p",
-            letter="m",
-            slider=Slider("Sampling", "Min P", 0, 1, 0.01),
-        ),
+        Row(SHARE, SentShare, sampler="min_p", slider=Slider("Sampling", "Min P", 0, 1, 0.01)),
     ] = 0.0
     top_a: Annotated[
         float,
@@ -431,7 +407,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SHARE,
             SentShare,
             sampler="xtc",
-            letter="x",
             slider=Slider("Further samplers", "XTC probability", 0, 1, 0.01),
         ),
     ] = 0.0
@@ -523,8 +498,20 @@ _HINTS = get_type_hints(Sampling, include_extras=True)
 ROWS: Mapping[str, Row] = {name: _HINTS[name].__metadata__[0] for name in SAMPLERS}
 
 ORDER = tuple(dict.fromkeys(row.sampler for row in ROWS.values() if row.sampler))
+# llama.cpp's letters for those that it has (common/sampling.cpp).
+LETTERS: Mapping[str, str] = {
+    "e": "penalties",
+    "d": "dry",
+    "t": "temperature",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typical_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+}
 # Of these llama-server has no sampler, or has given it up: its clients' lists can't mean them.
-_ELSEWHERE = frozenset(ORDER) - {row.sampler for row in ROWS.values() if row.letter}
+_ELSEWHERE = frozenset(ORDER) - {*LETTERS.values()}
 # What comes first on an engine whose samplers work on tensors, whatever a list says.
 FIRST = ("penalties", "dry")
 # The fields of each sampler.

@@ -46,6 +46,7 @@ from backends.contract.messages import (
     Withdraw,
 )
 from backends.contract.protocol import (
+    EncoderTokenizer,
     Ended,
     Generation,
     ModelInfo,
@@ -292,28 +293,85 @@ class PortSlots:
             raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")
 
 
-class PortContainer:
-    """A `ModelContainer` whose engine is behind a port. Create it on the event loop."""
+class PortEnd:
+    """What both kinds of containers whose engine is behind a port have in common: its end, and what
+    reads texts. Create it on the event loop.
+    """
 
-    def __init__(self, port: Port, tokenizer: Tokenizer) -> None:
+    def __init__(self, port: Port, tokenizer: EncoderTokenizer | Tokenizer) -> None:
         """`tokenizer`: the model's, in this process."""
         self.port = port
         self.failure: str | None = None
         self._tokenizer = tokenizer
         self._keys = itertools.count(1)
-        self._mailboxes = Mailboxes()
-        self._orders = PendingOrders(port)
-        self._slots = PortSlots(port.info, self._orders)
         self._close_sent = False
         self._closed = anyio.Event()
         self._lost: Failure | None = None
         self._on_failure: Callable[[], None] = lambda: None
-        self._desk: BeginningsDesk | None = None
         port.connect(self._receive)
 
     @property
     def info(self) -> ModelInfo:
         return self.port.info
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        return self._tokenizer.tokenize(text, special=special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        check_tokens(tokens, self.info, "prompt")
+        return self._tokenizer.detokenize(tokens)
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `ModelContainer.on_failure`."""
+        self._on_failure = tell
+
+    async def aclose(self) -> None:
+        """See `ModelContainer.aclose`."""
+        if not self._close_sent:
+            self._close_sent = True
+            if self._lost is None:
+                self.port.send(Close())
+            await self._closed.wait()
+
+    def _receive(self, event: Event) -> None:
+        match event:
+            case Broke(reason):
+                self._fail(reason)
+            case Lost(reason):
+                self._fail(reason)
+                self._end(reason)
+            case Closed():
+                self._end(CLOSED)
+            case _:
+                raise AssertionError(f"{type(event).__name__} of a model of another kind")
+
+    def _fail(self, reason: str) -> None:
+        """Reported before the errors of the jobs that it ends."""
+        self.failure = reason
+        self._on_failure()
+
+    def _end(self, reason: str) -> None:
+        """There is nobody at the other end any more, and the device is free."""
+        self._lost = Failure("EngineLost", reason)
+        self._lose(self._lost)
+        self._on_failure = lambda: None  # whoever is told of it has this container
+        self._closed.set()
+
+    def _lose(self, failure: Failure) -> None:
+        """Nothing more comes to those who wait."""
+
+
+class PortContainer(PortEnd):
+    """A `ModelContainer` whose engine is behind a port."""
+
+    def __init__(self, port: Port, tokenizer: Tokenizer) -> None:
+        self._pieces = tokenizer.piece
+        self._ends = tokenizer.ends
+        self._mailboxes = Mailboxes()
+        self._orders = PendingOrders(port)
+        self._slots = PortSlots(port.info, self._orders)
+        self._desk: BeginningsDesk | None = None
+        super().__init__(port, tokenizer)
 
     @property
     def slots(self) -> PortSlots:
@@ -324,16 +382,9 @@ class PortContainer:
         """Steps a second of the last job that was computed alone; None: there was none."""
         return self._mailboxes.pace
 
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return self._tokenizer.tokenize(text, special=special)
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        check_tokens(tokens, self.info, "prompt")
-        return self._tokenizer.detokenize(tokens)
-
     def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
         check_tokens(tokens, self.info, "tokens")
-        return [self._tokenizer.piece(token) for token in tokens]
+        return [self._pieces(token) for token in tokens]
 
     @asynccontextmanager
     async def generate(self, job: Generation) -> AsyncIterator[Mailbox]:
@@ -371,24 +422,12 @@ class PortContainer:
         if self._lost is None:
             self.port.send(answered)
 
-    def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `ModelContainer.on_failure`."""
-        self._on_failure = tell
-
-    async def aclose(self) -> None:
-        """See `ModelContainer.aclose`."""
-        if not self._close_sent:
-            self._close_sent = True
-            if self._lost is None:
-                self.port.send(Close())
-            await self._closed.wait()
-
     def _checked(self, job: Generation) -> Generation:
         job = bounded(job, self.info)
         if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
             backend = self.info.backend
             raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
-        check_choice(job, self.info, self._tokenizer.ends)
+        check_choice(job, self.info, self._ends)
         return job
 
     def _receive(self, event: Event) -> None:
@@ -403,26 +442,12 @@ class PortContainer:
             case KeptAsked():
                 if self._desk is not None:
                     self._desk.ask(event)
-            case Broke(reason):
-                self._fail(reason)
-            case Lost(reason):
-                self._fail(reason)
-                self._end(reason)
-            case Closed():
-                self._end(CLOSED)
+            case _:
+                super()._receive(event)
 
-    def _fail(self, reason: str) -> None:
-        """Reported before the errors of the jobs that it ends."""
-        self.failure = reason
-        self._on_failure()
-
-    def _end(self, reason: str) -> None:
-        """There is nobody at the other end any more, and the device is free."""
-        self._lost = Failure("EngineLost", reason)
+    def _lose(self, failure: Failure) -> None:
         if self._desk is not None:
             self._desk.close()
             self._desk = None  # which has this container, too
-        self._orders.lose(self._lost)
-        self._mailboxes.lose(self._lost)
-        self._on_failure = lambda: None  # whoever is told of it has this container
-        self._closed.set()
+        self._orders.lose(failure)
+        self._mailboxes.lose(failure)

@@ -14,7 +14,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract import bounds
-from backends.contract.samplers import NEUTRAL, ORDER, ROWS, Sampling, SentTemperature
+from backends.contract.samplers import (
+    LETTERS,
+    NEUTRAL,
+    ORDER,
+    ROWS,
+    Sampling,
+    SentTemperature,
+)
 from gateway.dialects.fields import Fields
 from gateway.terms.request import RequestedSampling, Tool, ToolChoice
 
@@ -29,7 +36,7 @@ SAMPLER_NAMES: Mapping[str, str] = {
     "nucleus": "top_p",
 }
 _LETTERS = {
-    **{row.letter: row.sampler for row in ROWS.values() if row.letter},
+    **LETTERS,
     **dict.fromkeys("ai", ""),  # adaptive-p and infill stand where they stand anyway
 }
 
