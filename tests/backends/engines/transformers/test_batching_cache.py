@@ -174,7 +174,7 @@ def test_nothing_goes_on_from_a_row_that_is_being_put_back(model: Path) -> None:
         tested.step()
         batching = tested._batching  # noqa: SLF001
         assert batching is not None
-        there = batching._jobs[1].fed  # noqa: SLF001 - all of it where there are states alone
+        there = batching._running[1].fed  # noqa: SLF001 - all of it where there are states alone
         prompt = [*long[:there], 98, 99]
         found, expected = first_of(tested, 2, prompt), first_of(anew, 0, prompt)
         words = tested.info.vocab_size
