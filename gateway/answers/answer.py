@@ -507,20 +507,7 @@ class Answer:
         return usage if self.first is None else usage.after(self.first)
 
     def _usage_so_far(self) -> Usage:
-        ended = [choice.ended for choice in self._choices if choice.ended]
-        return Usage(
-            prompt_tokens=self._prompt_tokens(),
-            cached_tokens=self._cached_tokens(),
-            kept_tokens=max((end.kept_tokens for end in ended), default=0),
-            kept_in=next((end.kept_in for end in ended if end.kept_in), ""),
-            completion_tokens=sum(_completion_tokens(choice) for choice in self._choices),
-            reasoning_tokens=sum(choice.reasoning_tokens for choice in self._choices),
-            drafted_tokens=sum(end.drafted_tokens for end in ended),
-            accepted_tokens=sum(end.accepted_tokens for end in ended),
-            prefill_seconds=max((end.prefill for end in ended), default=0.0),
-            decode_seconds=max((end.decode for end in ended), default=0.0),
-            queue_seconds=max((end.queued for end in ended), default=0.0),
-        )
+        return _usage(self._choices)
 
     def report(self, index: int) -> ChoiceReport | None:
         """Of one choice that has ended; None where another server generates it."""
@@ -528,46 +515,48 @@ class Answer:
             return None
         choice, info = self._choices[index], self._lease.local.info
         return ChoiceReport(
-            usage=_usage(choice),
+            usage=_usage((choice,)),
             job=bounded(choice.job, info),
             context_length=info.context_length,
             context_full=choice.ended is not None and choice.ended.cause == "context_full",
             prompt=self.prompts[choice.prompt] if self.prompts else "",
         )
 
-    def _prompt_tokens(self) -> int:
-        counts = {
-            choice.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
-            for choice in self._choices
-        }
-        return sum(counts.values())
 
-    def _cached_tokens(self) -> int:
-        """By prompt, of the choice that found least: the others reuse what it computed."""
-        counts: dict[int, int] = {}
-        for choice in self._choices:
-            if choice.ended:
-                found = choice.ended.cached_tokens
-                counts[choice.prompt] = min(found, counts.get(choice.prompt, found))
-        return sum(counts.values())
-
-
-def _usage(choice: Choice) -> Usage:
-    """One choice's usage. Where the engine failed behind its end, the times are unknown."""
-    ended = choice.ended
+def _usage(choices: Sequence[Choice]) -> Usage:
+    """Where the engine failed behind a choice's end, its times are unknown."""
+    ended = [choice.ended for choice in choices if choice.ended]
     return Usage(
-        prompt_tokens=ended.prompt_tokens if ended else len(choice.job.prompt),
-        cached_tokens=ended.cached_tokens if ended else 0,
-        kept_tokens=ended.kept_tokens if ended else 0,
-        kept_in=ended.kept_in if ended else "",
-        drafted_tokens=ended.drafted_tokens if ended else 0,
-        accepted_tokens=ended.accepted_tokens if ended else 0,
-        completion_tokens=_completion_tokens(choice),
-        reasoning_tokens=choice.reasoning_tokens,
-        prefill_seconds=ended.prefill if ended else 0.0,
-        decode_seconds=ended.decode if ended else 0.0,
-        queue_seconds=ended.queued if ended else 0.0,
+        prompt_tokens=_prompt_tokens(choices),
+        cached_tokens=_cached_tokens(choices),
+        kept_tokens=max((end.kept_tokens for end in ended), default=0),
+        kept_in=next((end.kept_in for end in ended if end.kept_in), ""),
+        completion_tokens=sum(_completion_tokens(choice) for choice in choices),
+        reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
+        drafted_tokens=sum(end.drafted_tokens for end in ended),
+        accepted_tokens=sum(end.accepted_tokens for end in ended),
+        prefill_seconds=max((end.prefill for end in ended), default=0.0),
+        decode_seconds=max((end.decode for end in ended), default=0.0),
+        queue_seconds=max((end.queued for end in ended), default=0.0),
     )
+
+
+def _prompt_tokens(choices: Sequence[Choice]) -> int:
+    counts = {
+        choice.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
+        for choice in choices
+    }
+    return sum(counts.values())
+
+
+def _cached_tokens(choices: Sequence[Choice]) -> int:
+    """By prompt, of the choice that found least: the others reuse what it computed."""
+    counts: dict[int, int] = {}
+    for choice in choices:
+        if choice.ended:
+            found = choice.ended.cached_tokens
+            counts[choice.prompt] = min(found, counts.get(choice.prompt, found))
+    return sum(counts.values())
 
 
 def _completion_tokens(choice: Choice) -> int:

@@ -214,7 +214,7 @@ class GaugeSampler:
 
     async def sample(self) -> GaugesWire:
         """As it is now."""
-        measured = await self._registry.survey.measured()
+        measured = await self._registry.overview.measured()
         statuses = [status for status in self._registry.statuses() if _is_active(status)]
         await self._sample_caches(statuses)
         totals = self._totals.take(standing for _, standing in self._activity.all())
@@ -222,7 +222,7 @@ class GaugeSampler:
         speeds = [self._speed(status, totals, before, seconds) for status in statuses]
         return GaugesWire(
             time=time.time(),
-            devices=devices(self._registry.survey.ledger(), measured, statuses, self._kept),
+            devices=devices(self._registry.overview.ledger(), measured, statuses, self._kept),
             models=speeds,
             waiting=sum(one.waiting for one in statuses if not one.is_replica),
             in_use=sum(one.in_use for one in statuses if not one.is_replica),

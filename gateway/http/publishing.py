@@ -38,9 +38,9 @@ async def model_updates(services: Services, statuses: list[ModelStatus]) -> list
 def _update(
     services: Services, status: ModelStatus, known: Known | None, default: str | None
 ) -> ModelUpdate:
-    survey, entry = services.registry.survey, status.entry
-    cost = survey.cost(entry) if entry is not None else None
-    fit = survey.fit(entry) if entry is not None else Fit(verdict="unknown")
+    overview, entry = services.registry.overview, status.entry
+    cost = overview.cost(entry) if entry is not None else None
+    fit = overview.fit(entry) if entry is not None else Fit(verdict="unknown")
     model = replace(
         _model(status, known, cost, fit),
         default=_is_called(status, default),

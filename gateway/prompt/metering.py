@@ -250,15 +250,6 @@ def shown(value: Any) -> str:
 # ------------------------------------------------------------------------------------ str's methods
 
 
-def _bare(method: Operation) -> Operation:
-    """A method that makes no text: where something is, whether it is there."""
-
-    def run(text: str, *args: Any) -> Any:
-        return method(text, *args)
-
-    return run
-
-
 def _splitting(method: Operation, breaks: str) -> Operation:
     """One that makes a list of pieces, charged before it is there. `breaks`: the characters it
     splits at where no separator is given.
@@ -360,7 +351,7 @@ TEXT_METHODS: Mapping[str, Operation] = {
         for name in ("capitalize", "casefold", "lower", "swapcase", "title", "upper")
     },
     **{
-        name: _bare(getattr(str, name))
+        name: getattr(str, name)  # they make no text
         for name in (
             *("count", "endswith", "find", "index", "startswith", "isalnum", "isalpha", "isascii"),
             *("isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable"),

@@ -28,71 +28,6 @@ from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import ModelStatus, State, slots_of
 
 
-class Overview:
-    """Of one registry. It changes nothing."""
-
-    def __init__(
-        self,
-        *,
-        names: ModelNames,
-        planner: LoadPlanner,
-        scheduler: Scheduler,
-        moves: Moves,
-        orders: Orders,
-        clock: Clock,
-    ) -> None:
-        self._names = names
-        self._planner = planner
-        self._scheduler = scheduler
-        self._moves = moves
-        self._orders = orders
-        self._clock = clock
-
-    def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:
-        """See `Registry.statuses`."""
-        library, known = self._names.library, self._names.entries()
-        broken = (unusable_status(model) for model in library.unusable() if model.name not in known)
-        usable = (
-            self.status(entry)
-            for name, entry in known.items()
-            if only is None or any(one in only for one in _names_of(entry))
-        )
-        broken = (status for status in broken if only is None or status.id in only)
-        return in_order((*usable, *broken), library.default_name())
-
-    def status(self, entry: ModelEntry) -> ModelStatus:
-        """One model; a preset is in the state of what is loaded for it."""
-        if entry.of is not None:
-            status = self.status(entry.of)
-            return replace(status, id=entry.name, aliases=entry.aliases, entry=entry)
-        if entry.replicas:
-            known = self._names.entries()
-            each = [self.status(known[name]) for name in entry.replicas if name in known]
-            return together(entry, each) if each else ModelStatus(id=entry.name, state="unloaded")
-        plan, room = self._planner.known(entry), self._scheduler.room
-        need = room.fitting(plan.needs) if plan else {}
-        free = sum(room.free(device) for device in need)
-        status = status_of(
-            entry,
-            plan,
-            free=free,
-            record=self._scheduler.residency(entry.name),
-            loading=self._moves.loading.get(entry.name),
-            resident=self._moves.residents.get(entry.name),
-            now=self._clock.now(),
-        )
-        if (remote := entry.files.elsewhere) is not None:
-            standing = self._names.library.fleet.standing(remote)
-            return status if standing is None else as_reported(status, standing)
-        if plan is not None:
-            there = status.state in ("loading", "loaded")
-            status = replace(status, missing=0 if there else room.shortfall(need))
-        obstacle = self._orders.obstacles.get(entry.name)
-        if obstacle is None or status.state != "unloaded":
-            return status
-        return replace(status, state="failed", why_failed=obstacle)
-
-
 def _names_of(entry: ModelEntry) -> tuple[str, ...]:
     """Whose state is its own, too."""
     return entry.name, entry.base.name, *entry.base.replicas
@@ -337,26 +272,74 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     process: Bytes
 
 
-class Survey:
-    """Of one registry, while that runs."""
+class Overview:
+    """Of one registry, while that runs. It changes nothing."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part of one registry
         self,
-        scheduler: Scheduler,
+        *,
+        names: ModelNames,
         planner: LoadPlanner,
+        scheduler: Scheduler,
         moves: Moves,
+        orders: Orders,
         gauge: Gauge,
         clock: Clock,
         kept: Callable[[], int],
-        names: ModelNames,
     ) -> None:
+        """`kept`: bytes that conversations have of main memory."""
         self._names = names
-        self._scheduler = scheduler
         self._planner = planner
+        self._scheduler = scheduler
         self._moves = moves
+        self._orders = orders
         self._gauge = gauge
         self._clock = clock
         self._kept = kept
+
+    def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:
+        """See `Registry.statuses`."""
+        library, known = self._names.library, self._names.entries()
+        broken = (unusable_status(model) for model in library.unusable() if model.name not in known)
+        usable = (
+            self.status(entry)
+            for name, entry in known.items()
+            if only is None or any(one in only for one in _names_of(entry))
+        )
+        broken = (status for status in broken if only is None or status.id in only)
+        return in_order((*usable, *broken), library.default_name())
+
+    def status(self, entry: ModelEntry) -> ModelStatus:
+        """One model; a preset is in the state of what is loaded for it."""
+        if entry.of is not None:
+            status = self.status(entry.of)
+            return replace(status, id=entry.name, aliases=entry.aliases, entry=entry)
+        if entry.replicas:
+            known = self._names.entries()
+            each = [self.status(known[name]) for name in entry.replicas if name in known]
+            return together(entry, each) if each else ModelStatus(id=entry.name, state="unloaded")
+        plan, room = self._planner.known(entry), self._scheduler.room
+        need = room.fitting(plan.needs) if plan else {}
+        free = sum(room.free(device) for device in need)
+        status = status_of(
+            entry,
+            plan,
+            free=free,
+            record=self._scheduler.residency(entry.name),
+            loading=self._moves.loading.get(entry.name),
+            resident=self._moves.residents.get(entry.name),
+            now=self._clock.now(),
+        )
+        if (remote := entry.files.elsewhere) is not None:
+            standing = self._names.library.fleet.standing(remote)
+            return status if standing is None else as_reported(status, standing)
+        if plan is not None:
+            there = status.state in ("loading", "loaded")
+            status = replace(status, missing=0 if there else room.shortfall(need))
+        obstacle = self._orders.obstacles.get(entry.name)
+        if obstacle is None or status.state != "unloaded":
+            return status
+        return replace(status, state="failed", why_failed=obstacle)
 
     async def measured(self) -> Measured:
         """The devices as they are now."""

@@ -39,7 +39,7 @@ from gateway.registry.moves import Moves, pace_of
 from gateway.registry.names import ModelNames
 from gateway.registry.nodes import HERE, named, node_of
 from gateway.registry.orders import Orders
-from gateway.registry.overview import Overview, Survey
+from gateway.registry.overview import Overview
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.protocol import Bytes
 from gateway.registry.reconfiguration import PreparedModels, Reconfiguration, prepared
@@ -148,22 +148,15 @@ class Registry:
             cluster=self.cluster,
         )
         self._orders.begin(self._moves, self._tasks)
-        self._overview = Overview(
+        self.overview = Overview(
             names=self._names,
             planner=self._planner,
             scheduler=self._scheduler,
             moves=self._moves,
             orders=self._orders,
+            gauge=self._gauge,
             clock=self._clock,
-        )
-        self.survey = Survey(
-            self._scheduler,
-            self._planner,
-            self._moves,
-            self._gauge,
-            self._clock,
-            lambda: self.kept.store.memory,
-            self._names,
+            kept=lambda: self.kept.store.memory,
         )
         self._reconfiguration = Reconfiguration(
             scheduler=self._scheduler,
@@ -308,7 +301,7 @@ class Registry:
         entry = requested.base
         if not entry.replicas:
             entry = await self._as_on_disk(entry)
-        if not access.autoload and self._overview.status(entry).state not in ("loading", "loaded"):
+        if not access.autoload and self.overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
         with ExitStack() as held:
@@ -470,7 +463,7 @@ class Registry:
         """Of the loaded models that `access` allows, for `task`: one that answers now, else the one
         idle for the shortest time.
         """
-        there = self._overview.statuses(only=self._names.present)
+        there = self.overview.statuses(only=self._names.present)
         usable = (status for status in there if status.state == "loaded" and status.task == task)
         names = (
             status.id for status in usable if status.id in self._names.present
@@ -527,11 +520,11 @@ class Registry:
         """
         if not self._closing and self._library.is_stale():
             self._names.scan_soon()
-        return self._overview.statuses(only)
+        return self.overview.statuses(only)
 
     def status(self, name: str, access: Access = ADMIN) -> ModelStatus:
         """One model as it is now. Raises as `resolve`."""
-        return self._overview.status(self.resolve(name, access))
+        return self.overview.status(self.resolve(name, access))
 
     # ---------------------------------------------------------------------------- line
 
@@ -634,7 +627,7 @@ class Registry:
 
     def preload_obstacle(self) -> str | None:
         """Why a model that is to be loaded at the start never could be; None: all could."""
-        fits = (self.survey.fit(entry) for entry in self._library.entries() if entry.preload)
+        fits = (self.overview.fit(entry) for entry in self._library.entries() if entry.preload)
         return next((fit.why for fit in fits if fit.verdict == "too_large"), None)
 
     def _load_soon(self, name: str) -> None:

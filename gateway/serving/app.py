@@ -123,7 +123,7 @@ def build(
     registry.watchers.tell_end(services.sockets.drain)
     metrics.watch(registry.statuses)
     metrics.watch_server(
-        lambda: registry.survey.ledger(),  # noqa: PLW0108 - there is none before it runs
+        lambda: registry.overview.ledger(),  # noqa: PLW0108 - there is none before it runs
         lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
         services.authenticator.roles,
         lambda: registry.kept.store.counts(),  # noqa: PLW0108 - as the ledger

@@ -211,7 +211,7 @@ async def estimate(request: AnyRequest, services: Services) -> ASGIApp:
     """Estimate what a load with other options would take of each device. Nothing is loaded."""
     order = Fields(order_object(await request.body()), {}).read(EstimateOrder)
     entry = await _local(services, order.model, request.auth)
-    proposal = services.registry.survey.proposal(entry, _free_options(services, order.options))
+    proposal = services.registry.overview.proposal(entry, _free_options(services, order.options))
     return Plain(body(EstimateWire(model=entry.name, **msgspec.structs.asdict(proposal))))
 
 
@@ -496,9 +496,9 @@ def _offered(services: Services, choice: OfferedModel, *, here: bool) -> ChoiceW
 
 def _room(services: Services, choice: OfferedModel) -> RoomWire:
     """With the engine's defaults, on the devices that they choose."""
-    survey = services.registry.survey
-    needs = needed(choice, services.config, services.catalog, survey.cards)
-    fit, devices = survey.room_for(choice.model, needs), survey.fitting(needs)
+    overview = services.registry.overview
+    needs = needed(choice, services.config, services.catalog, overview.cards)
+    fit, devices = overview.room_for(choice.model, needs), overview.fitting(needs)
     return RoomWire(
         verdict=fit.verdict,
         unload=fit.unload,

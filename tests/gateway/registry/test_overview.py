@@ -13,7 +13,7 @@ MODELS = ("a40", "b60", "c30", "d200", model("pinned50", pinned=True))
 
 
 def fit(registry: Registry, name: str) -> Fit:
-    return registry.survey.fit(registry.resolve(name))
+    return registry.overview.fit(registry.resolve(name))
 
 
 async def test_it_fits_or_who_would_have_to_go_is_reported() -> None:
@@ -35,7 +35,7 @@ async def test_what_is_not_here_yet_is_asked_for_by_its_size() -> None:
         await registry.load("a40")
 
         def fits(size: int) -> Fit:
-            return registry.survey.room_for("new", [{"cpu": size}])
+            return registry.overview.room_for("new", [{"cpu": size}])
 
         assert fits(60) == Fit(verdict="fits")
         assert fits(61) == Fit(verdict="fits_after", unload=("a40",))
@@ -56,7 +56,7 @@ async def test_a_model_can_be_pinned_and_let_go_again_while_it_runs() -> None:
         await registry.pin("a40", pinned=True)
         assert fit(registry, "b60").verdict == "fits"
         assert fit(registry, "d200").verdict == "too_large"
-        cost = registry.survey.cost(registry.resolve("a40"))
+        cost = registry.overview.cost(registry.resolve("a40"))
         assert cost is not None
         assert cost.pinned
         await registry.load("b60")
@@ -76,24 +76,24 @@ async def test_the_ledger_tells_who_holds_what_and_who_waits_for_room() -> None:
             await clients.lease(registry, "pinned50")
             waiting = await clients.lease(registry, "b60")
             assert waiting.lease is None
-            ledger = registry.survey.ledger()
+            ledger = registry.overview.ledger()
             assert ledger.budgets == {"cpu": 100}
             assert {(one.model, one.size) for one in ledger.held} == {("a40", 40), ("pinned50", 50)}
             assert ledger.claimed == ()  # beside what is pinned it can't be had
             await clients.lease(registry, "c30")
-            (claimed,) = registry.survey.ledger().claimed
+            (claimed,) = registry.overview.ledger().claimed
             assert (claimed.model, claimed.device, claimed.size) == ("c30", "cpu", 30)
 
 
 async def test_what_a_model_takes_is_reported_by_use_and_adds_up() -> None:
     async with registry_of(*MODELS, engine=FakeEngine()) as registry:
         await registry.load("a40")
-        cost = registry.survey.cost(registry.resolve("a40"))
+        cost = registry.overview.cost(registry.resolve("a40"))
         assert cost is not None
         assert cost.devices == {"cpu": 40}
         assert cost.loaded_for is not None
         assert cost.loading_for is None
-        (held,) = registry.survey.ledger().held
+        (held,) = registry.overview.ledger().held
         parts = held.parts
         assert parts.weights + parts.cache + parts.projector + parts.engine == held.size == 40
 

@@ -59,7 +59,7 @@ class CardGauge(FakeGauge):
 
 def held(registry: Registry) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    for one in registry.survey.ledger().held:
+    for one in registry.overview.ledger().held:
         found.setdefault(one.model, {})[one.device] = one.size
     return found
 
@@ -85,7 +85,7 @@ async def test_a_model_larger_than_each_card_is_split_once_both_have_room() -> N
     engine = CardEngine()
     async with registry_of("a60", "d120", engine=engine, gauge=CardGauge(engine)) as registry:
         await registry.load("a60")
-        fit = registry.survey.fit(registry.resolve("d120"))
+        fit = registry.overview.fit(registry.resolve("d120"))
         assert (fit.verdict, fit.unload) == ("fits_after", ("a60",))
         await registry.load("d120")
         assert engine.told["d120"] == {"cuda:0": 0.5, "cuda:1": 0.5}
@@ -123,7 +123,7 @@ async def test_what_is_shown_of_a_model_is_where_it_lies_or_would_now() -> None:
     async with registry_of("a60", "b60", engine=engine, gauge=CardGauge(engine)) as registry:
 
         def devices(name: str) -> Bytes:
-            cost = registry.survey.cost(registry.resolve(name))
+            cost = registry.overview.cost(registry.resolve(name))
             assert cost is not None
             return cost.devices
 

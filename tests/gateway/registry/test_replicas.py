@@ -73,7 +73,7 @@ TWICE = model("a40", replicas=2)
 
 def place(registry: Registry, name: str) -> set[str]:
     """The devices where it lies."""
-    return {one.device for one in registry.survey.ledger().held if one.model == name}
+    return {one.device for one in registry.overview.ledger().held if one.model == name}
 
 
 def name_of(lease: Lease) -> str:
