@@ -14,7 +14,7 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.registry import Waiting
 from gateway.terms.errors import GatewayError, InternalError
-from gateway.terms.tasks import companions, delayed
+from gateway.terms.tasks import companions
 
 log = structlog.get_logger()
 
@@ -133,7 +133,7 @@ class EventStream:
         self._framing = framing
         self._report_wait = report_wait
         self._patience = patience
-        self._begin_comments: Callable[[], None] | None = None  # at once; harmless twice
+        self._due = anyio.Event()  # the first comment
         self._ended = False
         self._writing = False
         self._last = time.monotonic()
@@ -166,22 +166,19 @@ class EventStream:
     def wait(self, news: Waiting) -> None:
         """Report the wait at the next comment. A `Call.on_wait`."""
         self._news = news
-        if self._report_wait is not None and self._begin_comments is not None:
-            self._begin_comments()
+        if self._report_wait is not None:
+            self._due.set()
 
     @asynccontextmanager
     async def with_comments(self) -> AsyncIterator[None]:
-        """In this context a comment is sent when the wait has changed, or after a silence. The task
-        that does begins when the first may be due: most answers are over before.
-        """
-        async with delayed(self._patience, self._send_comments) as begin:
-            self._begin_comments = begin
-            try:
-                yield
-            finally:
-                self._begin_comments = None
+        """In this context a comment is sent when the wait has changed, or after a silence."""
+        async with companions() as tasks:
+            tasks.start_soon(self._send_comments)
+            yield
 
     async def _send_comments(self) -> None:
+        with anyio.move_on_after(self._patience):
+            await self._due.wait()
         while True:
             if not (self._ended or self._writing):
                 await self._fill_silence()

@@ -6,10 +6,10 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -36,44 +36,6 @@ async def companions() -> AsyncIterator[TaskGroup]:
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__
         raise
-
-
-@asynccontextmanager
-async def delayed(
-    seconds: float, work: Callable[[], Coroutine[Any, Any, None]]
-) -> AsyncIterator[Callable[[], None]]:
-    """`work` begins in a task of its own after `seconds`, or once the callback is called; it is
-    cancelled where the context ends. Until it begins it costs a timer: 6 µs, where a task and its
-    cancellation cost 27.
-
-    The task is asyncio's own: anyio starts tasks only from tasks, and a timer's callback is none.
-    The callback may be called from any other on the event loop. What `work` raises is raised at the
-    end of a body that goes well.
-    """
-    loop, task = asyncio.get_running_loop(), None
-
-    def begin() -> None:
-        nonlocal task
-        timer.cancel()
-        if task is None:
-            task = loop.create_task(work())
-
-    timer = loop.call_later(seconds, begin)
-    try:
-        yield begin
-    finally:
-        timer.cancel()
-        if task is not None:
-            await _ended(task)
-    if task is not None and not task.cancelled():
-        task.result()
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
-    """It is cancelled, and does nothing more when this returns."""
-    task.cancel()
-    with anyio.CancelScope(shield=True):
-        await asyncio.wait([task])
 
 
 class Signal:

@@ -12,7 +12,7 @@ the cache.
 import ctypes
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
 
 _NEVER = float("-inf")
 _FIELDS = 3  # of llama.h's struct of one candidate, each of four bytes: id, logit, probability
-# Sampling a token takes 10 µs for each 1,000 tokens of the vocabulary, measured on one core: up to
-# here that is less than giving up the GIL and getting it back may take.
-SMALL_VOCABULARY = 4_096
 
 
 class Rows:
@@ -64,8 +61,6 @@ class Rows:
     def __init__(self, context: api.llama_context_p, vocabulary: LlamaVocabulary) -> None:
         self._context = context
         self._vocabulary = vocabulary
-        self._drawn = drawing(vocabulary)
-        self._logits = keeping_gil(api.llama_get_logits_ith)
 
     def draw(self, running: LlamaJob, row: int) -> Token:
         """The next token of `running`, drawn from the logits of `row`."""
@@ -84,7 +79,7 @@ class Rows:
     def _token(self, running: LlamaJob, row: int) -> int:
         chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
         if ids is None:
-            return self._drawn(chain, self._context, row)
+            return int(api.llama_sampler_sample(chain, self._context, row))
         return draw_among(chain, self.row(row), ids).token
 
     def _left(self, running: LlamaJob, row: int, wanted: int) -> tuple[int, TokenLogprob]:
@@ -112,31 +107,9 @@ class Rows:
 
     def row(self, row: int) -> npt.NDArray[np.float32]:
         """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
-        address = ctypes.addressof(self._logits(self._context, row).contents)
+        address = ctypes.addressof(api.llama_get_logits_ith(self._context, row).contents)
         there = (ctypes.c_float * self._vocabulary.size).from_address(address)
         return np.frombuffer(there, np.float32)
-
-
-def drawing(vocabulary: LlamaVocabulary) -> Callable[[Any, api.llama_context_p, int], int]:
-    """The function that draws a token: (chain, context, row) -> token. See `SMALL_VOCABULARY`."""
-    if vocabulary.size <= SMALL_VOCABULARY:
-        return keeping_gil(api.llama_sampler_sample)
-    return api.llama_sampler_sample  # type: ignore[no-any-return]
-
-
-def keeping_gil(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same C function, called without releasing the GIL, which ctypes does around every call.
-
-    For calls of a microsecond that is a trap: the event loop's thread takes the GIL meanwhile and
-    the engine's thread waits for it to come back, sixteen times a step. Only `llama_decode` and
-    `llama_synchronize`, which take long, go through the binding that releases it. With the bundled
-    model the difference is within the noise (benchmarks/results/diary.md).
-    """
-    library = ctypes.PyDLL(api._lib._name)  # noqa: SLF001 - of the loaded library
-    bound = getattr(library, function.__name__)
-    bound.argtypes = function.argtypes  # type: ignore[attr-defined]
-    bound.restype = function.restype  # type: ignore[attr-defined]
-    return bound  # type: ignore[no-any-return]
 
 
 class DrawnToken(msgspec.Struct, frozen=True):

@@ -2,12 +2,10 @@
 no task before it begins, and none behind its context.
 """
 
-import asyncio
-
 import anyio
 import pytest
 
-from gateway.terms.tasks import delayed, relayed
+from gateway.terms.tasks import relayed
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -57,59 +55,3 @@ async def test_who_can_not_write_ends_the_body() -> None:
 
     with anyio.fail_after(HANG), pytest.raises(ValueError, match="7"):
         await endless()
-
-
-async def test_delayed_work_has_no_task_until_it_begins_and_none_behind_the_context() -> None:
-    """A timer begins it, which belongs to no task."""
-    begun, ended = anyio.Event(), anyio.Event()
-
-    async def work() -> None:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.set()
-
-    before = asyncio.all_tasks()
-    with anyio.fail_after(HANG):
-        async with delayed(HANG, work):
-            await anyio.lowlevel.checkpoint()
-            assert asyncio.all_tasks() == before
-        async with delayed(0.0, work) as begin:
-            await begun.wait()
-            begin()  # harmless
-            assert len(asyncio.all_tasks()) == len(before) + 1
-    assert ended.is_set()
-    assert asyncio.all_tasks() == before
-
-
-async def test_delayed_work_ends_with_a_body_that_is_cancelled() -> None:
-    begun, ended = anyio.Event(), anyio.Event()
-
-    async def work() -> None:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.set()
-
-    with anyio.fail_after(HANG), anyio.CancelScope() as scope:
-        async with delayed(HANG, work) as begin:
-            begin()
-            await begun.wait()
-            scope.cancel()
-            await anyio.sleep_forever()
-    assert ended.is_set()
-
-
-async def test_what_delayed_work_raises_is_raised_where_its_context_ends() -> None:
-    async def work() -> None:
-        raise ValueError("7")
-
-    async def body() -> None:
-        async with delayed(HANG, work) as begin:
-            begin()
-            await anyio.wait_all_tasks_blocked()
-
-    with pytest.raises(ValueError, match="7"):
-        await body()
