@@ -33,14 +33,12 @@ from backends.contract.messages import (
     Answered,
     Begin,
     Command,
-    Encoded,
     Event,
     Failure,
     KeptAnswered,
     KeptAsked,
     KeptBytes,
     OfferedBytes,
-    Outcomes,
     RestoreSlot,
     SlotStates,
 )
@@ -239,21 +237,10 @@ class Shelf:
             self.received()
 
 
-# How messages begin that a node hands on as they are: whoever relays them needn't know what they
-# say, and they are nearly all that a worker sends.
-HANDED_ON = tuple(
-    _encode(message)[: 2 + len(type(message).__name__)]  # an array of so many, and the tag
-    for message in (Outcomes(()), Encoded(0))
-)
-
-
 class Frames:
     """Bytes as they come, to messages. `received` is called for each message with buffers beside
-    it, once they are read. Of one that `relays` those that begin as `HANDED_ON` stay frames: bytes,
-    of several in a row together.
+    it, once they are read.
     """
-
-    relays = False
 
     def __init__(
         self,
@@ -276,8 +263,6 @@ class Frames:
     def feed(self, data: bytes) -> list[Any]:
         """The messages that are whole now. Raises ValueError for bytes that are no frames."""
         source: bytes | bytearray = data
-        if self.relays and not self._rest and _is_one(data) and _is_handed_on(data, 0):
-            return [data]  # nearly always: a step's
         if self._rest:
             self._rest += data
             source = self._rest
@@ -290,13 +275,7 @@ class Frames:
                 raise ValueError(f"a frame of {length:,} bytes, {self.most:,} at most")
             if end > len(source):
                 break
-            payload = view[whole + HEADER.size : end]
-            if not (self.relays and _is_handed_on(source, whole)):
-                messages.append(self._message(kind, payload))
-            elif messages and isinstance(messages[-1], bytes):
-                messages[-1] += view[whole:end]
-            else:
-                messages.append(bytes(view[whole:end]))
+            messages.append(self._message(kind, view[whole + HEADER.size : end]))
             whole = end
         if source is data or whole:  # else more of one long frame has come
             self._rest = bytearray(view[whole:])
@@ -309,17 +288,6 @@ class Frames:
         buffers = [_read(blob, self._peer) for blob in enclosed.blobs]
         self._received()
         return joined(self._decode(enclosed.message), buffers)
-
-
-def _is_handed_on(source: bytes | bytearray, start: int) -> bool:
-    """Whether the frame that begins there can be handed on to another machine unread."""
-    kind = source[start + HEADER.size - 1]
-    return kind == PLAIN and source.startswith(HANDED_ON, start + HEADER.size)
-
-
-def _is_one(data: bytes) -> bool:
-    """Whether that is a frame, and nothing else."""
-    return len(data) > HEADER.size and HEADER.unpack_from(data)[0] == len(data) - HEADER.size
 
 
 def _read(blob: Blob, peer: int | None) -> Buffer:

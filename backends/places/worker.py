@@ -46,7 +46,7 @@ from backends.contract.framing import (
     decode_event,
     unpack,
 )
-from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost, Outcomes
+from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost
 from backends.contract.protocol import ModelInfo, Report, Tokenizer
 from backends.places.container import PortContainer
 from backends.places.encoder_container import PortEncoder, over
@@ -247,7 +247,6 @@ class FramedPort(asyncio.Protocol, ABC):
         self._shelf = Shelf(shared=peer is not None)
         self._frames = Frames(decode_event, self._answer_received, peer=peer)
         self._receive: Callable[[Event], None] | None = None
-        self._relay: Callable[[bytes], None] = lambda _: None
         self._early: list[Event] = []  # that came before anyone was there to receive them
         self._transport: asyncio.Transport | None = None
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
@@ -283,10 +282,6 @@ class FramedPort(asyncio.Protocol, ABC):
         early, self._early = self._early, []
         for event in early:
             receive(event)
-
-    def relay(self, hand_on: Callable[[bytes], None]) -> None:
-        """From now on, hand on what needn't be known here as it came: frames (`framing.Frames`)."""
-        self._frames.relays, self._relay = True, hand_on
 
     def send(self, command: Command) -> None:
         """See `Port.send`."""
@@ -336,10 +331,7 @@ class FramedPort(asyncio.Protocol, ABC):
         self._unanswered = 0
         try:
             for event in self._frames.feed(data):
-                if isinstance(event, Outcomes):  # nearly all
-                    self._tell(event)
-                else:
-                    self._hand_on(event)
+                self._hand_on(event)
         except Exception as error:  # noqa: BLE001 - whatever it sent, no other end is hurt by it
             self._kill(f"sent what can't be read ({error})")
 
@@ -374,10 +366,8 @@ class FramedPort(asyncio.Protocol, ABC):
         else:
             self._receive(event)
 
-    def _hand_on(self, event: WorkerEvent | bytes) -> None:
+    def _hand_on(self, event: WorkerEvent) -> None:
         match event:
-            case bytes():
-                self._relay(event)
             case Pong():
                 pass
             case Received():

@@ -217,10 +217,6 @@ class Session(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(self._shelf.frame(event))
 
-    def _pass_on(self, frames: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(frames)
-
     def _tell(self, event: Event) -> None:
         self._send(event)
         if isinstance(event, Closed | Lost) and self._transport is not None:
@@ -270,7 +266,6 @@ class Session(asyncio.Protocol):
             self._send(Refused(Failure("LoadFailed", f"{type(error).__name__}: {error}")))
         if self._port is not None:  # what it says comes after `Loaded`
             self._port.connect(self._tell)
-            self._port.relay(self._pass_on)
 
     async def _result(self, command: Recognise | Fit | LoadModel) -> WorkerEvent:
         match command:

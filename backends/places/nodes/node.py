@@ -242,7 +242,7 @@ class NodePort(FramedPort):
     def _write(self, command: WorkerCommand) -> None:
         self._put(self._shelf.frame(command))
 
-    def _hand_on(self, event: WorkerEvent | bytes) -> None:
+    def _hand_on(self, event: WorkerEvent) -> None:
         match event:
             case Recognised() | Fitted() if self._asked is not None and not self._asked.done():
                 self._asked.set_result(event)

@@ -36,14 +36,11 @@ from backends.contract.framing import (
 from backends.contract.messages import (
     Answered,
     Begin,
-    Broke,
-    Encoded,
     Failure,
     KeptAnswered,
     KeptAsked,
     KeptBytes,
     Leave,
-    Left,
     OfferedBytes,
     Outcomes,
     RestoreSlot,
@@ -197,21 +194,6 @@ def test_pictures_of_jobs_that_run_are_not_shown_with_their_slots() -> None:
     states = SlotStates((SlotState(id=0, job=Generation(prompt=(1,), images=PICTURES)),))
     frame = Shelf(shared=True).frame(Answered(1, states))
     assert len(frame) < 3000
-
-
-@pytest.mark.parametrize("size", [1, 7, 64, 10**6])
-def test_what_a_relay_need_not_know_stays_as_it_came_and_in_its_place(size: int) -> None:
-    shelf, frames = Shelf(shared=False), Frames(decode_event, lambda: None)
-    frames.relays = True
-    step = Outcomes(((1, Piece("a", (1,))),))
-    sent: list[Message] = [step, step, Left(1), Encoded(2, (b"vector",)), Broke("why"), step]
-    data = [shelf.frame(one) for one in sent]
-    came = read(frames, b"".join(data), size)
-    told = [one for one in came if not isinstance(one, bytes)]
-    assert told == [Left(1), Broke("why")], "only what is no step is read"
-    again = b"".join(one if isinstance(one, bytes) else shelf.frame(one) for one in came)
-    assert again == b"".join(data), "in order, and all of it"
-    assert read(Frames(decode_event, lambda: None), again, size) == sent
 
 
 def test_what_is_too_large_for_a_network_is_said() -> None:
