@@ -9,12 +9,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import yaml
 
-from config.engines import CommandOptions
-from config.mcp import McpConfig
 from config.secrets import PLACES
 from config.settings import Config
 from config.shape import Option, leaves, value_of, with_option
-from config.upstreams import UpstreamConfig
 
 # live: from the next request on. models: each model it touches is reported. restart: the running
 # server keeps what it has.
@@ -132,7 +129,6 @@ def _changed(old: Config, new: Config) -> Iterator[Option]:
 # ------------------------------------------------------------------------------------------ secrets
 
 MASK = "••••"
-_GIVEN = ("env", "set")  # a command's options whose values may be secrets
 _SECRET = re.compile(
     r"\$\.keys\[\]\.key|\$\.nodes\[\]\.token|\$\.kept\.encrypt|\$\.join\.key|\$\.tracing\.headers\..*"
     r"|\$\.mcp\[\]\.(?:headers|env)\..*"
@@ -147,60 +143,25 @@ _IN_COMMENT = re.compile(
 
 def masked(config: Config) -> Config:
     """`config` without its secrets, wherever they came from."""
-    keys = tuple(msgspec.structs.replace(key, key=MASK) for key in config.keys)
-    upstreams = tuple(_upstream(one) for one in config.upstreams)
-    endpoint = None if config.hub.endpoint is None else _without_user(config.hub.endpoint)
-    hub, models = msgspec.structs.replace(config.hub, endpoint=endpoint), config.models
-    secret = None if config.kept.encrypt is None else MASK
-    return msgspec.structs.replace(
-        config,
-        keys=keys,
-        upstreams=upstreams,
-        nodes=tuple(msgspec.structs.replace(node, token=MASK) for node in config.nodes),
-        mcp=tuple(map(_mcp, config.mcp)),
-        hub=hub,
-        tracing=msgspec.structs.replace(
-            config.tracing, headers=dict.fromkeys(config.tracing.headers, MASK)
-        ),
-        join=msgspec.structs.replace(config.join, key=config.join.key and MASK),
-        kept=msgspec.structs.replace(config.kept, encrypt=secret),
-        models=tuple(msgspec.structs.replace(one, options=_hidden(one.options)) for one in models),
-        engines=msgspec.structs.replace(config.engines, command=_command(config.engines.command)),
-    )
+    found: Config = _masked(config, "$")
+    return found
 
 
-def _hidden(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's options: what a command is given may be a key."""
-    return {
-        name: dict.fromkeys(value, MASK) if name in _GIVEN and isinstance(value, dict) else value
-        for name, value in options.items()
-    }
-
-
-def _command(options: CommandOptions) -> CommandOptions:
-    return msgspec.structs.replace(
-        options, env=dict.fromkeys(options.env, MASK), set=dict.fromkeys(options.set, MASK)
-    )
-
-
-def _upstream(upstream: UpstreamConfig) -> UpstreamConfig:
-    return msgspec.structs.replace(
-        upstream,
-        key=None if upstream.key is None else MASK,
-        keys=(MASK,) * len(upstream.keys),
-        headers=dict.fromkeys(upstream.headers, MASK),
-        set=dict.fromkeys(upstream.set, MASK),
-        urls=tuple(map(_without_user, upstream.urls)),
-        proxy=None if upstream.proxy is None else _without_user(upstream.proxy),
-    )
-
-
-def _mcp(server: McpConfig) -> McpConfig:
-    return msgspec.structs.replace(
-        server,
-        headers=dict.fromkeys(server.headers, MASK),
-        env=dict.fromkeys(server.env, MASK),
-    )
+def _masked(value: Any, path: str) -> Any:
+    if value is not None and _SECRET.fullmatch(path):
+        return MASK
+    match value:
+        case msgspec.Struct():
+            names = value.__struct_fields__
+            inner = {name: _masked(getattr(value, name), f"{path}.{name}") for name in names}
+            return msgspec.structs.replace(value, **inner)
+        case tuple() | list():
+            return type(value)(_masked(one, f"{path}[]") for one in value)
+        case dict():
+            return {name: _masked(one, f"{path}.{name}") for name, one in value.items()}
+        case str():
+            return _without_user(value)
+    return value
 
 
 def _without_user(url: str) -> str:
