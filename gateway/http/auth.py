@@ -14,8 +14,7 @@ import structlog
 from litestar import Litestar, Request
 from litestar.datastructures import Headers
 from litestar.exceptions import ImproperlyConfiguredException
-from litestar.handlers import BaseRouteHandler
-from litestar.routes import BaseRoute, HTTPRoute, WebSocketRoute
+from litestar.routes import HTTPRoute, WebSocketRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from backends.contract.remote import HOPS, Caller
@@ -309,16 +308,6 @@ def require_declared(app: Litestar) -> None:
                     f"{names} {route.path} ({handler.handler_name}) declares no right: "
                     f"give its decorator access=, one of {', '.join(RIGHTS)}"
                 )
-
-
-def _handlers(route: BaseRoute) -> Iterator[tuple[str, BaseRouteHandler]]:
-    """Those of a route that somebody wrote, with their methods."""
-    if isinstance(route, WebSocketRoute):
-        yield "WEBSOCKET", route.route_handler
-    elif isinstance(route, HTTPRoute):
-        for handler in route.route_handlers:
-            if handler.http_methods != {"OPTIONS"}:
-                yield " ".join(sorted(handler.http_methods)), handler
 
 
 def _name(host: str) -> str | None:

@@ -92,7 +92,7 @@ def is_gbnf(text: str) -> bool:
 # -------------------------------------------------------------------------------- what several have
 
 
-def _openais(shape: Shape) -> Spelled | None:
+def _openais(shape: Shape, _chat: bool = True) -> Spelled | None:  # noqa: FBT001, FBT002 - one of a table
     """`response_format`, for JSON alone."""
     match shape:
         case JsonObject():
@@ -103,7 +103,7 @@ def _openais(shape: Shape) -> Spelled | None:
     return None
 
 
-def _structured_outputs(shape: Shape) -> Spelled | None:
+def _vllm(shape: Shape, _chat: bool = True) -> Spelled | None:  # noqa: FBT001, FBT002 - one of a table
     """vLLM's, where the client has not used its older fields."""
     match shape:
         case StructuralTags(request=request):
@@ -135,18 +135,10 @@ def _gbnf(shape: Shape) -> Spelled | None:
 # ----------------------------------------------------------------------------------------- servers
 
 
-def _openai(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
-    return _openais(shape)
-
-
-def _vllm(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
-    return _structured_outputs(shape)
-
-
 def _unknown(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
     if isinstance(shape, Grammar) and shape.field == "grammar":
         return {"grammar": shape.text}
-    return _structured_outputs(shape)
+    return _vllm(shape)
 
 
 def _sglang(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
@@ -214,8 +206,8 @@ _SPELLINGS: Mapping[ServerKind | None, Callable[[Shape, bool], Spelled | None]] 
     "koboldcpp": _llama_server,
     "llama-cpp-python": _llama_cpp_python,
     "llama-server": _llama_server,
-    "ollama": _openai,
-    "openai": _openai,
+    "ollama": _openais,
+    "openai": _openais,
     "roundhouse": _vllm,
     "sglang": _sglang,
     "tabbyapi": _tabbyapi,

@@ -2,7 +2,6 @@
 markers that several formats share. Data only.
 """
 
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -233,9 +232,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     ids: IdStyle = "openai"
     past: PastCalls = PAST_HERMES
     implied_opener: str = ""  # what the prompt ends with and belongs to the output
-
-
-FormatTable: TypeAlias = Mapping[str, Format]
 
 
 THINK = ReasoningMarkers(("<think>",), ("</think>",))
