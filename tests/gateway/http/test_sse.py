@@ -95,12 +95,12 @@ async def test_news_of_the_wait_end_where_the_answer_begins() -> None:
     assert client.taken == ["start"]
 
 
-async def test_an_answer_that_is_over_soon_has_no_task_for_comments() -> None:
+async def test_no_task_for_comments_is_left_behind_an_answer() -> None:
     events = EventStream(Client().send, {}, NEVER)
     before = asyncio.all_tasks()
     async with events.with_comments():
         await turns()
-        assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == before
     events.wait(NEWS)  # harmless when it is over
 
 
