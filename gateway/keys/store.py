@@ -44,66 +44,8 @@ def share(total: int, others: Collection[int]) -> int:
 ROW = 256  # bytes that a row takes beside its texts, keys and indexes included
 VERSION = 1  # of the tables; a file of version 0 is brought to it
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS responses (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, previous TEXT,
-    running INTEGER NOT NULL, document BLOB NOT NULL, input BLOB NOT NULL, output BLOB NOT NULL,
-    events BLOB NOT NULL, size INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS conversations (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created REAL NOT NULL, metadata BLOB NOT NULL,
-    used REAL NOT NULL, size INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS items (
-    position INTEGER PRIMARY KEY AUTOINCREMENT, conversation TEXT NOT NULL, id TEXT NOT NULL,
-    item BLOB NOT NULL, size INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS owners (owner TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS responses_by_age ON responses (created);
-CREATE INDEX IF NOT EXISTS items_of ON items (conversation, position);
-CREATE INDEX IF NOT EXISTS responses_of ON responses (owner, created);
-CREATE INDEX IF NOT EXISTS conversations_of ON conversations (owner, used);
-"""
-# A conversation's size is all that is in it; an owner's bytes are all that is theirs.
-TRIGGERS = """
-CREATE TRIGGER IF NOT EXISTS responses_in AFTER INSERT ON responses
-    BEGIN INSERT INTO owners VALUES (NEW.owner, NEW.size)
-    ON CONFLICT (owner) DO UPDATE SET bytes = bytes + NEW.size; END;
-CREATE TRIGGER IF NOT EXISTS responses_changed AFTER UPDATE OF size ON responses
-    BEGIN UPDATE owners SET bytes = bytes + NEW.size - OLD.size WHERE owner = NEW.owner; END;
-CREATE TRIGGER IF NOT EXISTS responses_out AFTER DELETE ON responses
-    BEGIN UPDATE owners SET bytes = bytes - OLD.size WHERE owner = OLD.owner; END;
-CREATE TRIGGER IF NOT EXISTS conversations_in AFTER INSERT ON conversations
-    BEGIN INSERT INTO owners VALUES (NEW.owner, NEW.size)
-    ON CONFLICT (owner) DO UPDATE SET bytes = bytes + NEW.size; END;
-CREATE TRIGGER IF NOT EXISTS conversations_changed AFTER UPDATE OF size ON conversations
-    BEGIN UPDATE owners SET bytes = bytes + NEW.size - OLD.size WHERE owner = NEW.owner; END;
-CREATE TRIGGER IF NOT EXISTS conversations_out AFTER DELETE ON conversations
-    BEGIN UPDATE owners SET bytes = bytes - OLD.size WHERE owner = OLD.owner;
-    DELETE FROM items WHERE conversation = OLD.id; END;
-CREATE TRIGGER IF NOT EXISTS items_in AFTER INSERT ON items
-    BEGIN UPDATE conversations SET size = size + NEW.size WHERE id = NEW.conversation; END;
-CREATE TRIGGER IF NOT EXISTS items_out AFTER DELETE ON items
-    BEGIN UPDATE conversations SET size = size - OLD.size WHERE id = OLD.conversation; END;
-"""
-# Version 0 counted no metadata, no ids and no rows, and by no owner.
-FROM_VERSION_0 = f"""
-DROP TRIGGER IF EXISTS responses_in;
-DROP TRIGGER IF EXISTS responses_changed;
-DROP TRIGGER IF EXISTS responses_out;
-DROP TRIGGER IF EXISTS items_in;
-DROP TRIGGER IF EXISTS items_out;
-DROP TRIGGER IF EXISTS conversations_out;
-DROP TABLE IF EXISTS total;
-ALTER TABLE conversations ADD COLUMN used REAL NOT NULL DEFAULT 0;
-ALTER TABLE conversations ADD COLUMN size INTEGER NOT NULL DEFAULT 0;
-UPDATE responses SET size = {ROW} + length(document) + length(input) + length(output)
-    + length(events);
-UPDATE items SET size = {ROW} + length(id) + length(item);
-UPDATE conversations SET used = created, size = {ROW} + length(metadata)
-    + (SELECT coalesce(sum(size), 0) FROM items WHERE conversation = conversations.id);
-CREATE TABLE owners (owner TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
-INSERT INTO owners SELECT owner, sum(size) FROM (
-    SELECT owner, size FROM responses UNION ALL SELECT owner, size FROM conversations)
-    GROUP BY owner;
-"""  # noqa: S608 - our own number
+TABLES = Path(__file__).with_name("tables.sql").read_text(encoding="utf-8")
+FROM_VERSION_0 = Path(__file__).with_name("from_version_0.sql").read_text(encoding="utf-8")
 
 
 def fresh_id() -> str:
@@ -198,9 +140,7 @@ def _version(connection: sqlite3.Connection) -> int | None:
 def _prepare(connection: sqlite3.Connection) -> None:
     version = _version(connection)
     upgrade = FROM_VERSION_0 if version is not None and version < VERSION else ""
-    connection.executescript(
-        f"BEGIN; {upgrade} {TABLES} {TRIGGERS} PRAGMA user_version = {VERSION}; COMMIT;"
-    )
+    connection.executescript(f"BEGIN; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
 # ------------------------------------------------------------------------------------------ queries
