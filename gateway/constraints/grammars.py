@@ -7,7 +7,7 @@ The compile itself is bounded by the fuel of `backends.contract.grammar_limits`.
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from backends.contract.grammar_limits import parser_limits
+from gateway.constraints.lark import literal, one_of
 from gateway.terms.errors import InvalidRequest
 
 
@@ -306,17 +307,7 @@ def choices_rule(texts: tuple[str, ...], field: str) -> str:
     CHOICES.check(len(texts), field)
     CHOICE_LENGTH.check(max(map(len, texts)), field)
     CHOICES_LENGTH.check(sum(map(len, texts)), field)
-    return f"start: {choice(literal(_whole(text, field)) for text in dict.fromkeys(texts))}"
-
-
-def literal(text: str) -> str:
-    """`text` as a string of a Lark grammar. Escapes are JSON's."""
-    return f'"{"".join(map(_escaped, text))}"'
-
-
-def choice(options: Iterable[str]) -> str:
-    """One of some expressions."""
-    return " | ".join(options)
+    return f"start: {one_of(literal(_whole(text, field)) for text in texts)}"
 
 
 def _whole(text: str, field: str) -> str:
@@ -327,16 +318,6 @@ def _whole(text: str, field: str) -> str:
         message = f"{field}: contains an unpaired surrogate."
         raise InvalidRequest(message, param=field) from None
     return text
-
-
-def _escaped(character: str) -> str:
-    """Lark's lexer takes no control characters, and an escape is right for any other but the plain
-    ones; outside the basic plane it is a pair of surrogates.
-    """
-    if character.isascii() and character.isprintable() and character not in '"\\':
-        return character
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 # --------------------------------------------------------------------------------------------- gbnf

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 import msgspec
 from llguidance import LLMatcher, regex_to_lark
 
+from gateway.constraints.effort import referred
 from gateway.constraints.lark_reading import ReadGrammar
+from gateway.constraints.reading import LENGTHS
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -23,13 +25,10 @@ MOST_LOOKED_AT = 20_000  # schemas of one tool
 LONGEST_PATTERN = 1000  # characters
 _MOST_STEPS = 20  # references that lead to references
 _KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
-LEFT_OUT = frozenset((
-    "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains",
-    "propertyNames", "minProperties", "maxProperties", "patternProperties", "prefixItems", "format",
-    "unevaluatedProperties", "unevaluatedItems",
-))  # fmt: skip
+LEFT_OUT = frozenset(
+    ("minProperties", "maxProperties", "patternProperties", "prefixItems", "format")
+)
 _TEXT = ("pattern", "format", "minLength", "maxLength")
-_DEFINITIONS = ("$defs", "definitions")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
@@ -131,7 +130,7 @@ class SchemaReader:
         if TOGETHER in option:
             return self.alone(option[TOGETHER])
         constant = not option.keys().isdisjoint(("enum", "const"))
-        says = option.keys() - {"type", *_DEFINITIONS}
+        says = option.keys() - {"type", "$defs"}
         if not LEFT_OUT.isdisjoint(option) or (constant and len(says) > 1):
             return self.alone(option)
         return None
@@ -143,15 +142,15 @@ class SchemaReader:
         """
         self._left -= 1
         if depth >= _MOST_STEPS or self._left < 0:
-            return {TOGETHER: schema}
+            return {TOGETHER: {"allOf": [schema]}}
         for _ in range(_MOST_STEPS):
             if schema is False:
                 return {"enum": []}
             if not isinstance(schema, Mapping):
                 return {}
-            reference = schema.get("$ref")
-            parts = [self._target(reference)] if isinstance(reference, str) else []
-            parts += _list(schema.get("allOf"))
+            reference = referred(schema)
+            parts = [] if reference is None else [self.root["$defs"][reference]]
+            parts += schema.get("allOf", ())
             if not parts:
                 return schema
             beside = _without(schema, "$ref", "allOf")
@@ -160,25 +159,17 @@ class SchemaReader:
                 continue
             resolved = [self.resolved(part, depth + 1) for part in parts]
             return _together(schema, [beside, *resolved])
-        return {TOGETHER: schema}
+        return {TOGETHER: {"allOf": [schema]}}
 
     def alone(self, schema: Any) -> Schema:
         """A part of the schema that can stand alone: with what references lead to."""
-        definitions = {key: self.root[key] for key in _DEFINITIONS if key in self.root}
-        return definitions | dict(schema)
-
-    def _target(self, reference: str) -> Any:
-        target: Any = self.root
-        for step in reference.removeprefix("#").split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(key) if isinstance(target, Mapping) else None
-        return target
+        return {"$defs": self.root.get("$defs", {}), **schema}
 
     def plain(self, schema: Schema) -> list[Alternative]:
         """What a value may be by one of the `options`."""
         self._note(schema)
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list):
+        if not schema.keys().isdisjoint(("enum", "const")):
+            values = [schema["const"]] if "const" in schema else schema["enum"]
             listed = (each for each in values if not self._exact or _is_of(each, schema))
             return [EnumValue(tuple(listed))]
         implied = not self._exact or "type" in schema
@@ -192,7 +183,7 @@ class SchemaReader:
             case "string":
                 return self._text(schema)
             case "array":
-                counts = _counts(schema, "minItems", "maxItems")
+                counts = schema.get("minItems", 0), schema.get("maxItems")
                 return ArrayValue({**schema, "type": "array"}, schema.get("items", {}), *counts)
             case "object":
                 return _fields({**schema, "type": "object"}, exact=self._exact)
@@ -205,49 +196,45 @@ class SchemaReader:
     def _text(self, schema: Schema) -> StringValue:
         if isinstance(grammar := schema.get(GRAMMAR), ReadGrammar):  # no client can send that
             return StringValue(schema=schema, grammar=grammar)
-        given = schema.get("pattern")
-        pattern = _whole(given) if isinstance(given, str) else ""
-        if isinstance(given, str) and not pattern:
+        pattern = _whole(schema["pattern"]) if "pattern" in schema else ""
+        if "pattern" in schema and not pattern:
             self.relaxed.append(f'{self._place}: "pattern"')
-        shortest, longest = _counts(schema, "minLength", "maxLength")
+        shortest, longest = schema.get("minLength", 0), schema.get("maxLength")
+        if max(shortest, longest or 0) > LENGTHS:
+            self.relaxed.append(f'{self._place}: "maxLength"')
         kept = {key: schema[key] for key in _TEXT if key in schema}
         return StringValue(pattern, shortest, longest, {"type": "string", **kept})
 
 
 def _is_of(value: Any, schema: Schema) -> bool:
-    named = schema.get("type", _KINDS)
-    whole = isinstance(value, float | int) and value == value // 1
-    return json_type(value) in named or (
-        "integer" in named and whole and value not in (True, False)
-    )
+    kind, allowed = json_type(value), kinds(schema, implied=False)
+    return kind in allowed or (kind == "number" and "integer" in allowed and value % 1 == 0)
 
 
 def kinds(schema: Schema, *, implied: bool = True) -> tuple[str, ...]:
     """The types that a schema names or (`implied`) means; all of them where it says nothing."""
-    named = schema.get("type")
+    named = schema.get("type", ())
     listed = [named] if isinstance(named, str) else named
-    found = [kind for kind in _KINDS if isinstance(listed, list) and kind in listed]
+    found = [kind for kind in _KINDS if kind in listed]
     if "number" in found and "integer" in found:
         found.remove("integer")
     if not found and implied and ("properties" in schema or "required" in schema):
         found = ["object"]
     if not found and implied and "items" in schema:
         found = ["array"]
-    if schema.get("nullable") is True and found:
-        found.append("null")
     return tuple(found) or tuple(kind for kind in _KINDS if kind != "integer")
 
 
 def _without(schema: Schema, *keywords: str) -> Schema:
-    return {key: schema[key] for key in schema if key not in (*keywords, *_DEFINITIONS)}
+    return {key: schema[key] for key in schema if key not in (*keywords, "$defs")}
 
 
 def _options(schema: Schema) -> list[Any]:
     """The schemas of which one has to fit, each with what stands beside them."""
     for keyword in ("anyOf", "oneOf"):
-        if isinstance(listed := schema.get(keyword), list):
+        if keyword in schema:
             beside = _without(schema, keyword)
-            return [{"allOf": [beside, option]} if beside else option for option in listed]
+            return [{"allOf": [beside, option]} if beside else option for option in schema[keyword]]
     return []
 
 
@@ -258,12 +245,12 @@ def _together(schema: Schema, parts: Sequence[Schema]) -> Schema:
     whole: dict[str, Any] = {}
     apart = False
     for part in parts:
-        both = _mapping(whole.get("properties")), _mapping(part.get("properties"))
+        both = whole.get("properties", {}), part.get("properties", {})
         apart = apart or _contradict(whole, part)
         properties = {**both[0]} | {
             key: each for key, each in both[1].items() if key not in both[0] or each not in ANYTHING
         }
-        required = [*_list(whole.get("required")), *_list(part.get("required"))]
+        required = [*whole.get("required", ()), *part.get("required", ())]
         whole |= part
         whole |= {"properties": properties} if properties else {}
         whole |= {"required": required} if required else {}
@@ -278,7 +265,7 @@ def _contradict(one: Schema, other: Schema) -> bool:
         one[key] != other[key] for key in one.keys() & other.keys() - {"properties", "required"}
     ):
         return True
-    names, others = (_mapping(each.get("properties")) for each in (one, other))
+    names, others = (each.get("properties", {}) for each in (one, other))
     if any(
         names[key] != others[key] and names[key] not in ANYTHING and others[key] not in ANYTHING
         for key in names.keys() & others.keys()
@@ -293,8 +280,7 @@ def _contradict(one: Schema, other: Schema) -> bool:
 
 def _fields(schema: Schema, *, exact: bool) -> ObjectValue:
     """An object's properties; undeclared ones where they are allowed, or nothing is declared."""
-    required = {key for key in _list(schema.get("required")) if isinstance(key, str)}
-    declared = _mapping(schema.get("properties"))
+    required, declared = {*schema.get("required", ())}, schema.get("properties", {})
     fields = [Field(key, inner, key in required) for key, inner in declared.items()]
     fields += [Field(key, {}, required=True) for key in sorted(required - set(declared))]
     others = schema.get(
@@ -302,14 +288,6 @@ def _fields(schema: Schema, *, exact: bool) -> ObjectValue:
     )
     return ObjectValue(
         schema, tuple(fields), None if others is False else {} if others is True else others
-    )
-
-
-def _counts(schema: Schema, low: str, high: str) -> tuple[int, int | None]:
-    fewest, most = schema.get(low), schema.get(high)
-    return (
-        fewest if isinstance(fewest, int) and fewest > 0 else 0,
-        most if isinstance(most, int) and most >= 0 else None,
     )
 
 
@@ -332,14 +310,6 @@ def _whole(pattern: str) -> str:
         return ""
     refused = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(f"start: /{whole}/"))
     return "" if refused else whole
-
-
-def _mapping(value: Any) -> Schema:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def json_type(value: Any) -> str:

@@ -21,12 +21,11 @@ from gateway.constraints.grammars import (
     Entry,
     Relaxation,
     ShapeGrammar,
-    choice,
-    literal,
     proven,
     regex_rule,
 )
 from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.lark import literal, one_of
 from gateway.constraints.lark_reading import ending_lark
 from gateway.terms.errors import InvalidRequest
 
@@ -236,11 +235,11 @@ class _Rules:
             case Sequence(elements=elements):
                 return self.sequence(elements, ends)
             case Or(elements=elements):
-                return f"({choice(self.format(each, ends) for each in self.some(elements))})"
+                return one_of(self.format(each, ends) for each in self.some(elements))
             case TriggeredTags():
                 return self.triggered(format, ends)
             case _:
-                return f"{self.bounded(format)} {one_of(ends)}"
+                return f"{self.bounded(format)} {ending(ends)}"
 
     def bounded(self, format: Format) -> str:
         """The expression of a format that knows its own end."""
@@ -271,14 +270,14 @@ class _Rules:
         text = self.text(excludes)
         if not any(ends):
             return text
-        return self.rule("[lazy]", f"{text} {one_of(ends)}")
+        return self.rule("[lazy]", f"{text} {ending(ends)}")
 
     def text(self, excludes: tuple[str, ...]) -> str:
         """A terminal for any text without `excludes`."""
         if not excludes:
             return "TEXT"
         name = f"TEXT_{self.number()}"
-        unwanted = choice(map(literal, self.some(excludes)))
+        unwanted = one_of(map(literal, self.some(excludes)))
         self.lines.append(f"{name}: /(?s:.*)/ & ~(/(?s:.*)/ ({unwanted}) /(?s:.*)/)")
         return name
 
@@ -289,7 +288,7 @@ class _Rules:
             match rest:
                 case (AnyText() as free, ConstString(value=value), *others):
                     written.append(self.format(free, (value,)))
-                    written += [] if others else [one_of(ends)]
+                    written += [] if others else [ending(ends)]
                     rest = tuple(others)
                 case (first, *others):
                     written.append(self.format(first, None if others else ends))
@@ -300,13 +299,11 @@ class _Rules:
         """Text, trigger, the rest of a tag that begins with it; again; text."""
         TAGS.check(len(format.tags), self.field)
         text = self.text(format.excludes)
-        calls = self.rule("", choice(self.calls(format, text)))
-        whole = (
-            f"({choice(self.bounded(tag) for tag in format.tags)})" if format.at_least_one else ""
-        )
+        calls = self.rule("", one_of(self.calls(format, text)))
+        whole = one_of(map(self.bounded, format.tags)) if format.at_least_one else ""
         last = self.free(format.excludes, ends)
         if format.stop_after_first:
-            return f"{whole} {one_of(ends)}" if whole else f"({calls} {one_of(ends)} | {last})"
+            return f"{whole} {ending(ends)}" if whole else f"({calls} {ending(ends)} | {last})"
         return f"{whole} {calls}* {last}"
 
     def calls(self, format: TriggeredTags, text: str) -> list[str]:
@@ -319,11 +316,11 @@ class _Rules:
             rest = msgspec.structs.replace(tag, begin=tag.begin[len(trigger) :])
             of[trigger].append(self.bounded(rest))
         heads = {trigger: self.rule("[lazy]", f"{text} {literal(trigger)}") for trigger in of}
-        return [f"{heads[trigger]} ({choice(rests)})" for trigger, rests in of.items() if rests]
+        return [f"{heads[trigger]} {one_of(rests)}" for trigger, rests in of.items() if rests]
 
     def separated(self, format: TagsWithSeparator) -> str:
         TAGS.check(len(format.tags), self.field)
-        tag = self.rule("", choice(self.bounded(tag) for tag in self.some(format.tags)))
+        tag = self.rule("", one_of(map(self.bounded, self.some(format.tags))))
         more = "" if format.stop_after_first else f"({literal(format.separator)} {tag})*"
         return f"({tag} {more})" if format.at_least_one else f"({tag} {more})?"
 
@@ -371,6 +368,6 @@ class _Rules:
         return InvalidRequest(f"{self.field}: {message}", param=self.field)
 
 
-def one_of(texts: Ends) -> str:
+def ending(texts: Ends) -> str:
     """One of `texts`; nothing where there are none."""
-    return f"({choice(map(literal, texts))})" if texts else ""
+    return one_of(map(literal, texts)) if texts else ""

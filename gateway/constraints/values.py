@@ -49,6 +49,7 @@ CHARACTER = (
 )
 # In one way alone, so that no key comes twice.
 _KEY = r"([^\x22\\\x00-\x1f]|\\[\x22\\bfnrt]|\\u00(0[0-7bef]|1[0-9a-f]))*"
+LENGTH = {"type", "minLength", "maxLength"}  # of a string, and no more
 CHUNK = 256  # characters that one lexeme counts, with some states of a lexer for each
 DEEPEST = 50  # schemas in schemas
 
@@ -148,11 +149,10 @@ class Json:
         self.separator = lark.regex(COMMA)
 
     def text(self, found: StringValue) -> str:
-        if len(found.schema) == 1:
+        if len(found.schema) == 1 and self._unlike:
             return self._lark.terminal(rf"/\x22{CHARACTER}*\x22/{self._unlike}")
-        if self._unlike or not found.schema.keys() <= {"type", "minLength", "maxLength"}:
-            return self._lark.json(found.schema)
-        return _counted(self._lark, found.shortest, found.longest)
+        by_length = found.schema.keys() <= LENGTH and not self._unlike
+        return counted(self._lark, found) if by_length else self._lark.json(found.schema)
 
     def constant(self, text: str) -> str:
         written = json.dumps(text, ensure_ascii=False)
@@ -178,20 +178,25 @@ class AnswerJson(Json):
     colon = ": ?"
 
 
-def _counted(lark: Lark, fewest: int, most: int | None) -> str:
-    """A string of so many characters. The quote mark that begins it is part of the first lexeme,
-    because a lexer takes the longest and never goes back.
+def counted(
+    lark: Lark, found: StringValue, quote: str = r"\x22", character: str = CHARACTER
+) -> str:
+    """A string of some length. The quote mark that begins it is part of the first lexeme, because a
+    lexer takes the longest and never goes back.
     """
+    fewest, most = found.shortest, found.longest
 
     def closed(low: int, high: int | None, mark: str = "") -> str:
-        return lark.regex(rf"{mark}{CHARACTER}{{{low},{'' if high is None else high}}}\x22")
+        return lark.regex(f"{mark}{character}{{{low},{'' if high is None else high}}}{quote}")
 
+    if not fewest and most is None:
+        return closed(0, None, quote)
     if most is not None and fewest > most:
         return ""
     if most is not None and most < CHUNK:
-        return closed(fewest, most, r"\x22")
-    short = [closed(fewest, CHUNK - 1, r"\x22")] if fewest < CHUNK else []
-    first, chunk = (lark.regex(f"{mark}{CHARACTER}{{{CHUNK}}}") for mark in (r"\x22", ""))
+        return closed(fewest, most, quote)
+    short = [closed(fewest, CHUNK - 1, quote)] if fewest < CHUNK else []
+    first, chunk = (lark.regex(f"{mark}{character}{{{CHUNK}}}") for mark in (quote, ""))
     least, rest = divmod(max(fewest - CHUNK, 0), CHUNK)
     if most is None:
         tails = [closed(rest, None)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import StringValue
-from gateway.constraints.values import BETWEEN, Unwritable, Values, in_any_order
+from gateway.constraints.values import BETWEEN, LENGTH, Unwritable, Values, counted, in_any_order
 from gateway.splitter.payloads import json_calls, python_text
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.json_text import escaped
@@ -96,7 +96,7 @@ def _keyword(reader: Reader) -> Parsing[str]:
 
 # ---------------------------------------------------------------------------------------- writing
 
-_SINGLE = r"'([^'\\\x00-\x1f]|\\[\\'\x22nrt])*'"
+_CHARACTER = r"([^'\\\x00-\x1f]|\\[\\'\x22nrt])"  # between single quote marks
 _BRACKET = rf"\[{SPACE}*"
 _COLON = "[ ]{0,4}:[ ]{0,4}"
 _BREAK = r"[ \t\r\n]{0,8},[ \t\r\n]{0,8}"
@@ -201,8 +201,10 @@ class _WrittenPython:
     def text(self, found: StringValue) -> str:
         if found.grammar is not None:
             return one_of(quoted(self._lark, found.grammar, mark) for mark in ('"', "'"))
-        double = self._lark.json(found.schema)
-        return one_of((double, self._lark.regex(_SINGLE))) if found.free else double
+        if not found.schema.keys() <= LENGTH:
+            return self._lark.json(found.schema)
+        double = counted(self._lark, found)
+        return double and one_of((double, counted(self._lark, found, "'", _CHARACTER)))
 
     def constant(self, text: str) -> str:
         double = literal(json.dumps(text, ensure_ascii=False))

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of, sequence
 from gateway.constraints.lark_reading import ReadGrammar
+from gateway.constraints.reading import LENGTHS
 from gateway.constraints.schemas import (
     Alternative,
     ArrayValue,
@@ -45,7 +46,9 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def text(lark: Lark, found: StringValue, frame: Frame) -> str:
-    """An expression: a string in its frame."""
+    """An expression: a string in its frame, of which a lexer counts no more than `LENGTHS`."""
+    if max(found.shortest, found.longest or 0) > LENGTHS:
+        found = msgspec.structs.replace(found, shortest=0, longest=None)
     if found.grammar is not None:
         return _ruled(lark, found.grammar, frame)
     if found.free:

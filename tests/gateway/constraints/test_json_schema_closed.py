@@ -283,6 +283,36 @@ def test_characters_are_counted_however_many(
         assert taken == (fewest <= count <= most), count
 
 
+LISTED: list[tuple[Any, list[str], list[str]]] = [
+    (
+        {"type": "integer", "enum": [0, 1, 2.0, 2.5, "0", True]},
+        ["0", "1", "2.0"],
+        ["2.5", '"0"', "true"],
+    ),
+    ({"type": "boolean", "enum": [True, 1]}, ["true"], ["1", "false"]),
+    ({"type": ["string", "null"], "enum": ["a", None, 3]}, ['"a"', "null"], ["3"]),
+    ({"enum": [0, False, [1]], "minItems": 0}, ["0", "false", "[1]"], ["1"]),
+]
+
+
+@pytest.mark.parametrize(("document", "taken", "refused"), LISTED)
+def test_of_listed_values_those_of_the_type_are_taken(
+    document: Any, taken: list[str], refused: list[str]
+) -> None:
+    taking = answer({"type": "object", "properties": {"v": document}})
+
+    assert [text for text in taken if not taking.takes(f'{{"v": {text}}}')] == []
+    assert [text for text in refused if taking.takes(f'{{"v": {text}}}')] == []
+
+
+def test_schemas_in_schemas_are_followed_however_deep() -> None:
+    document: Any = True
+    for _ in range(30):
+        document = {"allOf": [document, {"minLength": 1}]}
+
+    assert answer({"properties": {"v": document}}).takes('{"v": "x"}')
+
+
 def test_members_of_an_answer_come_as_listed_and_those_of_a_call_in_any_order() -> None:
     document = {"type": "object", "properties": {"why": TEXT, "yes": TEXT, "no": TEXT}}
     listed, otherwise = '{"why": "x", "no": "y"}', '{"no": "y", "why": "x"}'
