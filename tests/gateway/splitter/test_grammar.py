@@ -252,6 +252,58 @@ def test_arguments_come_in_any_order(id: str) -> None:
     assert refuses(wide, {"a099": 1}) is not None
 
 
+# What of one family was lost: the output, and what is read of it.
+ONCE_LOST: list[tuple[str, str, str, list[tuple[str, str]]]] = [
+    (
+        "muse",
+        (
+            " to=self<|message|>Hm.<|eom|><|start|>assistant to=get<|message|>"
+            '<atem:function_calls>\n<atem:invoke name="get">\n'
+            '<atem:parameter name="a-b">c</atem:parameter>\n'
+            "</atem:invoke>\n</atem:function_calls><|eom|>"
+        ),
+        "",
+        [("get", '{"a-b":"c"}')],
+    ),
+    (
+        "lfm2_pythonic",
+        '<|tool_call_start|>[get(a-b="c", d.e="f")]<|tool_call_end|>',
+        "",
+        [("get", '{"a-b":"c","d.e":"f"}')],
+    ),
+    ("llama3_json", "get(x) is a function.", "get(x) is a function.", []),
+    ("pythonic", "get(x) is a function.", "get(x) is a function.", []),
+    ("pythonic", "[get] is its name.", "[get] is its name.", []),
+]
+GET = Tool(
+    name="get",
+    parameters={
+        "type": "object",
+        "properties": {"a-b": {"type": "string"}, "d.e": {"type": "string"}},
+    },
+)
+
+
+@pytest.mark.parametrize(("id", "text", "content", "calls"), ONCE_LOST)
+def test_what_one_family_lost_is_allowed_and_read(
+    id: str, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    entry = FORMATS[id]
+    known = vocabulary(control_of(entry))
+    grammar = grammar_of(entry, control=known.control, tools=[GET])
+    events = _split(entry, text, [GET], random.Random(id))
+
+    assert refused(known, grammar, text) is None
+    assert (_text(events, Content), _calls(events)) == (content, calls)
+
+
+def test_a_garbled_header_is_no_text() -> None:
+    text = "<|channel|>commentary??<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+    events = _split(FORMATS["harmony"], text, [GET], random.Random(0))
+
+    assert (_text(events, Content), _calls(events)) == ("Yes.", [])
+
+
 NUMBERS = [
     ({"type": "number"}, ("1e-4", "3E-05", "-2.5e+10", "1.0")),
     ({"type": "number", "minimum": 0}, ("1e-4", "1e0", "7.25e3")),
