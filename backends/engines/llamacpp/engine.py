@@ -210,6 +210,7 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
         self._rows = Rows(loaded.context, loaded.vocabulary)
+        self._together: frozenset[int] = frozenset()  # whose last pass was without prompts
         self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
         self._speculation = speculation or _speculation(loaded, self._cache)
         self.info: ModelInfo = msgspec.structs.replace(
@@ -409,6 +410,11 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         """What to verify behind their newest tokens, by key."""
         if not self.info.drafts or (self._cache.slides and self._loaded.split and answering[1:]):
             return {}  # see `KvCache.slides`
+        # llama.cpp moves recurrent states until those of a pass stand side by side, but not the
+        # earlier ones that it keeps of a pass (llama-memory-recurrent.cpp, find_slot): these would
+        # be another sequence's. So a plain pass comes first.
+        if self._cache.keeps_states and not self._together.issuperset(r.key for r in answering):
+            return {}
         if self._speculation.rests(len(answering)):
             return {}
         rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
@@ -481,6 +487,9 @@ class LlamaCppEngine(Sequences[LlamaJob]):
 
     def _fed(self, work: Sequence[Fed], seconds: float, *, answering: bool) -> None:
         reading = any(fed.running.fed < fed.running.prompt_tokens for fed in work)
+        slots = [fed.running.slot.index for fed in work if fed.running.slot is not None]
+        in_order = answering and slots == sorted(slots)
+        self._together = frozenset(fed.running.key for fed in work if in_order)
         for fed in work:
             fed.running.drafted = deque(fed.drafted.tokens)
             self._feed(fed.running, fed.count)
@@ -776,6 +785,7 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         """Of its cells no more than the first `keep` are left; the others are computed again."""
         assert running.slot is not None
         self._take_back_all()
+        self._together = frozenset()
         running.fed = self._kept(running.slot, running, keep)
         running.lag = running.lag_at(running.fed)
 

@@ -15,6 +15,7 @@ from backends.contract import catalog
 from backends.contract.protocol import Generation
 from backends.contract.samplers import Sampling
 from backends.engines.driver import DrivenContainer
+from backends.engines.engine import Token
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.engines.llamacpp.files import TURNED_BACK
@@ -116,6 +117,32 @@ async def test_two_go_on_where_drafts_were_taken_back(
             await answers(tested, nexts), await answers(plain, nexts), strict=True
         ):
             same(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "nemotron_h"])
+def test_who_joins_is_in_a_pass_without_drafts_first(tmp_path: Path, kind: str) -> None:
+    """In that llama.cpp moves recurrent states to where the pass wants them, without the earlier
+    ones that a draft is taken back to.
+    """
+    files = catalog.recognise(written(kind, tmp_path))
+    assert files is not None
+    drafting = msgspec.structs.replace(EXACT, speculation=ALWAYS)
+    oracle = Oracle(even=True)
+    engine = LlamaCppEngine(loading.load(files, drafting, lambda _: True), oracle)
+    prompts = {
+        key: (98 + key, *[98 + number % 20 for number in range(60 + 9 * key)]) for key in range(3)
+    }
+    oracle.known = {prompt: [99] * 40 for prompt in prompts.values()}
+    drafted: dict[int, list[int]] = {key: [] for key in prompts}
+    for key, prompt in prompts.items():
+        engine.admit(key, Generation(prompt=prompt, sampling=GREEDY, max_tokens=40))
+    while min(map(len, drafted.values())) < 12:
+        for result in engine.step():
+            if isinstance(result, Token):
+                drafted[result.key].append(result.drafted)
+    engine.close()
+    assert [counts[0] for counts in drafted.values()] == [0, 0, 0]
+    assert sum(map(sum, drafted.values())), "later ones have drafts"
 
 
 class HalfRight(Oracle):
