@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -114,8 +115,11 @@ class Matcher:
     for.
     """
 
-    def __init__(self, place: LLMatcher, bans: Bans, *, forces: int) -> None:
+    def __init__(
+        self, place: LLMatcher, bans: Bans, *, forces: int, forget: Callable[[], object]
+    ) -> None:
         self._place = place
+        self._forget = forget
         self._bans = bans
         self._forces = forces
         self._ahead: deque[int] = deque()  # consumed, and not yet taken
@@ -249,6 +253,7 @@ class Matcher:
         reason = self._place.get_error()
         if not any(words in reason for words in TOO_MUCH):
             raise GenerationFailed(f"the grammar could not be followed: {reason}")
+        self._forget()
         if not self._said:
             raise InvalidJob(f"can't be enforced: {reason}", "response_format")
         self.let_go = f"the grammar was let go midway: {reason.partition('<state>')[0].strip()}"
@@ -406,7 +411,9 @@ class Grammars:
         wanted = constraint.fast_forward and job.logprobs is None
         forces = self._vocabulary.info.forces_from if wanted else 0
         bans = Bans(job, self._tokenizer.ends, self._tokenizer.size)
-        return Matcher(compiled.deep_copy(), bans, forces=forces)
+        # Copies share a lexer: once it is full the next job needs another. Any thread may say so.
+        forget = partial(self._known.pop, constraint.grammar, None)
+        return Matcher(compiled.deep_copy(), bans, forces=forces, forget=forget)
 
     async def aclose(self) -> None:
         """No thread asks the vocabulary for anything once this has returned."""
@@ -416,8 +423,8 @@ class Grammars:
                 await anyio.to_thread.run_sync(lambda: threads.shutdown(cancel_futures=True))
 
     async def _compiled(self, grammar: str) -> LLMatcher:
-        if (known := self._known.get(grammar)) is not None:
-            self._known.move_to_end(grammar)
+        if (known := self._known.pop(grammar, None)) is not None:
+            self._known[grammar] = known  # as the last
             return known
         compiling = self._under_way.get(grammar) or self._begin(grammar)
         compiling.waiting += 1

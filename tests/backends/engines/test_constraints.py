@@ -231,6 +231,22 @@ async def test_an_answer_goes_on_where_its_grammar_takes_too_much(
     assert not matcher.stopped
 
 
+async def test_a_grammar_that_took_too_much_is_made_anew_for_the_next(
+    letters: tuple[Letters, Grammars],
+) -> None:
+    """Its copies share their lexer, which has no room left."""
+    vocabulary, made = letters
+    vocabulary.open.set()
+    for character in "ab":
+        matcher = await made.matcher(JOB, regex("(a{1,30000}|b{1,30000})!"))
+        held = 0
+        while not matcher.let_go:
+            matcher.take(ord(character))
+            matcher.allowed()
+            held += 1
+        assert held > 10_000
+
+
 async def test_what_was_drawn_ahead_is_forgotten_where_something_else_is_forced(
     letters: tuple[Letters, Grammars],
 ) -> None:
