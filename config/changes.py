@@ -126,8 +126,6 @@ def _changed(old: Config, new: Config) -> Iterator[Option]:
             yield option
 
 
-# ------------------------------------------------------------------------------------------ secrets
-
 MASK = "••••"
 _SECRET = re.compile(
     r"\$\.keys\[\]\.key|\$\.nodes\[\]\.token|\$\.kept\.encrypt|\$\.join\.key|\$\.tracing\.headers\..*"

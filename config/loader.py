@@ -257,9 +257,6 @@ def _understood(text: str, path: Path, kind: type[Config]) -> tuple[Config, Sour
     return rooted(config, path.resolve().parent), source
 
 
-# -- where values come from ------------------------------------------------------------------------
-
-
 class OptionOrigin(msgspec.Struct, frozen=True):
     """Where an option's value comes from: `where` is a file and line, or a variable's name."""
 
@@ -335,7 +332,6 @@ def _keys(
     return tuple(found.values())
 
 
-# -------------------------------------------------------------------------------------------- paths
 # The relative paths of a configuration file, made absolute. Whether they exist is not asked.
 
 

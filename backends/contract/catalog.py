@@ -97,8 +97,6 @@ def absent(packages: tuple[str, ...]) -> Iterator[str]:
             yield package
 
 
-# ----------------------------------------------------------------------------------------- backends
-
 LONGEST_REASON = 200  # characters
 CPU = "cpu"  # the device that main memory is
 MOST_SETS = 100  # of as many cards each, that are compared

@@ -371,9 +371,6 @@ def joined(message: Message, buffers: Sequence[Buffer]) -> Message:
     raise ValueError(f"{type(message).__name__} has no buffers")
 
 
-# ----------------------------------------------------------------------------------------- launcher
-
-
 class LauncherReport(msgspec.Struct, frozen=True):
     """From a launcher to the gateway. `pid` 0: it is ready. `status` None: that worker has begun,
     else it ended so, as `subprocess` counts: less than 0 is the number of a signal.

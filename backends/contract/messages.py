@@ -121,9 +121,6 @@ class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return _KINDS[self.kind](self.text)
 
 
-# ---------------------------------------------------------------------------------------- commands
-
-
 class Begin(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A job joins the line. It is within `backends.contract.bounds`."""
 
@@ -239,8 +236,6 @@ SlotOrder: TypeAlias = ReadSlots | SaveSlot | RestoreSlot | EraseSlot
 Command: TypeAlias = (
     Begin | Finish | Leave | SlotOrder | Withdraw | Close | Encode | Keep | KeptAnswered
 )
-
-# ------------------------------------------------------------------------------------------- events
 
 
 class Began(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -514,9 +514,6 @@ class Progress(msgspec.Struct, frozen=True):
 Report: TypeAlias = Callable[[Progress], None]  # called on the event loop's thread
 
 
-# ----------------------------------------------------------------------------------------- encoders
-
-
 class EncoderInput(msgspec.Struct, frozen=True):
     """One text, or a query with a document, as the model reads it: with the special tokens around.
 
@@ -623,9 +620,6 @@ def room_of_each(first: int, second: int, room: int) -> tuple[int, int]:
     return (room - half, half) if first > second else (half, room - half)
 
 
-# ------------------------------------------------------------------------------------------- shapes
-
-
 class JsonObject(msgspec.Struct, frozen=True, kw_only=True, tag="json_object"):
     """Any JSON object."""
 
@@ -678,8 +672,6 @@ class StructuralTags(msgspec.Struct, frozen=True, kw_only=True, tag="structural_
 
 Shape: TypeAlias = JsonObject | JsonSchema | Regex | Grammar | Choices | StructuralTags
 
-
-# ------------------------------------------------------------------------------------ conversations
 # In one form for all APIs. They stand below the gateway because servers elsewhere are handed a
 # conversation as it is.
 

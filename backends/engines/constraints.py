@@ -129,8 +129,6 @@ class Matcher:
         self._pending: Future[None] | None = None
         self._allowed: bytes | None = None  # of the present place
 
-    # -- the driver's side -----------------------------------------------------------------------
-
     def take(self, token: int) -> None:
         """`token` is part of the output. Raises GenerationFailed where the grammar has no such."""
         if self._ahead:
@@ -182,8 +180,6 @@ class Matcher:
         if not self.let_go and not self._place.rollback(count):
             self._fail()
 
-    # -- the engine's side -----------------------------------------------------------------------
-
     def allowed(self) -> bytes:
         """See `Mask.allowed`."""
         self._settle()
@@ -210,8 +206,6 @@ class Matcher:
         for _ in range(count):
             self._ahead.pop()
         self._back(count)
-
-    # -- masks -----------------------------------------------------------------------------------
 
     @property
     def wants_mask(self) -> bool:
@@ -290,8 +284,6 @@ def _compute(matchers: Sequence[Matcher]) -> None:
             matcher.compute()
 
 
-# --------------------------------------------------------------------------------------- vocabulary
-
 # Written before a text that is tokenized alone, so that no tokenizer takes its beginning for that
 # of a document and puts a space there; the tokens it takes are left out again.
 _MARK = "\x02"
@@ -363,8 +355,6 @@ class GrammarTokenizer:
             eos_token=self.ends or None,
         )
 
-
-# ----------------------------------------------------------------------------------------- grammars
 
 KEPT = 128  # compiled grammars
 KEPT_BYTES = 4 << 20  # of their texts; a compiled one takes some times its text

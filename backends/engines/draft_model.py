@@ -32,8 +32,6 @@ from backends.engines.speculation import (
 )
 from config.engines import DraftOptions
 
-# --------------------------------------------------------------------------------------- sequences
-
 
 class Piece(msgspec.Struct, frozen=True):
     """The next tokens of the sequence in `slot`, from position `start` on."""
@@ -245,8 +243,6 @@ class DraftSequences:
         return done
 
 
-# ---------------------------------------------------------------------------------------- deciding
-
 # How likely the small model finds a token that it drafts, from so much on; and how often such a
 # token is drawn, until it is measured.
 CHANCES: Sequence[float] = (0.0, 0.3, 0.5, 0.7, 0.85, 0.95)
@@ -329,8 +325,6 @@ class ModelDrafter:
             self._acceptance.count(sureness, 1, int(at < drawn))
         self._average.count(0, len(draft.tokens), drawn)
 
-    # -- a step ----------------------------------------------------------------------------------
-
     def drafts(
         self, rooms: Mapping[int, int], left: Mapping[int, int], terms: StepTerms
     ) -> Mapping[int, Draft]:
@@ -385,8 +379,6 @@ class ModelDrafter:
             self._rested = 0
             self._acceptance.fade()
             self._average.fade()
-
-    # -- how much --------------------------------------------------------------------------------
 
     def _pass_seconds(self, rows: int, terms: StepTerms) -> float:
         """Of one pass of the small model; a quarter of the large one's, until it is measured."""

@@ -122,8 +122,6 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
 
-    # -- for subclasses ------------------------------------------------------------------
-
     def _start(self) -> None:
         self._thread.start()
 
@@ -138,8 +136,6 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the loop is closed: there is no reader left
             self._open = False
-
-    # -- on the engine's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
         """Whatever an engine raises, every job gets its end and the thread goes on."""

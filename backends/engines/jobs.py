@@ -208,7 +208,6 @@ class DriverJob:
         )
 
 
-# ----------------------------------------------------------------------------------------- tokens
 # What a job's next token leads to: its text, or that tokens are taken back, or the end. Between the
 # engine's tokens and the transcript stand the strings that the answer may not hold and the grammar
 # that it is held to (`constraints.Matcher`). All on the engine's thread.

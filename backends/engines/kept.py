@@ -94,8 +94,6 @@ class BeginningsAfar:
         self._fetcher = ThreadPoolExecutor(1, "kept-fetcher")
         self._sender = ThreadPoolExecutor(1, "kept-sender")
 
-    # -- from the other end ----------------------------------------------------------------------
-
     def answered(self, answered: KeptAnswered) -> None:
         """By any thread."""
         if (future := self._asked.pop(answered.number, None)) is not None:
@@ -111,8 +109,6 @@ class BeginningsAfar:
         """What was taken out is sent. Blocks."""
         self._fetcher.shutdown(wait=False, cancel_futures=True)
         self._sender.shutdown()
-
-    # -- the engine's thread ---------------------------------------------------------------------
 
     def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
         """See `Beginnings.longest`. What lies in the gateway's memory is `Coming`, too."""
@@ -157,8 +153,6 @@ class BeginningsAfar:
         """See `Beginnings.wait`."""
         with self._news:
             self._news.wait(seconds)
-
-    # -- questions -------------------------------------------------------------------------------
 
     def _ask(self, question: KeptQuestion) -> tuple[int, "Future[KeptAnswer]"]:
         number, future = next(self._numbers), Future[KeptAnswer]()
@@ -225,8 +219,6 @@ class BeginningsAfar:
         except (CancelledError, Exception) as error:  # noqa: BLE001 - then it is computed
             log.warning("a kept conversation did not come", reason=str(error))
             return None
-
-    # -- beside it -------------------------------------------------------------------------------
 
     def _fetch(self, number: int, owner: str, there: FoundThere) -> Fetched | None:
         """On the fetcher's thread."""

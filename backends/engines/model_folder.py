@@ -132,8 +132,6 @@ def first_number(config: Fields, names: Sequence[str], default: int) -> int:
     return default
 
 
-# ----------------------------------------------------------------------------------------- sampling
-
 GENERATION_CONFIG = "generation_config.json"
 
 Reading = Callable[[Any], Any]
@@ -186,8 +184,6 @@ def generation_defaults(folder: Path) -> Sampling:
         named = {}
     return bounds.recommended(named)
 
-
-# ------------------------------------------------------------------------------------------- models
 
 GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
@@ -413,8 +409,6 @@ def _kept(text: Fields) -> tuple[int, int]:
     return counts(text, _layers(text), heads=heads)
 
 
-# ---------------------------------------------------------------------------------------- templates
-
 DEFAULT, TOOL_USE = "default", "tool_use"
 
 
@@ -438,8 +432,6 @@ def _named(template: object, name: str) -> str | None:
         return None
     return {entry.get("name"): entry.get("template") for entry in template}.get(name)
 
-
-# ----------------------------------------------------------------------------------------- encoders
 
 RANKS = "ForSequenceClassification"
 # Families that read a text in both directions; a bare one of them is an embedding model, of which

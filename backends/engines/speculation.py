@@ -33,8 +33,6 @@ STREAMS = 8  # jobs; a step of more has enough to do
 IS_OFF = "speculation is off for this model"
 STAYS = "the states of its recurrent layers can't be taken back"
 
-# ------------------------------------------------------------------------------------- measuring
-
 TRUSTED = 6.0  # tokens as which a prior counts
 OF_A_JOB = 3.0  # of what is known of other texts: one is soon seen to be unlike them
 REMEMBERED = 128.0  # tokens; older ones count half
@@ -191,8 +189,6 @@ class Allowance:
         """Whether so much may be lost: what a draft costs, by how likely it comes to nothing."""
         return self._left is not None and self._left >= risk
 
-
-# ------------------------------------------------------------------------------------- deciding
 
 PAYS = 1.03  # so many times the tokens a second make drafts worth their trouble
 SUREST = 0.98  # of a token's chance
@@ -394,8 +390,6 @@ class Speculation:
         if self._drafter is not None:
             self._drafter.clear()
 
-    # -- a step ----------------------------------------------------------------------------------
-
     def rests(self, jobs: int) -> bool:
         """Whether the coming step, of so many, is one between two looks: it has no drafts."""
         if jobs != self._streams or self._steps + 1 >= self._look_at:
@@ -562,8 +556,6 @@ class Speculation:
         for acceptance in (job.acceptance, self._acceptance):
             acceptance.count(draft.sureness, len(draft.tokens), job.drawn)
 
-    # -- how much --------------------------------------------------------------------------------
-
     def _counts(self, jobs: int, found: Mapping[int, Draft]) -> Mapping[int, int]:
         """How many tokens of each draft make most tokens a second; only those with some."""
         if self._mode == "ngram":
@@ -643,8 +635,6 @@ class Speculation:
         if length <= 0:
             return {}
         return {one.key: self._step_draft(one.key, length) for one in answering}
-
-    # -- what came of it -------------------------------------------------------------------------
 
     def stepped(self, seconds: float) -> None:
         """The pass took `seconds`, of this engine's own (`StepThreads.needed`). What one took

@@ -190,8 +190,6 @@ class Transcript:
         return piece
 
 
-# ----------------------------------------------------------------------------------- banned strings
-
 Trie: TypeAlias = dict[str, Any]  # by the next character; under "" the string that ends there
 
 

@@ -112,8 +112,6 @@ class LongText:
         return None
 
 
-# ------------------------------------------------------------------------------------- descriptions
-
 Description = Mapping[str, Any]  # a tokenizer.json, decoded
 
 UNKNOWN = 0
@@ -240,8 +238,6 @@ def _bytes() -> str:
     moved = iter(range(0x100, 0x200))
     return "".join(chr(byte if byte in printable else next(moved)) for byte in range(256))
 
-
-# --------------------------------------------------------------------------------------- vocabulary
 
 BYTES = _bytes()
 

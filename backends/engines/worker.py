@@ -215,9 +215,6 @@ def serve(connection: socket.socket, backend: Backend, gateway: int) -> None:
     asyncio.run(run())
 
 
-# ----------------------------------------------------------------------------------------- launcher
-
-
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 

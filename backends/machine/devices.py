@@ -317,9 +317,6 @@ def _warn_of_unlike(nvml: Any, handles: Sequence[Any]) -> None:
         )
 
 
-# -------------------------------------------------------------------------------------- all devices
-
-
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes. `used`: by all processes, `own`: by this one; None where the driver doesn't say."""
 
@@ -412,8 +409,6 @@ def merged(
         )
     return known
 
-
-# -------------------------------------------------------------------------------------------- torch
 
 # torch's builds for AMD's cards call them as CUDA's: `cuda:0` there is `rocm:0` everywhere else.
 AMD, CUDA = "rocm", "cuda"

@@ -320,8 +320,6 @@ class FramedPort(asyncio.Protocol, ABC):
             if self._transport is not None:
                 self._transport.resume_reading()
 
-    # -- asyncio's protocol ----------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's is one, and doesn't say so
         self._transport = cast(asyncio.Transport, transport)
@@ -350,8 +348,6 @@ class FramedPort(asyncio.Protocol, ABC):
         self._receive = None
         self._frames.close()
         self.buried.set()
-
-    # --------------------------------------------------------------------------------------------
 
     def _write(self, command: WorkerCommand) -> None:
         if self._transport is not None:  # else its end is about to be told

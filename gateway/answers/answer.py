@@ -209,8 +209,6 @@ def stopping(
     )
 
 
-# ------------------------------------------------------------------------------------------ choices
-
 PLAIN = GenerationParams()
 
 
@@ -587,9 +585,6 @@ def _version() -> str:
     return version("roundhouse")
 
 
-# --------------------------------------------------------------------------------------------- jobs
-
-
 class Whose(msgspec.Struct, frozen=True):
     """Who a request is for, and what that client calls the conversation it belongs to: see
     `Generation`.
@@ -659,8 +654,6 @@ def _varied(sampling: Sampling, variant: int) -> Sampling:
         return sampling
     return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
 
-
-# ------------------------------------------------------------------------------------------ merging
 
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 

@@ -142,8 +142,6 @@ class PromptTokenizer:
         tokens = self._container.tokenize(lead + text, special=False)
         return tokens[len(self._container.tokenize(lead, special=False)) :] if lead else tokens
 
-    # -- what the tokenizer does -----------------------------------------------------------------
-
     def _kind(self, spelling: str) -> str:
         return _remembered(self._kinds, spelling, self._kind_of)
 

@@ -203,7 +203,6 @@ def _list(requested: RequestedSampling, name: str) -> tuple[Any, ...]:
     return tuple(items)
 
 
-# ---------------------------------------------------------------------------------------- templates
 # Chat templates that administrators put in place of a model's own, until they take them back.
 
 
@@ -266,9 +265,6 @@ class Templates:
 
     def _files(self) -> Mapping[str, Path]:
         return listed(self._folder, (".jinja",))
-
-
-# ------------------------------------------------------------------------------------- interpreters
 
 
 class Interpreter(msgspec.Struct, frozen=True):
@@ -493,8 +489,6 @@ def recognised_format(
         found = Recognised(described, f"{found.why}; its tools are described in the prompt")
     return found
 
-
-# ------------------------------------------------------------------------------------- capabilities
 
 MOST_MODELS = 4_096  # models, each with its templates
 PATIENCE = 0.025  # seconds a list waits for models not known yet

@@ -142,8 +142,6 @@ def _changed(
     return changed
 
 
-# ----------------------------------------------------------------------------- for other servers
-
 SET = "the configuration of the upstream sets it"
 NO_FIELD = "the API of the server that runs the model doesn't support it"
 UNCONSTRAINED = "the server that runs the model doesn't support it; the answer is validated"

@@ -119,9 +119,6 @@ def _carried(address: IPv6Address) -> tuple[IPv4Address, ...]:
     return ()
 
 
-# ------------------------------------------------------------------------------------------ refused
-
-
 class ImageRefused(Exception):
     """A picture can't be used. The message completes "The image …", and `ImageLoader` adds which
     one. A client reads it: it has nothing of our network.
@@ -167,7 +164,6 @@ class Quota:
         self._given_back.set()
 
 
-# ----------------------------------------------------------------------------------------- data url
 # `data:` URLs (RFC 2397): the bytes they carry. The media type is ignored: the first bytes decide.
 
 
@@ -205,8 +201,6 @@ def _decoded(text: bytes) -> bytes:
     except binascii.Error as error:
         raise ImageRefused("is not valid base64") from error
 
-
-# ----------------------------------------------------------------------------------------- decoding
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # what browsers and chat frontends send
 DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but black would be white
@@ -265,8 +259,6 @@ def _on_white(picture: Pillow.Image) -> Pillow.Image:
     sheet.alpha_composite(picture.convert("RGBA"))
     return sheet.convert("RGB")
 
-
-# ----------------------------------------------------------------------------------------- fetching
 
 SCHEMES = ("http", "https")
 # `identity`: a compressed body could unpack to any size.
@@ -416,8 +408,6 @@ async def _first_answer(
             raise ImageRefused("can't be fetched: its host doesn't answer as it should") from error
     raise ImageRefused("can't be fetched: its host can't be reached") from failure
 
-
-# ------------------------------------------------------------------------------------- of a request
 
 S = TypeVar("S")
 T = TypeVar("T")

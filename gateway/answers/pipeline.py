@@ -106,7 +106,6 @@ def _text(prompt: Prompt, container: ModelContainer) -> str:
     return "".join(texts)
 
 
-# ------------------------------------------------------------------------------------------ filling
 # As llama-server has it (server-common.cpp, format_prompt_infill): other files, then what stands
 # before and behind. Where all of it doesn't fit, what is nearest to the gap stays.
 

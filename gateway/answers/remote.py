@@ -210,8 +210,6 @@ def rerank_parameters(request: RerankRequest, caller: Caller) -> RemoteRerank:
     )
 
 
-# ------------------------------------------------------------------------------------------ answers
-
 QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60
 
 
@@ -423,9 +421,6 @@ def _answer(
     if params.reports:
         answer.parameters = parameters_sent(remote, changes, params, unapplied)
     return answer
-
-
-# --------------------------------------------------------------------------------------- split here
 
 
 class RemoteOutputs:

@@ -35,9 +35,6 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-# ---------------------------------------------------------------------------------------------- run
-
-
 def _run(server: Remote, arguments: Namespace) -> int:
     prompt = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
     body: dict[str, Any] = {
@@ -66,9 +63,6 @@ def _schema(path: Path) -> Any:
 
 def _system(text: str | None) -> list[dict[str, Any]]:
     return [{"role": "system", "content": text}] if text else []
-
-
-# --------------------------------------------------------------------------------------------- chat
 
 
 class Chat:
@@ -157,9 +151,6 @@ class Chat:
         """`model`, where the server has it; "" is its default. Raises CommandFailed."""
         self._server.get(f"/v1/models/{quote(model, safe='/')}" if model else "/v1/models")
         return model
-
-
-# ------------------------------------------------------------------------------------------ display
 
 
 class Display:

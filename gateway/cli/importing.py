@@ -142,8 +142,6 @@ class _Translation:
         self._data: Data = self._filled(plain, self._macros)
         self._models: Data = data.get("models") or {}
 
-    # ---------------------------------------------------------------------------- the whole
-
     def config(self) -> Data:
         """In the order of default.yaml, what is at its default left out."""
         data = self._data
@@ -177,8 +175,6 @@ class _Translation:
         load = max(SHORTEST_LOAD, data.get("healthCheckTimeout") or USUAL_LOAD)
         stop = data.get("unloadTimeout") or USUAL_STOP
         return {"load_timeout": load, **({} if stop == USUAL_STOP else {"stop_timeout": stop})}
-
-    # ---------------------------------------------------------------------------- one model
 
     def _model(self, name: str, data: Data) -> Data:
         where = f"models.{name}"
@@ -271,8 +267,6 @@ class _Translation:
             self._note(f"{where}.capabilities", "audio and reranker are not listed")
         return found
 
-    # ---------------------------------------------------------------------------- together
-
     def _grouped(self, models: Mapping[str, Data]) -> Data:
         """Budgets under which the models take turns as they did. A group that runs one model at a
         time is a device of its own, of which each of its models takes all.
@@ -331,8 +325,6 @@ class _Translation:
                 **filters,
                 **({"first_byte_timeout": first} if first else {}),
             }
-
-    # ---------------------------------------------------------------------------- macros
 
     def _filled(self, value: Any, macros: Data) -> Any:
         """`value` with its macros replaced, wherever they stand in it."""

@@ -146,8 +146,6 @@ def _in_the_network(address: str) -> str | None:
     return None
 
 
-# --------------------------------------------------------------------------------------------- bars
-
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
     BarColumn(),
@@ -214,8 +212,6 @@ class Bars:
             self._progress.stop()
             self._progress = None
 
-
-# ------------------------------------------------------------------------------------------ command
 
 FEW = 5  # models named in a warning
 

@@ -53,9 +53,6 @@ SCHEMA_LEVELS = Limit(400, "levels of a schema, one inside another or referred t
 SCHEMA_DATA = Limit(2_000, "values inside lists and objects of enum and const")
 SCHEMA_EFFORT = Limit(4_000_000, "units of work to compile a schema")
 
-
-# ----------------------------------------------------------------------------------------- grammars
-
 END = 256  # the token after those of the bytes
 STEPS = 16  # bytes of a text that are tried: the first shows most of what has too many ways
 NO_WAY = "NoExtension"  # llguidance's error for a grammar that no text can begin
@@ -189,9 +186,6 @@ def brief(message: str) -> str:
     return line if len(line) <= 300 else line[:300] + "…"
 
 
-# ------------------------------------------------------------------------------------------ regexes
-
-
 class UnusablePattern(Exception):
     """The engine doesn't have such a regex, or gave up on it."""
 
@@ -274,8 +268,6 @@ def _quoted(text: str) -> bytes:
     return quoted.replace(b"\x7f", b"\\u007f")
 
 
-# -------------------------------------------------------------------------------------------- texts
-
 INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and `effort`
 
 
@@ -319,8 +311,6 @@ def _whole(text: str, field: str) -> str:
         raise InvalidRequest(message, param=field) from None
     return text
 
-
-# --------------------------------------------------------------------------------------------- gbnf
 
 RULE = "::="
 # A literal, a class, a comment, any character, a parenthesis. Each ends at the end of the text at

@@ -207,9 +207,6 @@ def _allows_more(check: Mapping[str, Any]) -> bool:
     return any(each is not False for each in further) or not {*CONSTANT}.isdisjoint(check)
 
 
-# ----------------------------------------------------------------------------------------- relaxing
-
-
 Carried: TypeAlias = dict[str, Any] | bool
 Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
 

@@ -45,8 +45,6 @@ class Lark:
         self._names: dict[str, str] = {}
         self._defined: set[str] = set()
 
-    # ---- texts
-
     def pieces(self, text: str) -> list[str | int]:
         """`text` cut at its control tokens: stretches of text, and ids."""
         found: list[str | int] = []
@@ -68,8 +66,6 @@ class Lark:
     def any_of(self, texts: Iterable[str]) -> str:
         """An expression that matches one of `texts`."""
         return one_of(self.text(text) for text in texts)
-
-    # ---- rules
 
     def rule(self, body: str) -> str:
         """The name of a rule; the same for the same body."""
@@ -130,9 +126,6 @@ class Lark:
         """The grammar whose beginning is the expression `start`."""
         rules = (f"{name}: {body}" for name, body in self._bodies.items())
         return "\n".join((f"start: {start}", *rules))
-
-
-# ------------------------------------------------------------------------------------------ pieces
 
 
 def literal(text: str) -> str:

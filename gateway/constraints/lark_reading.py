@@ -30,9 +30,6 @@ class UnreadableGrammar(Exception):
     """What of a grammar can't be written in another alphabet; `args[0]` says what."""
 
 
-# ------------------------------------------------------------------------------ regular expressions
-
-
 class Atom(msgspec.Struct, frozen=True):
     """One character. `set`: a class in brackets; `flags`: those that count for it, such as `i`."""
 
@@ -308,9 +305,6 @@ def _disjoint(among: int, masks: Sequence[int]) -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------------------- grammars
-
-
 class Text(msgspec.Struct, frozen=True):
     """A string; `any_case`: its letters in either case."""
 
@@ -495,9 +489,6 @@ def _text(token: str) -> Text:
     except ValueError:
         raise UnreadableGrammar(f"the string {token[:60]}") from None
     return Text(text, any_case=token.endswith("i"))
-
-
-# ------------------------------------------------------------------------------- rules with an end
 
 
 def ending_lark(text: str, field: str) -> str:

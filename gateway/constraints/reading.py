@@ -344,9 +344,6 @@ def _with(schema: Any, definitions: dict[str, Any]) -> Any:
     return schema
 
 
-# -- what a keyword holds --------------------------------------------------------------------------
-
-
 Reader: TypeAlias = Callable[[DocumentReader, str, Any], Both]
 
 

@@ -91,8 +91,6 @@ def custom_call(call_id: str, name: str, text: str) -> ToolCall:
     return ToolCall(call_id, name, json.dumps({INPUT: text}, ensure_ascii=False))
 
 
-# -------------------------------------------------------------------------------------- the answer
-
 _OPENING = f'{{"{INPUT}":"'
 _OPENED = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 _PIECE = re.compile(

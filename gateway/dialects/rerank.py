@@ -176,8 +176,6 @@ def _score(at: int, score: float, text: str, exchange: RerankExchange) -> ScoreW
     return ScoreWire(index=at, score=score, text=text if exchange.texts else UNSET)
 
 
-# ------------------------------------------------------------------------------------------- scores
-
 Texts: TypeAlias = str | list[str]
 
 

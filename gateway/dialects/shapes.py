@@ -66,9 +66,6 @@ def _same(one: Shape, other: Shape) -> bool:
     return msgspec.structs.replace(one, field="") == msgspec.structs.replace(other, field="")
 
 
-# ------------------------------------------------------------------------------------ each of them
-
-
 def _schema(fields: Fields, path: str, value: Any) -> JsonSchema:
     """A JSON schema, or the text of one. TabbyAPI's clients also send OpenAI's wrapping."""
     if isinstance(value, str):
@@ -164,9 +161,6 @@ def _ollama(fields: Fields, path: str, value: Any) -> Shape:
     raise fields.wrong(path, f"Expected 'json' or a JSON schema, got {value!r:.64}.")
 
 
-# -------------------------------------------------------------------- the types of response_format
-
-
 def _typed_object(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
     """Any object; which one say llama.cpp's `schema`, Hugging Face's `value`, Cohere's
     `json_schema`.
@@ -201,9 +195,6 @@ def _typed_regex(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape:
 
 def _typed_grammar(fields: Fields, path: str, wire: Mapping[str, Any]) -> Shape | None:
     return _grammar(fields, f"{path}.grammar", wire.get("grammar"))
-
-
-# ------------------------------------------------------------------------------------- JSON values
 
 
 def _object(fields: Fields, path: str, value: Any) -> dict[str, Any]:

@@ -42,8 +42,6 @@ __all__ = [
 
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
 
-# ----------------------------------------------------------------------------------------------- in
-
 
 class GenerateWire(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt to continue."""
@@ -84,9 +82,6 @@ class InputsWire(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Input
     parameters: dict[str, Any] | None = None
     stream: bool | None = None
-
-
-# ---------------------------------------------------------------------------------------------- out
 
 
 class TokenWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -161,7 +161,6 @@ class Refusals:
         log.warning("request refused", reason=reason, client=client, route=route, **more)
 
 
-# ------------------------------------------------------------------------------------------ origins
 # Without keys: refuses requests that a web page may have made a browser send.
 #
 # Without keys every client that reaches the port is an administrator, and a browser on this machine

@@ -215,9 +215,6 @@ class PolledAnswer(DetachedAnswer):
         super().end()
 
 
-# ----------------------------------------------------------------------------------------- stores
-
-
 class Bounds(msgspec.Struct, frozen=True):
     """How many of a kind run, and how much of those that are over is kept: the oldest goes."""
 
@@ -367,9 +364,6 @@ class PolledAnswers(DetachedAnswers[PolledAnswer]):
         super()._end(answer)
         self.counts[answer.owner] += 1
         self._last[answer.owner] = replace(answer.state(), texts=())
-
-
-# -------------------------------------------------------------------------------------- responses
 
 
 class DetachedResponse:

@@ -301,8 +301,6 @@ class EncodingResponse(Generic[Wanted]):
         return await self._threads.run(lambda _wanted: self._body_of(encoded))
 
 
-# --------------------------------------------------------------------------------------------- hops
-
 _NAME = HOPS.encode()
 
 

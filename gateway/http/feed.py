@@ -201,8 +201,6 @@ class Feed:
         while self.last <= number and not self.ended:
             await self._changed.wait()
 
-    # ---------------------------------------------------------------------------- ids
-
     def id(self, number: int, access: Access) -> str:
         """What a client sends to go on behind event `number`; of no use with another key."""
         return f"{self._epoch}-{self._whose(access)}-{number}"

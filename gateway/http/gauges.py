@@ -154,8 +154,6 @@ class HistoryWire(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, SpeedColumns]
 
 
-# ---------------------------------------------------------------------------------------------- now
-
 PATIENCE = 0.1  # seconds for engines to say what their caches hold
 WINDOW = 3.0  # seconds over which speeds are taken
 
@@ -344,8 +342,6 @@ def _device(
         ],
     )
 
-
-# ------------------------------------------------------------------------------------------ history
 
 EVERY = 10.0  # seconds between two samples
 KEPT = 360  # samples: an hour

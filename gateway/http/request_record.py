@@ -246,8 +246,6 @@ def _given_id(headers: Any) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------------ records
-
 Stage: TypeAlias = Literal["queued", "loading"]
 
 LATELY = 200  # requests that are over
@@ -562,8 +560,6 @@ class Activity:
         self._lately: deque[tuple[str, RequestStanding]] = deque(maxlen=lately)
         self._moved: set[int] = set()
 
-    # ---------------------------------------------------------------------------- from records
-
     def began(self, record: RequestRecord) -> int:
         """Its number."""
         number = next(self._numbers)
@@ -581,8 +577,6 @@ class Activity:
         record = self._running.pop(number)
         self._lately.append((record.access.owner, record.standing()))
         self._moved.add(number)
-
-    # ---------------------------------------------------------------------------- for watchers
 
     def seen_by(self, access: Access) -> list[RequestStanding]:
         """Those that run, the newest first, then those that are over."""

@@ -228,7 +228,6 @@ def sentence(news: Waiting) -> str:
     return f"queued for {news.model}, position {news.position}"
 
 
-# ----------------------------------------------------------------------------------------- progress
 # Progress of a long operation, streamed to one client: a load, a download. Knows no dialect.
 #
 # It runs in the request's own task: when the client leaves, it is cancelled. What others wait for

@@ -217,8 +217,6 @@ class Downloads:
         return DownloadEnd("finished", path=path)
 
 
-# ----------------------------------------------------------------------------------------- one file
-
 CHUNK = 1 << 20  # bytes between two reports
 UNANNOUNCED = 1 << 30  # bytes of a file that is sent without a length
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before another try

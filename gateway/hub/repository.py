@@ -298,8 +298,6 @@ def _is_beside(name: str, catalog: Catalog) -> bool:
     return any(mark and mark in name for mark in marks)
 
 
-# ------------------------------------------------------------------------------ one is chosen
-
 Fits: TypeAlias = Callable[[OfferedModel], bool]
 
 

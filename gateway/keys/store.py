@@ -39,8 +39,6 @@ def share(total: int, others: Collection[int]) -> int:
     return left // owners
 
 
-# ------------------------------------------------------------------------------------------- tables
-
 ROW = 256  # bytes that a row takes beside its texts, keys and indexes included
 VERSION = 1  # of the tables; a file of version 0 is brought to it
 
@@ -143,8 +141,6 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.executescript(f"BEGIN; {upgrade} {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
 
 
-# ------------------------------------------------------------------------------------------ queries
-
 # The lengths of blobs are read without them.
 TURN_SIZE = """
 SELECT previous, length(input) + length(output) FROM responses WHERE id = ? AND owner = ?
@@ -204,8 +200,6 @@ def bytes_by_owner(connection: sqlite3.Connection) -> dict[str, int]:
     """What each owner has in the store."""
     return dict(connection.execute("SELECT owner, bytes FROM owners"))
 
-
-# ------------------------------------------------------------------------------------------- thread
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
@@ -339,8 +333,6 @@ def _tried(connection: sqlite3.Connection, work: Work) -> tuple[Any, Exception |
     return result, None
 
 
-# -------------------------------------------------------------------------------------------- store
-
 PAGE = 64  # of an owner's oldest that are looked at in one query
 LONGEST_CHAIN = 10_000  # responses that one goes on from
 LONGEST_TALK = 64 << 20  # bytes of all that is gone on from; as the largest body
@@ -391,8 +383,6 @@ class Store:
         InternalError.
         """
         return await self._run(work)
-
-    # ------------------------------------------------------------------------------- responses
 
     async def put(self, owner: str, kept: KeptResponse) -> None:
         """Keep a response, or what has become of it. Raises TooLarge."""
@@ -507,8 +497,6 @@ class Store:
             )
 
         await self._run(work)
-
-    # --------------------------------------------------------------------------- conversations
 
     async def begin(self, owner: str, kept: KeptConversation, items: Sequence[KeptItem]) -> None:
         """Keep a new conversation. Raises TooLarge."""

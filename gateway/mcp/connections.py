@@ -69,9 +69,6 @@ class CommandEnded(Exception):
     """A command can't be started, or has ended. What it said last is in the log alone."""
 
 
-# -------------------------------------------------------------------------------------- a command
-
-
 @asynccontextmanager
 async def commanded(server: McpConfig) -> AsyncIterator[Streams]:
     """A command, and messages as lines over its input and output; it is gone, with all that it
@@ -208,9 +205,6 @@ async def _write_lines(
             await writer.drain()
     except OSError:
         received.close()
-
-
-# -------------------------------------------------------------------------------------------- http
 
 
 class CheckedAddresses(httpx2.AsyncBaseTransport):
@@ -395,9 +389,6 @@ async def older(server: McpConfig) -> AsyncIterator[Streams]:
 
     async with sse_client(server.url, httpx_client_factory=client) as streams:
         yield streams
-
-
-# ------------------------------------------------------------------------------------------- sieve
 
 
 @asynccontextmanager

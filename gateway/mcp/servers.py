@@ -117,8 +117,6 @@ class McpServers:
             if (config := self._configs.get(name)) is not None and _may_use(config, access)
         )
 
-    # ---- what a request wants
-
     async def opened(
         self,
         wanted: Sequence[ServedTools],

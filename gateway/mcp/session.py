@@ -185,8 +185,6 @@ class McpServer:
             annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else None,
         )
 
-    # ---- the session
-
     async def _asked(self, seconds: float, ask: Callable[[Client], Awaitable[T]]) -> T:
         """What the server answers within `seconds`; it is asked once more where it has forgotten
         the session, as after a restart, since it did nothing then. Raises as `_opened`.
@@ -346,9 +344,6 @@ def _transports(config: McpConfig) -> Sequence[Transport]:
     return [kind(config) for kind in kinds[config.transport]]
 
 
-# ------------------------------------------------------------------------------------------ errors
-
-
 def _leaf(error: BaseException) -> BaseException:
     """The first of a group's: task groups wrap what their tasks raise."""
     while isinstance(error, BaseExceptionGroup):
@@ -407,9 +402,6 @@ def reason_of(error: BaseException) -> str:
         case _:
             text = f"the server did not answer as it should ({type(leaf).__name__})"
     return " ".join(text.split())[:LONGEST_ERROR]
-
-
-# ----------------------------------------------------------------------------------------- results
 
 
 def _is_shown(name: str, schema: Mapping[str, Any]) -> bool:

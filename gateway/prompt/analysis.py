@@ -144,8 +144,6 @@ class Trial(Renderer):
         return all(message.text in text for message in messages)
 
 
-# ----------------------------------------------------------------------------------------- analysis
-
 _REASONING_FIELDS: tuple[ReasoningField, ...] = ("reasoning_content", "reasoning", "thinking")
 _SWITCHES = (
     ThinkingSwitch("enable_thinking", on=True, off=False),
@@ -179,9 +177,6 @@ def analyse(
     traits = _with_tools(trial, traits)
     traits = _with_calls(trial, traits)
     return _with_reasoning(trial, traits)
-
-
-# ----------------------------------------------------------------------------------------- content
 
 
 def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
@@ -222,9 +217,6 @@ def _user_says(trial: Trial, content: Any, tools: list[Mapping[str, Any]] | None
     return text if understood else ""
 
 
-# ------------------------------------------------------------------------------------------- roles
-
-
 def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     system: Literal["anywhere", "leading", "none"]
     if not trial.shows(traits, SYSTEM, USER):
@@ -253,9 +245,6 @@ def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
         assistant_opens=opens,
         empty_answers=trial.shows(traits, USER, _message("assistant", ""), USER_LATER),
     )
-
-
-# ------------------------------------------------------------------------------------------- tools
 
 
 def _with_tools(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
@@ -315,9 +304,6 @@ def _comes_out(
         and text.count(KEY) >= bare.count(KEY) + len(exchanges)
         and all(text.count(sign) == bare.count(sign) for sign in unclean)
     )
-
-
-# --------------------------------------------------------------------------------------- reasoning
 
 
 def _with_reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:

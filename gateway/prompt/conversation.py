@@ -429,9 +429,6 @@ def _with_reasoning_apart(message: Message) -> Message:
     return replace(message, parts=(*others, TextPart(text)), reasoning=reasoning)
 
 
-# --------------------------------------------------------------------------------- system messages
-
-
 def _with_systems_placed(
     messages: Sequence[Message], traits: TemplateTraits
 ) -> tuple[Message, ...]:
@@ -455,9 +452,6 @@ def _leading_systems(messages: Sequence[Message]) -> int:
 
 def _system_as_user(message: Message) -> Message:
     return replace(message, role="user") if message.role == "system" else message
-
-
-# ------------------------------------------------------------------------------------------- calls
 
 
 def _with_calls_parted(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
@@ -495,9 +489,6 @@ def _put_behind_its_call(result: list[Message], answer: Message) -> None:
     while behind < len(result) and result[behind].role == "tool":
         behind += 1
     result.insert(behind, answer)
-
-
-# ------------------------------------------------------------------------------------------- turns
 
 
 def _opened(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
@@ -548,9 +539,6 @@ def _silent(role: Role) -> Message:
     return Message(role=role, parts=(TextPart(_SILENCE),))
 
 
-# ----------------------------------------------------------------------------------------- merging
-
-
 def _merged(messages: Sequence[Message]) -> Message:
     """One message with the texts of all, a blank line between. Calls and name are the last's."""
     parts: tuple[Part, ...] = ()
@@ -570,7 +558,6 @@ def _appended(before: tuple[Part, ...], after: tuple[Part, ...]) -> tuple[Part, 
             return before + after
 
 
-# ------------------------------------------------------------------------------------- continuation
 # An answer that was begun already: the conversation's last message, read as the model's own words.
 #
 # Clients send it in three ways: as text; as text with the reasoning in tags before it
@@ -605,7 +592,6 @@ def continuation(request: ChatRequest) -> Continuation:
     return Continuation(message=last, reasoning=last.reasoning or "", text=words, raw="")
 
 
-# ------------------------------------------------------------------------------------------ results
 # Tool results matched to their calls: in the calls' order, under their ids, with the names.
 #
 # Clients append results as they arrive; some templates match them to the calls by their order

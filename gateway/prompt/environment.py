@@ -260,8 +260,6 @@ def _metered_test(name: str, function: Operation) -> Operation:
     return run
 
 
-# -------------------------------------------------------------------------------------- environment
-
 MAX_SOURCE = 256 << 10  # characters; real templates have up to thirty thousand
 
 MAX_FORM = 1_000  # characters of a date's format
@@ -518,9 +516,6 @@ def _counted(chunks: Iterator[str]) -> Iterator[str]:
     for chunk in chunks:
         meter().grow(8)
         yield chunk
-
-
-# ---------------------------------------------------------------------------------- the syntax tree
 
 
 def _metered_tree(tree: nodes.Template) -> nodes.Template:

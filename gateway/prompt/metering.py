@@ -217,8 +217,6 @@ def metered(charged: Meter) -> Iterator[None]:
         _METER.reset(token)
 
 
-# -------------------------------------------------------------------------------------------- texts
-
 MAX_WIDTH = 10_000  # of a padded field, an indentation, a batch; decimal places
 PIECE = 96  # bytes of a short text in a list
 _SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -245,9 +243,6 @@ def shown(value: Any) -> str:
     meter().grow(2 * size)
     text = str(value)
     return clients(text) if is_traced(value) else text
-
-
-# ------------------------------------------------------------------------------------ str's methods
 
 
 def _splitting(method: Operation, breaks: str) -> Operation:
@@ -386,7 +381,6 @@ def call_method(text: str, name: str, args: Sequence[Any], named: Mapping[str, A
     return TEXT_METHODS[name](text, *args, **named)
 
 
-# --------------------------------------------------------------------------------------- formatting
 # Values written into texts by a chat template: `%`, `format`, `~` and JSON, metered and traced.
 
 

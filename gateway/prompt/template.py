@@ -59,7 +59,6 @@ from gateway.terms.request import (
     Unapplied,
 )
 
-# ----------------------------------------------------------------------------------------- thinking
 # What a client requests of reasoning, as the variables that a template reads.
 
 
@@ -303,8 +302,6 @@ def shown_tools(request: ChatRequest) -> tuple[Tool, ...]:
             return request.tools
 
 
-# ----------------------------------------------------------------------------------------- template
-
 # For models that bring no template, which were hardly taught to chat.
 DEFAULT_TEMPLATE = """\
 {%- for message in messages %}
@@ -465,8 +462,6 @@ class ChatTemplate:
             except TemplateRefused:
                 raise refused from None
 
-
-# ------------------------------------------------------------------------------------------- length
 
 WORTH_TELLING = 10  # percent of the prompt
 

@@ -177,8 +177,6 @@ def checked(box: Announcement) -> Announcement:
     return replace(box, url=upstream.urls[0])
 
 
-# ---------------------------------------------------------------------------------- announcing us
-
 RETRY = 2.0  # seconds until a failed announcement is tried again
 PATIENCE = 5.0  # seconds for the other server's answer
 LAST_PATIENCE = 2.0  # the same when this server stops

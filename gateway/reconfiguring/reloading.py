@@ -162,8 +162,6 @@ class Reloader:
         )
         return Planned(report, running, applies)
 
-    # ---------------------------------------------------------------------------- copies
-
     @property
     def copies(self) -> Mapping[str, str]:
         """Models that were added while the server runs, and the original of each."""
@@ -203,8 +201,6 @@ class Reloader:
         except BaseException:
             self._copies = before
             raise
-
-    # ---------------------------------------------------------------------------- announced
 
     async def announce(self, upstreams: tuple[UpstreamConfig, ...]) -> None:
         """These upstreams besides those of the configuration, in place of those before. Raises

@@ -20,7 +20,6 @@ from gateway.terms.errors import (
     ShuttingDown,
 )
 
-# -------------------------------------------------------------------------------------------- clock
 # The registry's time: seconds that never go back, and waiting for a moment or an event.
 
 

@@ -357,8 +357,6 @@ class Records(Mapping[str, ModelRecord]):
         for index in (self._phases[record.phase], *indices):
             index.pop(name, None)
 
-    # ------------------------------------------------------------------------------- asked
-
     def among(self, *phases: Phase) -> list[ModelRecord]:
         """Those in one of these phases."""
         return [record for phase in phases for record in self._phases[phase].values()]
@@ -414,8 +412,6 @@ class Records(Mapping[str, ModelRecord]):
         if len(nodes) == 1:
             return self.there(next(iter(nodes)))
         return dict.fromkeys(record for node in nodes for record in self.there(node))
-
-    # ------------------------------------------------------------------------------- told
 
     def note_phase(self, record: ModelRecord, before: Phase) -> None:
         """It was in phase `before`."""

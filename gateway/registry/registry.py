@@ -96,8 +96,6 @@ class Registry:
         self._closing = False
         self._exits = AsyncExitStack()
 
-    # ---------------------------------------------------------------------------- life
-
     async def __aenter__(self) -> Self:
         self._free = await to_thread.run_sync(self._gauge.free)
         self._scheduler = Scheduler(self._budgets(), self._config.swap)
@@ -251,8 +249,6 @@ class Registry:
         self._orders.carry_out(self._scheduler.closing(self._now))
         self._places.abort()
 
-    # ---------------------------------------------------------------------------- configuration
-
     def prepare(self, config: Config, cache: CacheOfModels | None) -> PreparedModels:
         """The models as `config` has them. Changes nothing; blocks to scan the disk. Raises
         ConfigError.
@@ -275,8 +271,6 @@ class Registry:
         self._planner.parking = config.swap.park
         self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), config.swap))
         self.kept.apply(config.kept)
-
-    # ---------------------------------------------------------------------------- leases
 
     @asynccontextmanager
     async def lease(
@@ -427,8 +421,6 @@ class Registry:
             model = self._planner.model(entry)
             self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
 
-    # ---------------------------------------------------------------------------- asked
-
     @property
     def fleet(self) -> Fleet:
         """The servers elsewhere."""
@@ -525,8 +517,6 @@ class Registry:
     def status(self, name: str, access: Access = ADMIN) -> ModelStatus:
         """One model as it is now. Raises as `resolve`."""
         return self.overview.status(self.resolve(name, access))
-
-    # ---------------------------------------------------------------------------- line
 
     async def _as_on_disk(self, entry: ModelEntry) -> ModelEntry:
         """Its files are checked before each use. Raises ModelUnavailable where they can't be

@@ -57,8 +57,6 @@ class Replicas:
             return (base,)
         return tuple(known[name] for name in base.replicas if name in known) or (base,)
 
-    # ------------------------------------------------------------------------------- a request
-
     def choose(
         self, model: ModelEntry, conversation: int | None, besides: Collection[str] = ()
     ) -> str:
@@ -90,8 +88,6 @@ class Replicas:
         """Whether a request in the line of the replica called so had better go to another one."""
         there = {other: self._scheduler.phase(other) == "loaded" for other in model.replicas}
         return any(there.values()) and not there.get(name, False)
-
-    # ------------------------------------------------------------------------------- changes
 
     def changed(self, name: str) -> None:
         """The state of a model has: whoever waits for another replica may go there now."""
@@ -134,8 +130,6 @@ class Replicas:
     def _rests(self, record: ModelRecord | None) -> bool:
         failure = None if record is None else record.failure
         return failure is not None and self._clock.now() < failure.retry_at
-
-    # ------------------------------------------------------------------------------- standing
 
     def _siblings(self, name: str) -> tuple[str, ...]:
         """All replicas of the model that the one called so is one of; none, if it is none."""

@@ -69,8 +69,6 @@ class Scheduler:
         self._recent_wait = 0.0  # seconds, of those granted lately
         self._closing = False
 
-    # ---------------------------------------------------------------------------- events
-
     def grant_at_once(self, now: float, ticket: Ticket, name: str) -> bool:
         """Whether the ticket is a lease already: its model is loaded and has room, and everything
         rests, so nothing else follows. Else it is to be `requested`.
@@ -325,8 +323,6 @@ class Scheduler:
             orders += self.unload_asked(now, name)
         return orders
 
-    # ---------------------------------------------------------------------------- asked
-
     def wakes_at(self, now: float) -> float | None:
         """When to `tick`, if nothing happens before; None: time alone changes nothing."""
         expiries = (record.expires_at() for record in self._records.mortal())
@@ -349,8 +345,6 @@ class Scheduler:
     def waiting(self) -> int:
         """Tickets in line, over all models, that want a lease."""
         return self._records.waiting
-
-    # ---------------------------------------------------------------------------- tickets
 
     def _refusal(self, now: float, ticket: Ticket, record: ModelRecord) -> Refuse | None:
         """Why this ticket can't even stand in line."""
@@ -404,8 +398,6 @@ class Scheduler:
         if record.phase == "loading":
             record.phase = "leaving"
             yield CancelLoad(record.model.name)
-
-    # ---------------------------------------------------------------------------- what follows
 
     def _settle(self, now: float) -> Iterator[Order]:
         """Everything that follows from the present state; draining models come before those that

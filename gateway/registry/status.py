@@ -25,7 +25,6 @@ from gateway.registry.entry import ModelEntry
 from gateway.registry.protocol import Bytes, WhyUnload
 from gateway.terms.errors import InvalidRequest
 
-# ------------------------------------------------------------------------------------------ changes
 # Names of models whose state may have changed, for watchers that read when they can.
 
 

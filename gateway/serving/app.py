@@ -258,7 +258,6 @@ def _services(
     )
 
 
-# ------------------------------------------------------------------------------- configuration
 # Parts that follow it while the server runs: each checks what it needs, then applies it at once.
 
 

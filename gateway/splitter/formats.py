@@ -21,9 +21,6 @@ from gateway.splitter.payloads.syntax import (
     ReasoningMarkers,
 )
 
-# ---- JSON objects in a tag
-
-
 _HERMES_TAG = JsonCalls(
     openers=("<tool_call>",), closers=("</tool_call>",), fences=("```json", "```")
 )
@@ -102,8 +99,6 @@ _MINIMAX_M1 = Format(
     reasoning=THINK,
     syntaxes=(JsonCalls(openers=("<tool_calls>",), closers=("</tool_calls>",)),),
 )
-
-# ---- JSON arrays
 
 
 _TOOL_CALLS_ARRAY = JsonCalls(openers=("<tool_calls>",), closers=("</tool_calls>",))
@@ -206,8 +201,6 @@ _APERTUS = Format(
     ),
     special_tokens=True,
 )
-
-# ---- JSON after a name
 
 
 _MISTRAL = NamedJsonCalls(
@@ -338,9 +331,6 @@ JSON_ENTRIES = (
     _FUNCTIONARY_32,
 )
 
-
-# ---- elements, typed by the schema
-
 _QWEN_CODER = Format(
     id="qwen3_coder_xml",
     families=("Qwen3-Coder", "Qwen3.5", "Nemotron-3", "Step-3.5", "MiMo-V2", "Granite 4.2"),
@@ -436,8 +426,6 @@ _MINIMAX_M3 = Format(
     special_tokens=True,
 )
 
-# ---- keys and values, typed by the schema
-
 
 _GLM = Format(
     id="glm45",
@@ -482,9 +470,6 @@ def hunyuan_3(*suffixes: str) -> Format:
         ),
         special_tokens=True,
     )
-
-
-# ---- typed by the text itself
 
 
 def _dsml(id: str, family: str, section: str) -> Format:
@@ -580,8 +565,6 @@ _LFM_2 = Format(
     past=PastCalls("<|tool_call_start|>[", "", "(", ")", ", ", "]<|tool_call_end|>", pythonic=True),
 )
 
-# ---- messages with headers
-
 
 _HARMONY = Format(
     id="harmony",
@@ -672,9 +655,6 @@ MARKED_ENTRIES = (
     _MUSE,
     hunyuan_3("", ":opensource"),
 )
-
-
-# ---- no calls
 
 
 _PLAIN = Format(id="plain", families=("Gemma 2/3", "Phi-3.5", "anything unknown"))

@@ -127,8 +127,6 @@ class Output:
         texts = (*self._format.shell_closes, *(headers.body_ends if headers is not None else ()))
         return f"({self._gap} {self._lark.any_of(texts)}){{0,{_SHELLS}}}" if texts else ""
 
-    # ---- the beginning
-
     def _begin(self, thinking: Thinking, prompt_tail: str) -> None:
         headers, implied = self._format.headers, self._format.implied_opener
         opens = self._reasoning.opens if self._may_think else ()
@@ -159,8 +157,6 @@ class Output:
         first = self._fresh(_BEGIN, (*self._fresh_markers(), *opens))
         self._thought.reached(self._white, first.of(opens))
 
-    # ---- reasoning
-
     def _think(self) -> str:
         """Reasoning: any text up to what ends it. Gives the name of a rule: up to there."""
         headers, special = self._format.headers, self._format.special_tokens
@@ -178,8 +174,6 @@ class Output:
         for opener, place in self._opened.items():
             place.reached(thoughts, found.of([opener]))
         return thoughts
-
-    # ---- an answer that may be anything
 
     def _text_markers(self) -> list[str]:
         """What counts in the middle of text."""
@@ -235,8 +229,6 @@ class Output:
         for opener, place in self._opened.items():
             place.reached(source, found.of([opener]))
 
-    # ---- an answer that is demanded
-
     def _obey(self) -> None:
         """Calls or the shape, after no more than markers."""
         lark, begun = self._lark, self._answer.name
@@ -252,8 +244,6 @@ class Output:
             self._called.reached(before, each.calls)
         if self._wanted.shape:  # white space before it counts where no marker takes it away
             self._shaped.reached(lark.rule(one_of([begun, *marked])), f"@{self._wanted.shape}")
-
-    # ---- calls
 
     def _call(self) -> None:
         """The calls after each opener, and what may follow them."""
@@ -280,8 +270,6 @@ class Output:
             self._answer.reached(whole, self._gap, lark.any_of(self._shells))
         if self._format.headers is not None:
             self._turn.reached(ended, lark.any_of(self._format.headers.body_ends))
-
-    # ---- messages
 
     def _next_turn(self, headers: Headers) -> str:
         return f"{self._turn.name} {self._lark.text(headers.turn)}"

@@ -103,8 +103,6 @@ def _steps(texts: tuple[str, ...], step: PhaseChange) -> dict[str, Action]:
     return dict.fromkeys(texts, step)
 
 
-# ------------------------------------------------------------------------------------------ headers
-
 _WORDS = re.compile(r"[^<\n]*")
 _BARE = JsonCalls(fences=("```json", "```"), at_start=True)
 _SOON = 0.02  # seconds of the processor that a check may take here
@@ -154,7 +152,6 @@ def destination(headers: Headers, head: str, calls: Calls) -> Destination:
     return Phase.REASONING if reasons else Phase.CONTENT
 
 
-# ------------------------------------------------------------------------------------------ stretch
 # Text on its way out as reasoning or content events, without the white space that adjoins markers.
 #
 # White space at the edge of a stretch of text waits: a marker that follows takes it along, more
@@ -231,9 +228,6 @@ class Stretch:
         if self.begun and self._margin and not self._shell:
             self._events.append(self.kind("".join(self._margin)))
         self._margin.clear()
-
-
-# ----------------------------------------------------------------------------------------- splitter
 
 
 class Splitter:
@@ -529,7 +523,6 @@ def _fits(tools: Sequence[Tool], name: str, arguments: str) -> bool:
     return fault_of(check, arguments, seconds=_SOON) is None
 
 
-# ----------------------------------------------------------------------------------------- opening
 # Which phase an answer begins in.
 
 

@@ -264,9 +264,6 @@ class InternalError(GatewayError):
     code = "internal_error"
 
 
-# -- the border between the engines and the clients ------------------------------------------------
-
-
 @contextmanager
 def translated() -> Iterator[None]:
     """Raises errors of the floors below as the `GatewayError` that the client gets."""

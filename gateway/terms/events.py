@@ -108,9 +108,6 @@ def joined(events: Sequence[Event]) -> list[Event]:
     return whole
 
 
-# -- what the pipeline hands to a dialect's reply ------------------------------------------------
-
-
 class ServedTool(msgspec.Struct, frozen=True):
     """A tool that this server runs, as clients know it: by its server's label and its own name.
     `waits`: its calls run once their user has allowed them.

@@ -159,7 +159,6 @@ class ScoreRequest(EncodingParams, frozen=True, kw_only=True):
     pairs: tuple[tuple[str, str], ...]
 
 
-# ---------------------------------------------------------------------------------- served tools
 # Tools that this server runs itself, which MCP servers offer.
 
 
@@ -280,7 +279,6 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool | None = None  # None: as the tokenizer does
 
 
-# -------------------------------------------------------------------------------------- expectation
 # What a request is charged before its prompt is tokenized and its answer is known.
 
 CHARACTERS = 4  # of a token, in English

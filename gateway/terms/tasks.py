@@ -84,9 +84,6 @@ async def relayed(write: Callable[[T], Awaitable[None]]) -> AsyncIterator[Callab
         await write_newest()
 
 
-# -- threads ---------------------------------------------------------------------------------------
-
-
 class Abandoned(Exception):
     """The caller has left, so the work stops; never seen by a client."""
 

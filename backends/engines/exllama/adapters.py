@@ -56,9 +56,6 @@ def applied(adapters: Sequence[LoadedAdapter], scales: Sequence[float]) -> list[
     return [adapter.lora for adapter, _ in chosen]
 
 
-# -- pages -----------------------------------------------------------------------------------------
-
-
 def origin(adapters: Sequence[LoadedAdapter], scales: Sequence[float]) -> bytes | None:
     """What chains of pages begin with; None: no adapter counts, and they have the library's own
     names.

@@ -32,8 +32,6 @@ class ExLlamaEngine:
         self.piece = loaded.vocabulary.piece
         self.ends = loaded.vocabulary.ends.__contains__
 
-    # -- jobs ------------------------------------------------------------------------------------
-
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         try:
             running = self._prepared(key, job, mask)
@@ -116,8 +114,6 @@ class ExLlamaEngine:
     def close(self) -> None:
         self._running.clear()
         self._loaded.free()
-
-    # -- a step ----------------------------------------------------------------------------------
 
     def step(self) -> Sequence[Token | JobFailed]:
         try:

@@ -116,7 +116,6 @@ class Drawing:
             self._batch = None
 
 
-# ------------------------------------------------------------------------------------------ results
 # Reads the tokens in results of a generator's `iterate`.
 #
 # Their text is not used: stop strings, characters and limits are `backends.engines.transcript`'s.

@@ -69,8 +69,6 @@ class ExLlamaModel(ABC):
         self.generator: Any = None
         self._unloading = ExitStack()
 
-    # -- what a library differs in ---------------------------------------------------------------
-
     @property
     @abstractmethod
     def device(self) -> torch.device:
@@ -121,8 +119,6 @@ class ExLlamaModel(ABC):
             past = origin(self.adapters, self.scales) if self.scales else None
             hide_first_pages(self.pages(), past, coming)
             self.scales = scales
-
-    # -- a life ----------------------------------------------------------------------------------
 
     def unload_later(self, unload: Callable[[], None]) -> None:
         """`unload` is called by `free`, the newest first."""

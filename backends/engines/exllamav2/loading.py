@@ -225,9 +225,6 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
     loaded.info = loaded.describe(files, together=together if loaded.paged else 1)
 
 
-# -- one model -------------------------------------------------------------------------------------
-
-
 def _config(loaded: ExLlamaV2Model, folder: Path) -> Any:
     options = loaded.options
     config = model_config.read(loaded.library, folder, loaded.plan.positions)
@@ -291,9 +288,6 @@ def _place(loaded: ExLlamaV2Model, config: Any, stage: str, report: LoadStep) ->
     ]
     model.load_autosplit(cache, reserve_vram=reserve, last_id_only=True, callback=callback)
     return PlacedModel(model, cache)
-
-
-# -- what belongs to it ----------------------------------------------------------------------------
 
 
 def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, report: LoadStep) -> Any:

@@ -94,9 +94,6 @@ def drop_positions(model: Any) -> None:
             attention.archparams.rope_style = type(attention.archparams.rope_style).NONE
 
 
-# -- positions -------------------------------------------------------------------------------------
-
-
 def rope_of(text: Fields) -> Mapping[str, Any]:
     """How positions are scaled, as transformers 5 or those before it write it."""
     rope: Mapping[str, Any] = text.get("rope_parameters") or {}

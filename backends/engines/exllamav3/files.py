@@ -67,9 +67,6 @@ def _sees(folder: Path, config: Fields) -> bool:
     return prepared and model_folder.of_class(config, SEES)
 
 
-# -- caches ----------------------------------------------------------------------------------------
-
-
 def cache_bits(cache_type: str) -> tuple[int, int] | None:
     """Bits of a key's and of a value's number; None where they are not quantized."""
     if cache_type == "fp16":
@@ -104,9 +101,6 @@ def together(files: ModelFiles, options: ExLlamaV3Options) -> int:
     if not size:
         return options.max_concurrent
     return min(options.max_concurrent, max(FEWEST_AT_ONCE, STATES_BY_DEFAULT // size))
-
-
-# -- drafts ----------------------------------------------------------------------------------------
 
 
 def draft(files: ModelFiles, options: ExLlamaV3Options) -> ModelFiles | None:
@@ -165,9 +159,6 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     if shared.drafts(options).heads:
         return msgspec.structs.replace(files, modalities=("text",))
     return shared.fitted(files, options)
-
-
-# -- memory ----------------------------------------------------------------------------------------
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
@@ -313,8 +304,6 @@ def facts(options: EngineOptions) -> LoadFacts:
         kept_disk=1024 * MEGABYTE * options.disk_cache_size if options.disk_cache_dir else 0,
     )
 
-
-# -- architectures ---------------------------------------------------------------------------------
 
 # Classes whose vision tower it has, of those whose chat templates write one known token for a
 # picture.

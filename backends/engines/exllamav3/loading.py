@@ -207,9 +207,6 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
     loaded.info = loaded.describe(files, together=loaded.together)
 
 
-# -- one model -------------------------------------------------------------------------------------
-
-
 def _config(loaded: ExLlamaV3Model, folder: Path) -> Any:
     try:
         config = loaded.library.config.from_directory(str(folder))
@@ -285,9 +282,6 @@ def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, report: LoadStep
     except BaseException:  # it leaves its cap behind when it fails
         library.unset_memory_fraction(list(range(library.devices)))
         raise
-
-
-# -- what belongs to it ----------------------------------------------------------------------------
 
 
 def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> ImageEncoder:

@@ -20,7 +20,6 @@ from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.sequences import JobSequence
 from backends.engines.speculation import NO_DRAFT, StepDraft
 
-# ------------------------------------------------------------------------------------------ running
 # One job's sequence: its tokens, its pictures, and how far it has been computed.
 
 

@@ -177,8 +177,6 @@ def logprob(
     return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))
 
 
-# ------------------------------------------------------------------------------------------- engine
-
 # Bytes of idle cells, of the weights', beside which conversations stay in a pool: a token of others
 # takes 3 % longer then (SmolLM2 on a CPU, where a masked cell costs a sixth of reading its bytes).
 IDLE = 0.15
@@ -230,8 +228,6 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         self.detokenize = loaded.vocabulary.detokenize
         self.piece = loaded.vocabulary.piece
         self.ends = loaded.vocabulary.ends.__contains__
-
-    # -- jobs ------------------------------------------------------------------------------------
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)
@@ -313,8 +309,6 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         if self._encoder_thread is not None:
             self._encoder_thread.close()
         self._loaded.free()
-
-    # -- a step ----------------------------------------------------------------------------------
 
     def step(self) -> Sequence[StepResult]:
         forced, self._forced = self._forced, []
@@ -572,8 +566,6 @@ class LlamaCppEngine(Sequences[LlamaJob]):
             if not self._cache.turn_back(running.slot.index, running.position):
                 self._go_back(running, running.fed)
 
-    # -- cells -----------------------------------------------------------------------------------
-
     def _start(self, running: LlamaJob) -> bool:
         """Give the sequence a slot and what is already computed; False: better wait, see below."""
         if not self._fits(running):
@@ -638,9 +630,6 @@ class LlamaCppEngine(Sequences[LlamaJob]):
             return True
         taken = sum(len(other.tokens) + GROWTH for other in started)
         return taken + len(running.tokens) + GROWTH <= self._loaded.cells
-
-    # -- the store of conversations: see `backends.places.kept`
-    # -----------------------------------------
 
     def _longer(self, running: LlamaJob, keep: int) -> Found | Coming | None:
         """A beginning of which more can be kept than of what the slots have. A job that names its

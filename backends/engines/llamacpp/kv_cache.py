@@ -138,8 +138,6 @@ class KvCache:
         first = api.llama_memory_seq_pos_min(self._memory, sequence) if self._window else 0
         return int(first + self._window - 1) if first > 0 else 0
 
-    # -- as bytes --------------------------------------------------------------------------------
-
     def size(self, sequence: int, flags: int) -> int:
         """Bytes of it. `WHOLE`: of all there is; `PART`: of what can't be cut."""
         return self._states.size(sequence, flags)
@@ -191,8 +189,6 @@ class KvCache:
             return True
         return self._states.write(sequence, self.part(sequence), PART)
 
-
-# -------------------------------------------------------------------------------------------- files
 
 _HEAD = struct.Struct("=III")  # magic, version, words of the list behind it
 _MAGIC, _VERSION = api.LLAMA_STATE_SEQ_MAGIC, api.LLAMA_STATE_SEQ_VERSION

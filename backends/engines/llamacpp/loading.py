@@ -171,8 +171,6 @@ def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
     return Counter(match["device"] for line in lines if (match := _LAYER.search(line)) is not None)
 
 
-# ------------------------------------------------------------------------------------------ loading
-
 CACHE_TYPES = {
     "f32": 0,
     "f16": 1,

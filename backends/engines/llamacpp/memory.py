@@ -245,8 +245,6 @@ class _Dimensions(msgspec.Struct, frozen=True):
         )
 
 
-# ------------------------------------------------------------------------------------------ layouts
-
 OUTPUT = "output.weight"
 Q8_0, F16 = 8, 1  # ggml_type, as the numbers below (ggml.h)
 Q4_0, Q4_1, Q2_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4 = 2, 3, 10, 12, 13, 14, 20, 23, 39
@@ -378,8 +376,6 @@ def _has(library: Path, text: bytes) -> bool:
         return data.find(text) >= 0
 
 
-# --------------------------------------------------------------------------------------- projectors
-
 MARK = "mmproj"
 # By size and by how exact they are: a quantized encoder saves little and is less exact.
 PRECISIONS = ("f16", "bf16", "f32", "q8_0")
@@ -491,8 +487,6 @@ def _preference(path: Path) -> tuple[int, str]:
     rank = PRECISIONS.index(precision[1]) if precision else len(PRECISIONS)
     return rank, path.name
 
-
-# ----------------------------------------------------------------------------------------- encoders
 
 NONE, MEAN, CLS, LAST, RANK = range(5)  # llama_pooling_type (llama.h)
 POOLINGS: Mapping[str, int] = {"mean": MEAN, "cls": CLS, "last": LAST, "rank": RANK}

@@ -57,8 +57,6 @@ class MtmdEncoder:
     def free(self) -> None:
         mtmd.mtmd_free(self._pointer)
 
-    # -- reading a prompt ------------------------------------------------------------------------
-
     def prepare(self, job: Generation) -> CellsWithImages:
         """Raises InvalidJob when there are not as many places as pictures."""
         texts = list(_between_markers(job.prompt, self._vocabulary))
@@ -120,8 +118,6 @@ class MtmdEncoder:
                 )
         if reading.pictures and reading.pictures[-1].end == len(reading.cells):
             raise InvalidJob("a prompt can't end with an image", "messages")
-
-    # -- computing -------------------------------------------------------------------------------
 
     def encode(self, picture: ImageCells) -> None:
         """Run the image encoder; `decode` takes its embeddings. It may run in another thread,
@@ -205,7 +201,6 @@ def _tokens(text: bytes, vocabulary: LlamaVocabulary) -> Sequence[int]:
     return vocabulary.tokenize(text.decode(errors="replace"), special=False) if text else ()
 
 
-# ------------------------------------------------------------------------------------------ encoder
 # The image encoder beside the engine. On a CPU a picture takes seconds, in which other jobs need
 # their tokens.
 #

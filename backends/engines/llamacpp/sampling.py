@@ -239,8 +239,6 @@ def _log_times(bits: npt.NDArray[np.int32]) -> Floats:
     return np.asarray(np.log(-np.log(1.0 - (bits + 0.5) * SCALE)), np.float32)
 
 
-# ------------------------------------------------------------------------------------------- chains
-
 _NEVER = float("-inf")
 # The fields of llama.h's struct of one biased token.
 _LOGIT_BIAS = np.dtype([("token", np.int32), ("bias", np.float32)])

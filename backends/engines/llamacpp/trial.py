@@ -119,9 +119,6 @@ def _refusal(files: ModelFiles, end: str, *, at_picture: bool = False) -> str:
     return f"{files.path.name} can't be loaded: a process that tried it {end}"
 
 
-# ------------------------------------------------------------------------------------- in the child
-
-
 def _reduced(options: LlamaCppOptions, cells: int) -> LlamaCppOptions:
     """To what takes no memory of a card, and little else."""
     return msgspec.structs.replace(

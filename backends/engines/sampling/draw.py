@@ -294,7 +294,6 @@ class Draw:
         return bend
 
 
-# ------------------------------------------------------------------------------------------ noise
 # Random numbers that are a function of a job's seed, the place in its answer and the token: a
 # token's number is the same whatever else is in the batch, however many candidates are taken and in
 # which order they come, and however often the place is drawn anew. There is no generator to keep or

@@ -84,8 +84,6 @@ def divided(xp: Any, logits: Array, factors: Array) -> Array:
     return xp.where(logits > 0, logits / factors, logits * factors)
 
 
-# ------------------------------------------------------------------------------------------ noise
-
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - (1 << 32)  # of the hash, as signed 32 bits
 SCALE = 2.0**-31 * (1 - 2.0**-23)  # of 31 bits: to a share below 1
 WORD = (1 << 64) - 1

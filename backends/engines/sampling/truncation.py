@@ -200,9 +200,6 @@ def cut_with(samplings: Sequence[Sampling], field: str, device: torch.device) ->
     return lambda candidates: cut(candidates, values)
 
 
-# -------------------------------------------------------------------------------------- temperature
-
-
 class Temperature:
     """The temperature of every row, dynamic where its bounds differ, after its smoothing."""
 

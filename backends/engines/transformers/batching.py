@@ -173,8 +173,6 @@ class Batching(Sequences[BatchRow]):
         self._sampler = Sampler(context, vocabulary.piece)
         self._put_back: list[PutBack] = []  # to be reported at the end of the step
 
-    # -- jobs ------------------------------------------------------------------------------------
-
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._running[key] = BatchRow(key, job, self._context)
         running.state.mask = mask
@@ -216,8 +214,6 @@ class Batching(Sequences[BatchRow]):
         self._forced.clear()
         self._sampler.clear()
         self._grid.clear()
-
-    # -- a step ----------------------------------------------------------------------------------
 
     def step(self) -> list[Result]:
         forced, self._forced = self._forced, []
@@ -437,8 +433,6 @@ class Batching(Sequences[BatchRow]):
         running.state.drawn()
         return Token(running.key, sampled.token, sampled.logprob)
 
-    # -- rows ------------------------------------------------------------------------------------
-
     def _start_waiting(self) -> None:
         """Oldest first; a job that finds no room keeps the younger ones from taking it."""
         for running in self._running.values():
@@ -511,9 +505,6 @@ class Batching(Sequences[BatchRow]):
         last = length - 1 - length // STEP_COST
         near = [mark for mark in marks if mark >= last] or [last]
         return places(length, running.fed, near, step=length)
-
-    # -- the store of conversations: see `backends.places.kept`
-    # -----------------------------------------
 
     def _longer(self, running: BatchRow, keep: int) -> Found | Coming | None:
         """A beginning of which more can be kept than of what the rows have."""

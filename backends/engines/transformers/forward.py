@@ -21,7 +21,6 @@ from backends.engines.transformers.memory import ran_out
 
 log = structlog.get_logger(__name__)
 
-# -------------------------------------------------------------------------------------------- masks
 # The attention masks of a pass over several sequences of different lengths.
 #
 # A pass has `rows` sequences with `queries` new tokens each. Cell k of a row holds its token k, so

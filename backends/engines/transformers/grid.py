@@ -20,7 +20,6 @@ import numpy.typing as npt
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionLayer
 
-# --------------------------------------------------------------------------------------------- room
 # How many rows of how many cells the KV cache should have. Pure: decides, touches nothing.
 
 
@@ -282,8 +281,6 @@ class Grid:
         for layer in self._stateful:
             layer.forget_states()
 
-    # -- states ----------------------------------------------------------------------------------
-
     def begin(self, row: int) -> None:
         """A sequence begins in the row."""
         for states in self._states:
@@ -301,8 +298,6 @@ class Grid:
         """What were its `states` once, from whatever device."""
         for states, before in zip(self._states, kept, strict=True):
             states[row] = before.to(states.device)
-
-    # -- as bytes --------------------------------------------------------------------------------
 
     def whole(self, row: int, count: int) -> npt.NDArray[np.uint8]:
         """The first `count` cells of a row, and its states; none before the first pass."""

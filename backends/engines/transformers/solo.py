@@ -280,7 +280,6 @@ def _kind_with_videos(config: Any) -> Any:
         return None
 
 
-# ----------------------------------------------------------------------------------------- pictures
 # Pictures in a prompt, through the model's own processor.
 #
 # A rendered prompt has one placeholder where a picture stands; the processor knows how many tokens

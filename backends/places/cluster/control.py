@@ -99,8 +99,6 @@ class Control:
                 case Check(node):
                     threading.Thread(target=self._check, args=(node,), daemon=True).start()
 
-    # ------------------------------------------------------------------------------- nodes
-
     def _begin(self, number: str, node: Mapping[str, Any]) -> None:
         self._names[number] = self._name(number, node)
         strategy = NodeAffinitySchedulingStrategy(number, soft=False)
@@ -157,8 +155,6 @@ class Control:
         if supervisor is not None:
             ray.kill(supervisor)
             self.send(Left(self._names[number], why))
-
-    # ------------------------------------------------------------------------------- files
 
     def _bring(self, order: Bring) -> None:
         try:

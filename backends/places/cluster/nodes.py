@@ -150,8 +150,6 @@ class ClusterNodes:
             self._changed()
         self._send(Check(node))
 
-    # ------------------------------------------------------------------------------- files
-
     async def _bring(self, node: str, files: ModelFiles, report: Report) -> ModelFiles:
         """The files as they lie there. Raises LoadFailed, NodeLost."""
         own = wanted(files)
@@ -173,8 +171,6 @@ class ClusterNodes:
             self._speed = max(1.0, files.size_bytes / max(0.1, loop.time() - began))
         self._has.add((node, files.path))
         return relocated(files, dict(zip(own, map(Path, brought.paths), strict=True)))
-
-    # ------------------------------------------------------------------------------- control
 
     async def _is_there(self, node: str) -> bool:
         """As its supervisor says now."""

@@ -142,9 +142,6 @@ def _upstream(name: str, options: CommandOptions, port: int, key: str) -> Upstre
     )
 
 
-# ----------------------------------------------------------------------------------------- starting
-
-
 async def _up(process: Process, upstream: Upstream, options: CommandOptions) -> None:
     """Returns when its server answers. Raises LoadFailed where it ends before, or is late."""
     healthy = asyncio.create_task(_healthy(upstream, options))
@@ -223,9 +220,6 @@ async def _served(upstream: Upstream, options: CommandOptions, name: str) -> str
     if options.served_name is not None:
         return options.served_name
     return next(iter(offers)) if len(offers) == 1 else name
-
-
-# ------------------------------------------------------------------------------------------ running
 
 
 Explain: TypeAlias = Callable[[UpstreamError], Awaitable[UpstreamError]]

@@ -191,8 +191,6 @@ class Shelf:
         self._chain = Chain()
         self._next = 1
 
-    # -- asked -----------------------------------------------------------------------------------
-
     @property
     def in_memory(self) -> int:
         """Bytes, those that are being read included."""
@@ -295,8 +293,6 @@ class Shelf:
         parted = start < known.cells  # else the other one takes its place
         few = cells - start < BLOCK if parted else start == cells
         return few or copied >= seconds * (1 - start / cells) / 2
-
-    # -- events ----------------------------------------------------------------------------------
 
     def put(self, now: float, entry: Entry) -> list[Order]:
         """It is in memory now, if it is in `entries` afterwards: less worthy ones leave for it."""
@@ -413,8 +409,6 @@ class Shelf:
         self._chain.remove(number, entry.origin, entry.tokens)
         orders: list[Order] = [Release(number)] if entry.in_memory else []
         return [*orders, Delete(number)] if entry.on_disk else orders
-
-    # -- decisions -------------------------------------------------------------------------------
 
     def _may_pin(self, entry: Entry, older: Sequence[Entry] = ()) -> bool:
         """Whether there is as much left of its owner's share; `older` ones go."""

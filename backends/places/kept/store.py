@@ -90,8 +90,6 @@ class KeptStore:
         self._reader = ThreadPoolExecutor(1, "kept-reader")
         self._clockwork: threading.Thread | None = None
 
-    # -- life ------------------------------------------------------------------------------------
-
     def open(self) -> None:
         """Find what is on disk. Blocks."""
         if self._folder is None:
@@ -134,8 +132,6 @@ class KeptStore:
         while not self._closed.wait(TICK):
             with self._lock:
                 self._carry_out(self._shelf.tick(self._now()))
-
-    # -- engines ---------------------------------------------------------------------------------
 
     def beginnings(self, identity: str, model: str) -> "ModelBeginnings":
         """What an engine of `model` sees of it; `identity`: see `Origin`."""
@@ -200,8 +196,6 @@ class KeptStore:
         """See `Beginnings.wait`."""
         with self._news:
             self._news.wait(seconds)
-
-    # -- people ----------------------------------------------------------------------------------
 
     def allow(self, memory: int) -> None:
         """From now on entries may have so much memory."""
@@ -278,8 +272,6 @@ class KeptStore:
             return self.pin(
                 lambda one: (one.owner, one.conversation) == (owner, conversation), pinned=pinned
             )
-
-    # -- orders ----------------------------------------------------------------------------------
 
     def _carry_out(self, orders: Iterable[Order]) -> None:
         for order in orders:

@@ -116,9 +116,6 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"Listening(address={self.address!r}, pid={self.pid}, tls={bool(self.fingerprint)})"
 
 
-# ----------------------------------------------------------------------------------------- sessions
-
-
 class Session(asyncio.Protocol):
     """One connection of a gateway, and the worker behind it."""
 
@@ -144,8 +141,6 @@ class Session(asyncio.Protocol):
             self._transport.abort()
         elif connection is not None:
             connection.close()
-
-    # -- asyncio's protocol ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -179,8 +174,6 @@ class Session(asyncio.Protocol):
             self.greeted.set_exception(HandshakeFailed("closed the connection"))
             self.greeted.exception()
         self._end = self._loop.create_task(self._clear())
-
-    # --------------------------------------------------------------------------------------------
 
     def _greet(self, data: bytes) -> bytes:
         sent, rest = self._handshake.feed(data)
@@ -308,9 +301,6 @@ class Session(asyncio.Protocol):
             self.ended.set()
 
 
-# --------------------------------------------------------------------------------------- the place
-
-
 class Place:
     """What sessions load from, and with: this machine's models, engines and workers."""
 
@@ -397,9 +387,6 @@ def first_fitting(plan: Fitted) -> Placement:
         if all(plan.need.total * part <= plan.free.get(name, 0) for name, part in way.items()):
             return way
     return plan.placements[-1]
-
-
-# ------------------------------------------------------------------------------------ the listener
 
 
 class Listener:
@@ -529,9 +516,6 @@ def _catalog(name: str) -> Catalog:
         return BACKENDS
     module, _, attribute = name.partition(":")
     return cast(Catalog, getattr(import_module(module), attribute))
-
-
-# --------------------------------------------------------------------------------------- a process
 
 
 def new_token() -> str:

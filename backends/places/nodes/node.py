@@ -184,8 +184,6 @@ class NodePort(FramedPort):
                     await self.buried.wait()
         self._abort()
 
-    # -- asyncio's protocol ----------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         keep_alive(transport)
         certificate = _certificate(transport)
@@ -216,8 +214,6 @@ class NodePort(FramedPort):
                 waiting.set_exception(self._unreached())
                 waiting.exception()
         super().connection_lost(exc)
-
-    # --------------------------------------------------------------------------------------------
 
     def _unreached(self) -> Unreached:
         return Unreached(f"node {self._node.name} ({self._node.address}) {self._why}")
@@ -309,9 +305,6 @@ def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
 def _reason(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return text or type(error).__name__
-
-
-# ----------------------------------------------------------------------------------- what is there
 
 
 async def recognise(node: NodeConfig, path: str, backend: str | None = None) -> ModelFiles:

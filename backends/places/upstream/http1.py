@@ -137,8 +137,6 @@ async def resolved(resolver: Resolver, host: str, limit: float | None) -> tuple[
         raise httpx.ConnectError(str(error)) from error
 
 
-# -------------------------------------------------------------------------------------- connections
-
 MAX_HEAD = 64 << 10  # bytes of a response's head
 AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
 
@@ -167,8 +165,6 @@ class Http1Connection(asyncio.Protocol):
         self._held = 0
         self._paused = self._complete = self._headed = self.responded = self._stays = False
         self._asked = False
-
-    # ------------------------------------------------------------------------------- the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -201,8 +197,6 @@ class Http1Connection(asyncio.Protocol):
             self._error = httpx.RemoteProtocolError("the connection was closed")
         self._wake()
 
-    # ----------------------------------------------------------------------------------- the parser
-
     def on_message_begin(self) -> None:
         """A second response in the bytes of the first one; it is not looked at."""
         if self._complete:
@@ -234,8 +228,6 @@ class Http1Connection(asyncio.Protocol):
             return
         self._complete = True
         self._stays = bool(self._parser.should_keep_alive())  # it can be asked only here
-
-    # ------------------------------------------------------------------------------------- who asks
 
     async def ask(self, head: bytes, body: bytes) -> None:
         """Send a request; return when the response's head is there. Raises httpx.HTTPError."""

@@ -186,8 +186,6 @@ def _capabilities(card: _Card) -> tuple[str, ...] | None:
     return tuple(word for word in ("tools", "reasoning", "vision") if word in known)
 
 
-# -------------------------------------------------------------------------------------------- lists
-
 MAX_LIST = 16 << 20  # bytes of a list of models
 PROBE_TIMEOUT = 10.0  # seconds for a list of models, or a probe
 # Anthropic's has 20 on a page by default.

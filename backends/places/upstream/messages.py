@@ -206,9 +206,6 @@ def _thinking(request: RemoteChat, most: int) -> Body | None:
     return {"type": "adaptive"} if asked.enabled or asked.effort is not None else None
 
 
-# ------------------------------------------------------------------------------------ conversations
-
-
 def _turns(messages: Sequence[Message], signatures: Signatures) -> tuple[list[Body], list[Body]]:
     """The system's blocks, wherever they stood; and turns of users and assistants, that take
     turns: what follows another of the same role is one with it.
@@ -293,9 +290,6 @@ def _id(call_id: str) -> str:
     return _NOT_IN_AN_ID.sub("_", call_id)
 
 
-# -------------------------------------------------------------------------------------------- tools
-
-
 def _tool(tool: Tool) -> Body:
     schema = {"type": "object", **(tool.parameters or {"properties": {}})}
     fields = {
@@ -319,8 +313,6 @@ def _choice(request: RemoteChat) -> Body:
         choice["disable_parallel_tool_use"] = True
     return choice
 
-
-# ------------------------------------------------------------------------------------------ answers
 
 # Why it stopped, by OpenAI's names. Others become "stop".
 _FINISH = {

@@ -180,8 +180,6 @@ def _is_whole(call: _GrowingCall) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------------------------- events
-
 MARKED = b"\xef\xbb\xbfdata:"  # a byte order mark may stand at the beginning of a stream
 
 
@@ -252,8 +250,6 @@ class EventReader:
         """The event that the end of the stream cut off from its empty line, if it is whole."""
         return self.feed(b"\n\n")
 
-
-# ------------------------------------------------------------------------------------------ answers
 
 DONE = b"[DONE]"
 MOST_WORDS = 200  # bytes of an error that has no known shape
@@ -608,8 +604,6 @@ def _candidate(token: _Token) -> Candidate:
 def _named(text: str, logprob: float | None) -> Candidate:
     return Candidate(NO_TOKEN, text.encode(), _UNLIKELY if logprob is None else logprob)
 
-
-# ------------------------------------------------------------------------------- vectors and scores
 
 WIDEST = 1 << 16  # values of one vector
 LARGEST = 3.4e38  # what float32 holds

@@ -89,9 +89,6 @@ def is_gbnf(text: str) -> bool:
     return "::=" in text
 
 
-# -------------------------------------------------------------------------------- what several have
-
-
 def _openais(shape: Shape, _chat: bool = True) -> Spelled | None:  # noqa: FBT001, FBT002 - one of a table
     """`response_format`, for JSON alone."""
     match shape:
@@ -130,9 +127,6 @@ def _gbnf(shape: Shape) -> Spelled | None:
         case Choices(texts=texts):
             return {"grammar": gbnf_of(texts)}
     return None
-
-
-# ----------------------------------------------------------------------------------------- servers
 
 
 def _unknown(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table

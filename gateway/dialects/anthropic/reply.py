@@ -94,8 +94,6 @@ def error_event(error: GatewayError) -> bytes:
     return named_frame(b"error", _envelope(error))
 
 
-# ------------------------------------------------------------------------------------------ answers
-
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 
 
@@ -504,9 +502,6 @@ def _usage(usage: Usage) -> UsageWire:
         cache_read_input_tokens=usage.cached_tokens,
         output_tokens_details=OutputDetails(usage.reasoning_tokens),
     )
-
-
-# ------------------------------------------------------------------------------------------- models
 
 
 class Support(msgspec.Struct, frozen=True):

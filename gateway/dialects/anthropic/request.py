@@ -269,8 +269,6 @@ def _json(block: BlockWire) -> str:
     return msgspec.json.encode(block.input or {}).decode()
 
 
-# ------------------------------------------------------------------------------------------- blocks
-
 _KNOWN = ("text", "image", "document", "search_result", "compaction")
 
 
@@ -468,9 +466,6 @@ def _all_blocks(conversation: ConversationWire) -> Iterator[BlockWire]:
         if isinstance(message.content, list)
         for block in message.content
     )
-
-
-# ------------------------------------------------------------------------------------------ options
 
 
 def _answering(

@@ -154,8 +154,6 @@ def _function(wire: ToolWire, description: str | None, parameters: Mapping[str, 
     return Tool(name=wire.name, description=description, parameters=parameters, strict=wire.strict)
 
 
-# --------------------------------------------------------------------------- Anthropic's own kinds
-
 _DATED = re.compile(r"(?P<kind>.+?)(_(?P<date>\d{8}))?")
 SEARCH = "tool_search_tool"
 TOOLSET = "mcp_toolset"  # see `served`

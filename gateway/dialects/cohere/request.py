@@ -31,8 +31,6 @@ from gateway.terms.request import (
 
 FinishReason: TypeAlias = Literal["COMPLETE", "STOP_SEQUENCE", "MAX_TOKENS", "TOOL_CALL", "ERROR"]
 
-# ----------------------------------------------------------------------------------------------- in
-
 
 class ImageWire(msgspec.Struct, frozen=True):
     """An image: a `data:`, `http:` or `https:` URL."""
@@ -126,9 +124,6 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     stop: list[str] = []
     logprobs: bool = False
     keep_alive: float | str | None = None
-
-
-# ---------------------------------------------------------------------------------------------- out
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag="text"):
@@ -356,9 +351,6 @@ def _thinking(wire: ThinkingWire | None) -> Thinking:
     if wire is None:
         return Thinking()
     return Thinking(enabled=wire.type == "enabled", budget=wire.token_budget)
-
-
-# ----------------------------------------------------------------------------------------- messages
 
 
 def _message(fields: Fields, path: str, wire: MessageWire) -> Message:

@@ -127,9 +127,6 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-# ------------------------------------------------------------------------------------------ prompts
-
-
 def read_prompts(value: Any) -> tuple[Prompt, ...]:
     """One prompt, or several: texts, lists of token ids and texts, objects with a text."""
     if value is None:
@@ -175,8 +172,6 @@ def _part(part: Any, path: str) -> int | str:
 def _fault(path: str, message: str) -> InvalidRequest:
     return InvalidRequest(f"{path}: {message}", param=path)
 
-
-# ----------------------------------------------------------------------------------------- settings
 
 ANY_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED
 OFF = -1.0  # of top_n_sigma
@@ -310,8 +305,6 @@ class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     scale: float
 
-
-# ------------------------------------------------------------------------------------------- tokens
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 
@@ -561,9 +554,6 @@ def _fields(data: bytes) -> Fields:
 
 SUCCESS = body(Success())
 
-
-# --------------------------------------------------------------------------------------- embeddings
-
 EUCLIDEAN = 2  # the length of a vector that models are normalized by
 
 
@@ -625,9 +615,6 @@ def asks_own_form(content: bytes) -> bool:
     `/v1`, has llama-server's field. Raises InvalidRequest.
     """
     return "content" in read_fields(content).values
-
-
-# -------------------------------------------------------------------------------------------- loads
 
 
 class ProgressWire(msgspec.Struct, frozen=True):

@@ -56,9 +56,6 @@ def error_line(error: GatewayError) -> bytes:
     return line(_wire(error))
 
 
-# ------------------------------------------------------------------------------------------ answers
-
-
 class CalledWire(msgspec.Struct, frozen=True):
     """A call; `arguments` is a JSON object."""
 
@@ -267,8 +264,6 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-# ------------------------------------------------------------------------------------------- models
-
 # The release whose API is spoken: clients refuse to talk to servers that are too old for them.
 SPOKEN = "0.12.0"
 FOR_GOOD = datetime(2318, 1, 1, tzinfo=UTC)  # the expiry of a model that never expires
@@ -436,9 +431,6 @@ def _details(seen: Seen) -> Details:
         parameter_size=seen.described.get("parameter_size", ""),
         quantization_level=seen.described.get("quantization_level", ""),
     )
-
-
-# --------------------------------------------------------------------------------------- embeddings
 
 
 class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):

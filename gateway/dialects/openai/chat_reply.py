@@ -203,7 +203,6 @@ class ChatCompletion(
     parameters: Parameters | UnsetType = UNSET
 
 
-# --------------------------------------------------------------------------------------- chat steps
 # From the events of one choice to the steps that a client sees. Knows no wire format.
 #
 # Hidden reasoning, empty texts and the ends of tool calls are gone here; a call without arguments
@@ -319,7 +318,6 @@ def _input(index: int, text: str) -> tuple[Step, ...]:
     return (InputGrown(index, text),) if text else ()
 
 
-# ---------------------------------------------------------------------------------------- chat fold
 # The steps of one choice, put together to a message. Knows no other choice and no usage.
 
 

@@ -49,8 +49,6 @@ def unpacked(content: str) -> str | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------- bodies
-
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Item: TypeAlias = dict[str, Any]
 # A client's own notes, within OpenAI's limits.
@@ -171,8 +169,6 @@ def is_plain(item: Item) -> bool:
     kind = item.get("type")
     return not isinstance(kind, str) or kind in PLAIN
 
-
-# ------------------------------------------------------------------------------------------ reading
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -390,8 +386,6 @@ def history(parts: Sequence[bytes]) -> list[Any]:
     """Items of several arrays that were kept, in their order."""
     return [item for part in parts for item in decoded(part)]
 
-
-# --------------------------------------------------------------------------------------- references
 
 REFERENCE = "item_reference"
 LONGEST = 64 << 20  # bytes of all items that stand for references; as the largest body

@@ -75,9 +75,6 @@ def listed_before(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     )
 
 
-# --------------------------------------------------------------------------------------- approvals
-
-
 def settled(items: Sequence[Mapping[str, Any]]) -> list[Item]:
     """`items` with what became of each call that waits for its user: one that was refused, or that
     nobody has answered, is a call with that result. Those that ran have an item of their own.

@@ -197,8 +197,6 @@ class ResponsesReply:
         self._wire = msgspec.structs.replace(self._wire, model=model, **used)
         return self
 
-    # -------------------------------------------------------------------------------- a stream
-
     def queued(self) -> bytes:
         """The first event of one that runs in the background."""
         self._is_open = True
@@ -371,8 +369,6 @@ class ResponsesReply:
         """An event that OpenAI's client ends at: it would lose the one behind it."""
         detail = envelope(error).error
         return event(ErrorEvent(error=detail, sequence_number=self._numbers.take()))
-
-    # ---------------------------------------------------------------------------------- whole
 
     def add(self, delta: Delta) -> None:
         """Keep some more for `whole`. The events are those of a stream, which are dropped."""

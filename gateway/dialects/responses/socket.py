@@ -88,9 +88,6 @@ def _text(message: Mapping[str, object], name: str) -> str | None:
     raise InvalidRequest(f"{name}: Expected `str`.", param=name)
 
 
-# ------------------------------------------------------------------------------------------ events
-
-
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
     """A request that was not answered, or the reason why the server closes the connection."""
 

@@ -201,8 +201,6 @@ class Toolbox:
             entry for k, wire in enumerate(wires) for entry in self._read(wire, f"tools[{k}]")
         ]
 
-    # ---- reading
-
     def _read(self, wire: InnerToolWire, path: str, namespace: str = "") -> Iterator[_Entry]:
         deferred = bool(wire.defer_loading)
         match wire.type:
@@ -238,8 +236,6 @@ class Toolbox:
     def _leave_out(self, path: str, kind: str, why: str) -> None:
         self._unapplied.append(Unapplied(path, why))
         self._left_out[kind[:64]] = None
-
-    # ---- what is shown
 
     def opened(self, items: Sequence[Mapping[str, Any]]) -> Tools:
         """The tools as they stand after `items`. Raises InvalidRequest."""
@@ -283,8 +279,6 @@ class Toolbox:
             if not entry.deferred
         }
         return [entry for key, entry in found.items() if key not in known]
-
-    # ---- the choice
 
     def _chosen(self, named: Mapping[str, _Entry]) -> Tools:
         tools = tuple(entry.tool for entry in named.values())
@@ -428,9 +422,6 @@ def _called(items: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
         for item in items
         if item.get("type") in ("function_call", "custom_tool_call")
     }
-
-
-# ------------------------------------------------------------------------ what a call asks to do
 
 
 def arguments_of(text: str) -> dict[str, Any]:

@@ -160,8 +160,6 @@ async def logs(
     return Plain(body(LogWire(lines=found, first=first, last=services.lines.last)))
 
 
-# ------------------------------------------------------------------------------------------- events
-
 LOG_LINES = 200  # of a snapshot
 
 
@@ -297,8 +295,6 @@ async def memory(services: Services) -> ASGIApp:
     found = MemoryWire(gauges=gauges, history=services.history.columns())
     return Plain(msgspec.json.encode(found))
 
-
-# ------------------------------------------------------------------------------------ configuration
 
 MOST_SETTINGS = 256 << 10  # of a text: reading YAML takes long
 NOT_ASKED = Explained(None, {})

@@ -414,9 +414,6 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[str]
 
 
-# ------------------------------------------------------------------------------------------ the hub
-
-
 @get("/v1/admin/hub/search", access="admin")
 async def search(
     services: Services, words: str = "", format: str = "gguf", sort: str = ""
@@ -508,9 +505,6 @@ def _room(services: Services, choice: OfferedModel) -> RoomWire:
     )
 
 
-# ---------------------------------------------------------------------------------------- downloads
-
-
 @get("/v1/admin/downloads", access="admin")
 async def downloads(services: Services) -> ASGIApp:
     """List running and finished downloads."""
@@ -549,9 +543,6 @@ async def remove_download(services: Services, id: str) -> ASGIApp:
     """Remove a download from the list."""
     services.downloads.remove(id)
     return Plain(body(RemovedDownload(id)))
-
-
-# ------------------------------------------------------------------------------------------ uploads
 
 
 @put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None, access="admin")

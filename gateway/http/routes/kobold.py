@@ -29,9 +29,6 @@ from gateway.terms.events import Usage
 UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
 
 
-# ---------------------------------------------------------------------------------------- answers
-
-
 @post(["/api/v1/generate", "/api/latest/generate"], access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text."""
@@ -106,9 +103,6 @@ async def abort(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(kobold.Aborted(found, found)))
 
 
-# ----------------------------------------------------------------------------------------- tokens
-
-
 @post("/api/extra/tokencount", access="user")
 async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text and count its tokens."""
@@ -135,9 +129,6 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     by = caller(request.headers, line_of(request).id)
     text = await services.tokenizers.decode(asked.model, asked.ids, request.auth, by)
     return Plain(body(kobold.Detokenized(text)))
-
-
-# ------------------------------------------------------------------------------------ what there is
 
 
 @get(["/api/v1/model", "/api/latest/model"], access="user")

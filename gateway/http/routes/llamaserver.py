@@ -434,7 +434,6 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-# ------------------------------------------------------------------------------------------- files
 # llama.cpp takes nearly any bytes for cells: of files with one changed byte most were restored, and
 # answers went on from them. So a digest is kept beside each, in the form of `sha256sum -c`.
 

@@ -33,8 +33,6 @@ from gateway.terms.errors import NotSupported
 from gateway.terms.request import GenerationParams
 from gateway.terms.tasks import relayed
 
-# ------------------------------------------------------------------------------- transformers serve
-
 
 @post("/load_model", access="user")
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
@@ -72,9 +70,6 @@ async def _send_load(events: EventStream, name: str, services: Services, access:
         pass
     await events.begin()
     await events.write(wire.ready(name, cached=was_loaded))
-
-
-# ------------------------------------------------------------------------------------ llama-server
 
 
 @get("/models", access="user")

@@ -49,9 +49,6 @@ from gateway.terms.request import ChatRequest, TextRequest
 ONE_LINE = replace(NDJSON, media_type="application/json")
 
 
-# ---------------------------------------------------------------------------------------- answers
-
-
 @post("/api/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation. Without messages, the model is loaded or
@@ -244,9 +241,6 @@ def _embedded(
     )
 
 
-# ------------------------------------------------------------------------------------------ models
-
-
 @head("/", tags=[ollama.DIALECT.tag], access="open")
 async def alive() -> None:
     """Check health, for Ollama's command line."""
@@ -314,9 +308,6 @@ def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
     )
 
 
-# ------------------------------------------------------------------------------------- made models
-
-
 @post("/api/create", status_code=200, access="admin")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a model from another one, with its own name, system prompt and parameters."""
@@ -352,9 +343,6 @@ async def _made_of(
     entry = await services.find(_known_name(services, base, access), access)
     given = services.made_models.find(base) or ollama.Preset(name=name, base=entry.name)
     return replace(given, name=name, created=int(time()))
-
-
-# --------------------------------------------------------------------------------------------- hub
 
 
 @post("/api/pull", access="admin")

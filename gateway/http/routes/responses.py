@@ -98,9 +98,6 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-# ----------------------------------------------------------------------------------- in background
-
-
 async def _in_background(
     making: Making, call: Call[ChatRequest], line: RequestLine, request_holds: RequestHolding
 ) -> ASGIApp:
@@ -166,9 +163,6 @@ async def cancel(request: AnyRequest, services: Services, response_id: str) -> A
     if not msgspec.json.decode(document)["background"]:
         raise InvalidRequest("Only a response in the background can be cancelled.")
     return Plain(document)
-
-
-# ------------------------------------------------------------------------------------------- kept
 
 
 @get("/v1/responses/{response_id:str}", access="user")

@@ -93,9 +93,6 @@ async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole)
 
 
-# ------------------------------------------------------------------------------------------- models
-
-
 @get(["/v1/model/list", "/v1/model/draft/list"], access="user")
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     """List the models that the caller may use."""
@@ -253,16 +250,10 @@ async def unload_models(
     return tuple(reports)
 
 
-# -------------------------------------------------------------------------------------------- keys
-
-
 @get("/v1/auth/permission", access="user")
 async def permission(request: AnyRequest) -> ASGIApp:
     """Get the permissions of the caller's key."""
     return Plain(tabby.permission(is_admin=request.auth.role == "admin"))
-
-
-# ------------------------------------------------------------------------------------------- tokens
 
 
 @post("/v1/token/encode", access="user")
@@ -300,9 +291,6 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(tabby.TabbyText(text)))
 
 
-# ---------------------------------------------------------------------------------------- templates
-
-
 @get(["/v1/templates", "/v1/template/list"], access="user")
 async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
     """List the available templates. Users see only the active ones."""
@@ -338,9 +326,6 @@ async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(tabby.NULL)
 
 
-# ---------------------------------------------------------------------------------------- overrides
-
-
 @get(["/v1/sampling/overrides", "/v1/sampling/override/list"], access="user")
 async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the active sampling overrides. Administrators also get the available presets."""
@@ -374,7 +359,6 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(tabby.NULL)
 
 
-# ------------------------------------------------------------------------------------------
 # adapters
 
 
@@ -397,9 +381,6 @@ async def lora_load() -> ASGIApp:
         "(adapters) and load it again; requests choose of them (lora).",
         param="loras",
     )
-
-
-# --------------------------------------------------------------------------------------------- misc
 
 
 @get("/.well-known/serviceinfo", access="open")

@@ -79,9 +79,6 @@ class _BareDict(msgspec.Struct, frozen=True):
         writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[WritableTool]) -> CallSection:
     """What follows the opener: one call."""
     plain_names(tools)

@@ -102,9 +102,6 @@ def copy_text(
     raise reader.fault("a value is not closed")
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 _HEAD = re.compile(r"[^<>\n]*")
 _KNOWN = ("type", "string", "index", "id")  # attributes that say nothing of a call's content
 # Only where a word begins, and nothing is given back: each character is read once or twice.
@@ -219,8 +216,6 @@ class _Call:
                 return head[attribute].strip()
         raise Malformed("an element without a name")
 
-
-# ---------------------------------------------------------------------------------------- writing
 
 _KEY = re.compile(r"[\w.:/$@-]+")
 

@@ -205,7 +205,6 @@ def _nowhere(_fragment: str) -> None:
     """Drops the values of keys that mean nothing."""
 
 
-# ---------------------------------------------------------------------------------------- writing
 # The same as a grammar. What the reader forgives is not written.
 
 _SPACES = rf"{SPACE}*"

@@ -77,9 +77,6 @@ def _frame(syntax: KeyValueCalls) -> Frame:
     return Frame(syntax.value_closes, followers)
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def written(
     lark: Lark, syntax: KeyValueCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
 ) -> CallSection:

@@ -191,9 +191,6 @@ def _whole(text: str, declared: Declared) -> str:
     return coercion.coerce(text, types)
 
 
-# ---------------------------------------------------------------------------------------- writing
-
-
 def written(
     lark: Lark, syntax: NestedElementCalls, tools: Sequence[WritableTool], *, parallel: bool
 ) -> CallSection:

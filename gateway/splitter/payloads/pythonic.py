@@ -94,8 +94,6 @@ def _keyword(reader: Reader) -> Parsing[str]:
     return keyword
 
 
-# ---------------------------------------------------------------------------------------- writing
-
 _CHARACTER = r"([^'\\\x00-\x1f]|\\[\\'\x22nrt])"  # between single quote marks
 _BRACKET = rf"\[{SPACE}*"
 _COLON = "[ ]{0,4}:[ ]{0,4}"

@@ -18,7 +18,6 @@ from functools import lru_cache
 from io import StringIO
 from typing import TypeAlias, TypeVar
 
-# ------------------------------------------------------------------------------------------ markers
 # A set of marker texts: where the next one is, and which tail of a text may still become one.
 #
 # Knows nothing of what a marker means.

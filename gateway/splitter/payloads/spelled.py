@@ -155,8 +155,6 @@ class _Writer:
             self._lark.define(self._names[name], body)
         return whole
 
-    # ---- names
-
     def _named(self, name: str) -> str:
         """What a rule or terminal of the client is called here."""
         if name not in self._grammar.definitions:
@@ -193,8 +191,6 @@ class _Writer:
     def _is_plain_regex(self, regex: Regex) -> bool:
         return not any(each.bytes & self._special for each in atoms(regex))
 
-    # ---- bodies
-
     def _expression(self, body: Sequence[Token], *, skipping: bool) -> str:
         """`skipping`: after each terminal what is ignored may stand."""
         return " ".join(self._written(body, skipping=skipping)) or '""'
@@ -229,8 +225,6 @@ class _Writer:
             for word in _words(text, special)
         )
         return " ".join(parts) or '""'
-
-    # ---- regular expressions
 
     def _apart(self, regex: Regex, *, whole_words: bool) -> str:
         """As rules. `whole_words`: a text of many characters is one lexeme, else each is one."""
