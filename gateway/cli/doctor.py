@@ -99,7 +99,7 @@ def run(_arguments: Namespace) -> int:
     here, why = this_platform()
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     print(f"{here}: {why}\n")
-    table(("ENGINE", "VERSION", "USABLE"), list(_engines(here)))
+    table(("ENGINE", "USABLE", "VERSION"), list(_engines(here)))
     print()
     table(("ENGINE", "INSTALLED WITH", "NEEDS", "TRIED THERE"), list(_ways(here)))
     print()
@@ -137,11 +137,11 @@ def _engines(here: Platform) -> Iterator[tuple[str, str, str]]:
         try:
             number = version(wanted.package)
         except PackageNotFoundError:
-            yield backend.name, "-", _absent(backend.name, TABLE[here][backend.name])
+            yield backend.name, _absent(backend.name, TABLE[here][backend.name]), "-"
         else:
             more = wanted.described()
             shown = f"{wanted.package} {number}" + (f" ({more})" if more else "")
-            yield backend.name, shown, _usable(backend, wanted)
+            yield backend.name, _usable(backend, wanted), shown
 
 
 def _absent(name: str, way: Way) -> str:

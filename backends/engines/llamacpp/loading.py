@@ -27,6 +27,7 @@ from backends.contract.catalog import ModelFiles, loadable_adapters
 from backends.contract.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.contract.protocol import MemoryNeed, ModelInfo
 from backends.engines.llamacpp.files import (
+    CACHE_BITS,
     INSTALLATION,
     MOST_SLOTS,
     adapter_paths,
@@ -284,6 +285,10 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
     if layout.cells > MOST_CELLS:  # it would be taken for another number
         raise OutOfMemory(
             f"not enough memory for {files.path.name}: KV cache of {layout.cells:,} tokens"
+        )
+    if options.flash_attention == "off" and CACHE_BITS[options.cache_type_v] < 16:
+        raise LoadFailed(
+            f"cache_type_v {options.cache_type_v} needs flash attention, and flash_attention is off"
         )
     if layout.slots > MOST_SLOTS:
         raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")

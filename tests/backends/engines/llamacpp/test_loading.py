@@ -1,7 +1,10 @@
 """What is read from llama.cpp's log of a load."""
 
+import pytest
+
 import bundled
 from backends.contract import catalog
+from backends.contract.errors import LoadFailed
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.loading import buffers_in, layers_in, warm_up
 from config.engines import LlamaCppOptions
@@ -51,6 +54,12 @@ def test_a_load_tells_where_its_layers_lie() -> None:
         assert {"CPU KV", "CPU compute"} <= loaded.info.buffers.keys()
     finally:
         loaded.free()
+
+
+def test_small_values_without_flash_attention_are_refused_with_the_reason() -> None:
+    options = LlamaCppOptions(gpu_layers=0, flash_attention="off", cache_type_v="q8_0")
+    with pytest.raises(LoadFailed, match=r"^cache_type_v q8_0 needs flash attention"):
+        loading.load(catalog.recognise(bundled.GGUF), options, lambda _: True)
 
 
 def test_the_first_pass_may_take_all_cells() -> None:
