@@ -78,10 +78,10 @@ class _NameRepeated(Exception):
     """`args[0]` in one object."""
 
 
-def verdict(check: Check, text: str, seconds: float = SECONDS) -> Verdict:
-    """Whether `text` is JSON that satisfies `check`. Takes at most about so many seconds."""
+def verdict(check: Check, text: str, work: int = WORK) -> Verdict:
+    """Whether `text` is JSON that satisfies `check`; unknown after so many units of work."""
     try:
-        error = next(_Run(check, seconds).validator().iter_errors(_decoded(text)), None)
+        error = next(_Run(check, work).validator().iter_errors(_decoded(text)), None)
     except json.JSONDecodeError:
         return Failed("$", "")
     except _NameRepeated as repeated:
@@ -114,9 +114,9 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def fault_of(check: Check, text: str, seconds: float = SECONDS) -> str | None:
+def fault_of(check: Check, text: str, work: int = WORK) -> str | None:
     """How `text` misses its schema, or why that can't be decided; None where it satisfies it."""
-    match verdict(check, text, seconds):
+    match verdict(check, text, work):
         case Passed():
             return None
         case Failed() | Repeated() as fault:
@@ -128,12 +128,12 @@ def fault_of(check: Check, text: str, seconds: float = SECONDS) -> str | None:
 class _Run:
     """One check: the work it has done, and the keywords that count it."""
 
-    def __init__(self, check: Check, seconds: float) -> None:
+    def __init__(self, check: Check, work: int) -> None:
         self.schema = schema = check.schema
         definitions = schema.get("$defs", {}) if isinstance(schema, Mapping) else {}
         self.definitions: Mapping[str, Any] = definitions
-        self.left = WORK
-        self.until = time.thread_time() + seconds
+        self.left = work
+        self.until = time.thread_time() + SECONDS
         self.patterns: dict[tuple[str, str], Pattern] = {}
         self.sizes: dict[int, int] = {}
 

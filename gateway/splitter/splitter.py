@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.constraints.checking import fault_of
+from gateway.constraints.checking import WORK, fault_of
 from gateway.constraints.grammars import Check
 from gateway.constraints.reading import read as read_schema
 from gateway.splitter import payloads
@@ -105,7 +105,9 @@ def _steps(texts: tuple[str, ...], step: PhaseChange) -> dict[str, Action]:
 
 _WORDS = re.compile(r"[^<\n]*")
 _BARE = JsonCalls(fences=("```json", "```"), at_start=True)
-_SOON = 0.02  # seconds of the processor that a check may take here
+# Units of work that a check may take here, about a tenth of a second. No time: a pause of the
+# garbage collector, which counts, made text of a call.
+_SOON = WORK // 10
 
 
 class Called(msgspec.Struct, frozen=True):
@@ -520,7 +522,7 @@ def _fits(tools: Sequence[Tool], name: str, arguments: str) -> bool:
         check = Check(read_schema(msgspec.json.encode(schema or {}), name).check)
     except InvalidRequest:
         return True
-    return fault_of(check, arguments, seconds=_SOON) is None
+    return fault_of(check, arguments, _SOON) is None
 
 
 # Which phase an answer begins in.

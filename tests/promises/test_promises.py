@@ -1,4 +1,4 @@
-"""Each line of README's "What works" is tried on `roundhouse serve` itself, over a socket."""
+"""Each line of docs/features.md is tried on `roundhouse serve` itself, over a socket."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +40,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "Models of other servers": ("upstreams/test_mesh.py", "upstreams/test_fleet_served.py"),
     "TabbyAPI's admin API": ("test_swapping.py", "test_operating.py", "test_waiting.py"),
 }
-# What README tells of no test: here, because it is true of other machines or of none.
+# What has no test here, because it is true of other machines or of none.
 ELSEWHERE: Mapping[str, str] = {
     "Samplers with the same meaning": "tests/cardless/test_sameness.py, on the engines alone",
 }
@@ -48,12 +48,12 @@ ELSEWHERE: Mapping[str, str] = {
 
 def promised() -> list[str]:
     """What stands in the table's first column."""
-    section = (ROOT / "README.md").read_text("utf-8").split("\n## What works\n")[1]
-    table = section.strip().partition("\n\n")[0].splitlines()[2:]
+    page = (ROOT / "docs" / "features.md").read_text("utf-8")
+    table = page.strip().rpartition("\n\n")[2].splitlines()[2:]
     return [row.removeprefix("| ").partition(" |")[0] for row in table]
 
 
-def test_every_line_of_the_readme_has_a_test_of_the_served_process() -> None:
+def test_every_feature_has_a_test_of_the_served_process() -> None:
     lines, known = promised(), {*TESTS, *ELSEWHERE}
     assert len(lines) > 20
     assert not [line for line in lines if not any(map(line.startswith, known))]

@@ -1,11 +1,20 @@
 """The finished answer is checked against all of its schema, in bounded time."""
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
-from gateway.constraints.checking import Failed, Passed, Unchecked, Verdict, fault_of, verdict
+from gateway.constraints.checking import (
+    WORK,
+    Failed,
+    Passed,
+    Unchecked,
+    Verdict,
+    fault_of,
+    verdict,
+)
 from gateway.constraints.grammars import Check
 from tests.gateway.constraints.machine import cases, schema
 
@@ -137,3 +146,12 @@ def test_a_hostile_schema_and_answer_end(name: str) -> None:
     document, answer, expected = HOSTILE[name]
 
     assert isinstance(verdict(Check(schema=document), json.dumps(answer)), expected)
+
+
+def test_work_is_counted_and_not_how_long_a_pause_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A garbage collection counts as the thread's own time."""
+    clock = itertools.count(0, 0.03)
+    monkeypatch.setattr("gateway.constraints.checking.time.thread_time", lambda: next(clock))
+    check = Check({"type": "object", "properties": {"city": {"type": "string"}}})
+    assert fault_of(check, '{"city": "Oslo"}', WORK // 10) is None
+    assert fault_of(check, '{"city": "Oslo"}', 1) == "not checked: the check takes too long"
