@@ -441,7 +441,8 @@ class Grammars:
 
     def _keep(self, grammar: str, compiled: LLMatcher) -> None:
         self._known[grammar] = compiled
-        while len(self._known) > KEPT or sum(map(len, self._known)) > KEPT_BYTES:
+        # The names at once: an engine's thread may forget one meanwhile (`Matcher`).
+        while len(self._known) > KEPT or sum(map(len, tuple(self._known))) > KEPT_BYTES:
             self._known.popitem(last=False)
 
     def _submit(self, grammar: str) -> "Future[LLMatcher]":
