@@ -474,7 +474,7 @@ def fit_on(
     chosen = usable if options.main_gpu is None else usable[options.main_gpu :][:1] or usable[-1:]
     forms = list(_variants(files, options, weights))
     snapshots = snapshot_bytes(files, options)
-    there = [_device(name, room, 0) for name in chosen]
+    there = [_device(name, room, workspace()) for name in chosen]
     main = _device(CPU, room, snapshots)
     found = best_fit(weights, forms, there, main)
     if found is None or (found.variant == forms[0] and found.is_whole(weights)):
@@ -486,14 +486,14 @@ def fit_on(
 
 def _device(name: str, room: Room, kept: int) -> Device:
     """A page less than there is, for what is rounded."""
-    free = max(0, room.free.get(name, 0) - kept - workspace(name) - 4096)
+    free = max(0, room.free.get(name, 0) - kept - 4096)
     usual = devices.MAIN_BANDWIDTH if name == CPU else devices.CARD_BANDWIDTH
     return Device(name, free, room.bandwidths.get(name, usual))
 
 
-def workspace(card: str) -> int:
-    """Bytes that a context takes of it beside its buffers."""
-    return WORKSPACE if devices.of_llamacpp().get(card, "").startswith(WITH_WORKSPACE) else 0
+def workspace() -> int:
+    """Bytes that a context takes of each card beside its buffers, with this build of llama.cpp."""
+    return WORKSPACE if any(one.name.startswith(WITH_WORKSPACE) for one in ggml.devices()) else 0
 
 
 def _variants(
@@ -565,7 +565,8 @@ def _fitted(
     usable: Sequence[str],
 ) -> Fitted:
     form, count = found.variant, found.on_cards
-    sizes = {name: size + workspace(name) for name, size in found.sizes.items()}
+    beside = workspace()
+    sizes = {name: size + beside * (name in found.layers) for name, size in found.sizes.items()}
     changes: dict[str, Any] = {"gpu_layers": count, "cpu_experts": found.away}
     if form != wanted:
         changes |= _cache_of(options, form.context, form.cache_type)
@@ -574,7 +575,7 @@ def _fitted(
         changes["main_gpu"] = None
     total, cache = sum(sizes.values()), sum(form.caches)
     computing = len(sizes) * form.buffers + len(found.layers) * form.moved
-    computing = min(computing + sum(map(workspace, sizes)), total - cache)
+    computing = min(computing + beside * len(found.layers), total - cache)
     changed = msgspec.structs.replace(options, **changes)
     return Fitted(
         options=changed,
@@ -659,7 +660,7 @@ def _estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     cells = _padded(layout) * (files.cache_bytes_per_token - sliding)
     cells += _window_cells(files, options, layout) * sliding
     states = layout.slots * _states(files) * (1 + states_back(files, options))
-    beside = 0 if on_cpu(options) else max(map(workspace, devices.of_llamacpp()), default=0)
+    beside = 0 if on_cpu(options) else workspace()
     return MemoryNeed(
         weights=weights,
         cache=int(cells * _of_16_bits(options)) + states,

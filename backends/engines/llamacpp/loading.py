@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from backends.contract.catalog import ModelFiles, loadable_adapters
+from backends.contract.catalog import CPU, ModelFiles, loadable_adapters
 from backends.contract.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.contract.protocol import MemoryNeed, ModelInfo
 from backends.engines.llamacpp.files import (
@@ -109,8 +109,8 @@ def memory_taken(files: ModelFiles) -> MemoryNeed | None:
     """By this thread's lines, which don't list what a context takes besides."""
     projector = files.projector.stat().st_size if files.projector else 0
     taken = counted(_lines(), files.size_bytes + files.added_bytes, projector)
-    beside = MemoryNeed(weights=0, cache=0, engine=sum(map(workspace, layers())))
-    return taken and taken.plus(beside)
+    cards = layers().keys() - {CPU}
+    return taken and taken.plus(MemoryNeed(weights=0, cache=0, engine=workspace() * len(cards)))
 
 
 def layers() -> Mapping[str, int]:

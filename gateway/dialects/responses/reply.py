@@ -472,7 +472,7 @@ Value = TypeVar("Value", int, str)
 
 def _of(kind: type[Value], given: object) -> Value | None:
     """A field that nothing here is done with came unread."""
-    return given if isinstance(given, kind) else None
+    return given if type(given) is kind else None  # True is no number
 
 
 def _text(given: Mapping[str, Any]) -> Mapping[str, Any]:

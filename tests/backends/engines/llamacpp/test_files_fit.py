@@ -12,7 +12,7 @@ import pytest
 from backends.contract import catalog
 from backends.contract.catalog import Fitted, ModelFiles, Room
 from backends.engines.llamacpp.files import WORKSPACE, estimate, fit_on, spread
-from backends.machine import devices, ggml
+from backends.machine import ggml
 from config.engines import LlamaCppOptions
 from tests.backends.random_gguf import MODELS, Dimensions, write
 
@@ -93,12 +93,16 @@ def test_experts_leave_first_then_layers_then_all(mixture: ModelFiles) -> None:
     assert kept[0].reasons
 
 
+def ggml_device(name: str) -> ggml.GgmlDevice:
+    return ggml.GgmlDevice(name=name, description="", shared=False, bus=None, total=0, free=0)
+
+
 def test_a_card_keeps_room_for_what_cublas_takes(
     mixture: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama.cpp ends the process where it isn't there."""
     size = whole(mixture)
-    monkeypatch.setattr(devices, "of_llamacpp", lambda: {"card:0": "CUDA0"})
+    monkeypatch.setattr(ggml, "devices", lambda: [ggml_device("CUDA0")])
     assert fitted(mixture, size + WORKSPACE, SHORT) is None
     for part in range(19, -1, -1):
         found = fitted(mixture, size * part // 20 + WORKSPACE, SHORT)
@@ -109,7 +113,7 @@ def test_a_card_keeps_room_for_what_cublas_takes(
     assert changed(fitted(mixture, size, SHORT), SHORT)["gpu_layers"] == 0
     monkeypatch.setattr(ggml, "offloads", lambda: True)
     assert estimate(mixture, SHORT).engine > WORKSPACE
-    monkeypatch.setattr(devices, "of_llamacpp", lambda: {"card:0": "Vulkan0"})
+    monkeypatch.setattr(ggml, "devices", lambda: [ggml_device("Vulkan0")])
     assert estimate(mixture, SHORT).engine < WORKSPACE
 
 
