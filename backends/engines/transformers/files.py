@@ -123,7 +123,9 @@ LARGEST_CHUNK = 4096  # prompt tokens in one pass
 CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
 LOGIT_COPIES = 10  # at 32 bits, while tokens are drawn: sorted, summed, masked (measured)
 FIXED = 4 << 20  # bytes: the tokenizer, Python's own objects (measured)
-RECORDED = 25 << 20  # bytes of recorded passes and of torch's interpreter for them (measured)
+# Bytes of torch's interpreter for recorded passes, and of what is recorded of a layer: toys of 4
+# layers take 25 MiB once they are used, the 30 of SmolLM2 60 to 80.
+RECORDER, RECORDED = 17 << 20, 2 << 20
 OTHERS = frozenset({"exl2", "exl3"})  # quantizations that another backend reads
 CARD = Path("/dev/nvidiactl")  # exists with the driver; asking torch would import it
 
@@ -291,7 +293,7 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     mask = tokens * min(size.length, size.tokens) * (1 + number)
     logits = options.max_concurrent * files.vocab_size * 4 * LOGIT_COPIES
     activations = max(tokens * files.activation_bytes * number // 4, size.length * files.scan_bytes)
-    recorded = RECORDED if on_cpu(options.device) else 0
+    recorded = RECORDER + RECORDED * _layer_count(files) if on_cpu(options.device) else 0
     return FIXED + recorded + activations + mask + logits
 
 
