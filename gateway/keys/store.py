@@ -6,23 +6,21 @@ than an equal part (`share`). In WAL mode what is committed survives the end of 
 however sudden (https://sqlite.org/wal.html). Documents and items are bytes here: no API is known.
 """
 
-import asyncio
 import os
-import queue
 import sqlite3
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
 from config.errors import ConfigError
 from config.settings import StoreConfig
+from gateway.keys.store_thread import StoreThread, T
 from gateway.terms.errors import InternalError, TooLarge
 
 __all__ = ["KeptConversation", "KeptItem", "KeptResponse", "KeptTurn", "Part", "Room", "Store"]
@@ -199,138 +197,6 @@ def append_items(connection: sqlite3.Connection, id: str, items: Sequence[KeptIt
 def bytes_by_owner(connection: sqlite3.Connection) -> dict[str, int]:
     """What each owner has in the store."""
     return dict(connection.execute("SELECT owner, bytes FROM owners"))
-
-
-T = TypeVar("T")
-Work: TypeAlias = Callable[[sqlite3.Connection], Any]
-
-MOST = 256  # pieces of work in one transaction
-IDLE = 1.0  # seconds without work
-
-
-class StoreThread:
-    """One thread with a SQLite connection. `run` hands it work; `end` ends it.
-
-    It takes whatever waits for it, up to `MOST`, into one transaction, so that many writers cost
-    one commit, and no caller gets a result before it is committed. When nothing has come for a
-    moment, what was committed is moved from the write-ahead log into the file, so that a copy of
-    the file has it.
-    """
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        """`connect` is called in the thread."""
-        self._connect = connect
-        self._waiting: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
-
-    def start(self) -> None:
-        """Once."""
-        self._thread.start()
-
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`work` in the thread, committed. Raises InternalError where SQLite fails."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-        self._waiting.put(_Piece(work, done, loop))
-        try:
-            return await done
-        except (sqlite3.Error, OSError) as error:
-            raise InternalError(f"the store failed: {error}") from error
-
-    async def end(self) -> None:
-        """When all that waits is done."""
-        self._waiting.put(None)
-        await asyncio.to_thread(self._thread.join)
-
-    def _work(self) -> None:
-        try:
-            connection = self._connect()
-        except (sqlite3.Error, OSError) as error:
-            self._refuse_all(error)
-            return
-        while (batch := self._batch(connection)) is not None:
-            _carry_out(connection, batch)
-        connection.close()
-
-    def _first(self, connection: sqlite3.Connection) -> "_Piece | None":
-        try:
-            return self._waiting.get(timeout=IDLE)
-        except queue.Empty:
-            with suppress(sqlite3.Error):  # the disk is full, say: then it stays in the log
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            return self._waiting.get()
-
-    def _batch(self, connection: sqlite3.Connection) -> "list[_Piece] | None":
-        """What waits; None: there will be no more."""
-        first = self._first(connection)
-        if first is None:
-            return None
-        batch = [first]
-        while len(batch) < MOST and not self._waiting.empty():
-            if (piece := self._waiting.get()) is None:
-                self._waiting.put(None)
-                break
-            batch.append(piece)
-        return batch
-
-    def _refuse_all(self, error: Exception) -> None:
-        while (piece := self._waiting.get()) is not None:
-            piece.resolve(None, error)
-
-
-class _Piece:
-    """Some work, and who waits for it."""
-
-    def __init__(
-        self, work: Work, done: "asyncio.Future[Any]", loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.work = work
-        self._done = done
-        self._loop = loop
-
-    @property
-    def is_wanted(self) -> bool:
-        return not self._done.cancelled()
-
-    def resolve(self, result: Any, error: Exception | None) -> None:
-        """From the thread."""
-        self._loop.call_soon_threadsafe(self._settle, result, error)
-
-    def _settle(self, result: Any, error: Exception | None) -> None:
-        if self._done.done():  # the caller has left
-            return
-        if error is None:
-            self._done.set_result(result)
-        else:
-            self._done.set_exception(error)
-
-
-def _carry_out(connection: sqlite3.Connection, batch: Sequence[_Piece]) -> None:
-    """All of it in one transaction; a piece that fails leaves no trace."""
-    outcomes: list[tuple[_Piece, Any, Exception | None]] = []
-    try:
-        connection.execute("BEGIN")
-        wanted = [piece for piece in batch if piece.is_wanted]
-        outcomes += [(piece, *_tried(connection, piece.work)) for piece in wanted]
-        connection.execute("COMMIT")
-    except sqlite3.Error as error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        outcomes = [(piece, None, error) for piece in batch]
-    for piece, result, failure in outcomes:
-        piece.resolve(result, failure)
-
-
-def _tried(connection: sqlite3.Connection, work: Work) -> tuple[Any, Exception | None]:
-    connection.execute("SAVEPOINT piece")
-    try:
-        result = work(connection)
-    except Exception as error:  # noqa: BLE001 - whoever asked for the work gets it
-        connection.execute("ROLLBACK TO piece")
-        connection.execute("RELEASE piece")
-        return None, error
-    connection.execute("RELEASE piece")
-    return result, None
 
 
 PAGE = 64  # of an owner's oldest that are looked at in one query
