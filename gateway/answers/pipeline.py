@@ -26,7 +26,7 @@ from backends.contract.protocol import ModelContainer, Outputs, SpecialTokens
 from backends.contract.remote import RemoteContainer
 from backends.places.upstream.replicas import beginning, first_part, stable_hash
 from config.settings import Config
-from gateway.answers.answer import Answer, Choice, Unsplit, Whose, jobs_of, merged, stopping
+from gateway.answers.answer import Answer, Choice, Whose, jobs_of, merged
 from gateway.answers.call import Call
 from gateway.answers.constraints import FREE, WITHOUT_TOOLS, AnswerConstraint, Constraints
 from gateway.answers.interpreter import SamplingOverrides, as_configured
@@ -38,6 +38,7 @@ from gateway.answers.parameters import (
 )
 from gateway.answers.pictures import Album, ImageLoader, images_in, with_data
 from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
+from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.tokens import Tokens
 from gateway.answers.turns import Turns
 from gateway.keys.access import Access

@@ -41,12 +41,13 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.contract.samplers import Sampling
-from gateway.answers.answer import Answer, Choice, merged, stopping
+from gateway.answers.answer import Answer, Choice, merged
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
 from gateway.answers.recording import RecordedChoice, Recording
 from gateway.answers.remote_choice import HabitKey, RemoteChoice, ThinkingHabit
+from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.prompt import RenderedPrompt
 from gateway.registry import Lease, Waiting

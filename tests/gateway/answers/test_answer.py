@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from backends.contract.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
 from backends.places.container import Mailbox
-from gateway.answers.answer import Choice, StopStrings
+from gateway.answers.answer import Choice
+from gateway.answers.stopping import StopStrings
 from gateway.splitter import FORMATS, Splitter
 from gateway.terms.events import (
     ArgumentsGrown,

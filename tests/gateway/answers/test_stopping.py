@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gateway.answers.answer import StopStrings, Unsplit
+from gateway.answers.stopping import StopStrings, Unsplit
 from gateway.splitter import FORMATS, Splitter
 from gateway.terms.events import (
     ArgumentsGrown,
