@@ -289,7 +289,9 @@ class _Ended:
 
 
 class _Blocks:
-    """Frames of the blocks. At most one is open; calls are sent one after the other."""
+    """The blocks of an answer and their frames. At most one is open; calls are sent one after the
+    other.
+    """
 
     _GROWN: ClassVar[dict[type[Block], Increment]] = {
         TextBlock: TextDelta(PLACEHOLDER),
@@ -300,19 +302,28 @@ class _Blocks:
 
     def __init__(self, signature: str) -> None:
         self.open: type[Block] | None = None
-        self._index = -1
+        self._all: list[tuple[Block, list[str]]] = []  # each as it began, and its text
         self._signature = signature
         self._template: FrameTemplate | None = None
 
     def grow(self, text: str) -> bytes:
         """Some more of the block that is open: the frame of nearly every token."""
         assert self._template is not None, "a block is open"
+        self._all[-1][1].append(text)
         return self._template.render(text)
+
+    @property
+    def _index(self) -> int:
+        return len(self._all) - 1
+
+    def whole(self) -> tuple[Block, ...]:
+        """All of them, with what they say."""
+        return tuple(_filled(block, "".join(texts), self._signature) for block, texts in self._all)
 
     def begin(self, block: Block) -> bytes:
         """A new block, behind the end of the one before."""
         ended = self.end()
-        self._index += 1
+        self._all.append((block, []))
         self.open = type(block)
         if (increment := self._GROWN.get(self.open)) is not None:
             grown = BlockDelta(self._index, increment)
@@ -332,48 +343,16 @@ class _Blocks:
         return named_frame(b"content_block_delta", delta)
 
 
-class _Fold:
-    """The blocks of a whole answer while they grow."""
-
-    def __init__(self, signature: str, served: Mapping[str, ServedTool]) -> None:
-        self._signature = signature
-        self._served = served
-        self._grown: list[tuple[type[Block], ToolOpened | None, list[str]]] = []
-        self._results: dict[int, ToolAnswered] = {}  # by their places
-
-    def add(self, event: Event) -> None:
-        match event:
-            case Content(text):
-                self._text(TextBlock, text)
-            case Reasoning(text):
-                self._text(ThinkingBlock, text)
-            case ToolOpened():
-                self._grown.append((ToolUseBlock, event, []))
-            case ArgumentsGrown(fragment=fragment):
-                self._grown[-1][2].append(fragment)
-
-    def answer(self, answered: ToolAnswered) -> None:
-        """A tool that was run here has answered."""
-        self._results[len(self._grown)] = answered
-        self._grown.append((McpToolResultBlock, None, []))
-
-    def _text(self, kind: type[Block], text: str) -> None:
-        if not self._grown or self._grown[-1][0] is not kind:
-            self._grown.append((kind, None, []))
-        self._grown[-1][2].append(text)
-
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(
-            result_block(self._results[place])
-            if place in self._results
-            else self._block(kind, opened, "".join(texts))
-            for place, (kind, opened, texts) in enumerate(self._grown)
-        )
-
-    def _block(self, kind: type[Block], opened: ToolOpened | None, text: str) -> Block:
-        if opened is not None:
-            return use_block(opened, self._served.get(opened.name), given_object(text))
-        return TextBlock(text) if kind is TextBlock else ThinkingBlock(text, self._signature)
+def _filled(block: Block, text: str, signature: str) -> Block:
+    match block:
+        case TextBlock():
+            return TextBlock(text)
+        case ThinkingBlock():
+            return ThinkingBlock(text, signature)
+        case ToolUseBlock() | McpToolUseBlock():
+            return msgspec.structs.replace(block, input=given_object(text))
+        case McpToolResultBlock():
+            return block
 
 
 def use_block(opened: ToolOpened, served: ServedTool | None, given: msgspec.Raw) -> Block:
@@ -412,7 +391,6 @@ class MessagesReply:
         self._hides_thinking = exchange.request.thinking.shown == "hidden"
         self._ended = _Ended()
         self._blocks = _Blocks(signature=id)
-        self._fold = _Fold(id, served)
 
     def opening(self) -> bytes:
         """The message without content."""
@@ -463,23 +441,12 @@ class MessagesReply:
         return error_event(error)
 
     def add(self, delta: Delta) -> None:
-        """Keep some more for `whole`."""
-        for event in delta.events:
-            match event:
-                case Finished():
-                    self._ended.take(event)
-                case Reasoning() if self._hides_thinking:
-                    pass
-                case Content("") | Reasoning(""):
-                    pass
-                case _:
-                    self._fold.add(event)
-        for answered in delta.answered:
-            self._fold.answer(answered)
+        """Keep some more for `whole`. The events are those of a stream, which are dropped."""
+        self.delta(delta)
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
-        whole = self._message(self._fold.blocks(), self._ended.ending(), _usage(usage))
+        whole = self._message(self._blocks.whole(), self._ended.ending(), _usage(usage))
         return body(msgspec.structs.replace(whole, context_management=self._managed))
 
     def _message(
