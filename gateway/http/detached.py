@@ -32,12 +32,11 @@ from msgspec.structs import replace
 from backends.machine.supervision import Supervisor
 from gateway.http.sse import Plain, client_error, while_connected
 from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
-from gateway.terms.events import Usage
+from gateway.terms.events import NO_USAGE, Usage
 from gateway.terms.tasks import Signal, companions
 
 MOST_BYTES = 4 << 20  # of one stream; what is older is let go
 RETRY = 5.0  # seconds after which a refused one may be tried again
-NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
 
 
 class DetachedAnswer:

@@ -16,7 +16,7 @@ from litestar.exceptions import HTTPException
 from gateway.dialects import anthropic
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.openai import error_body
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.services import Services
 from gateway.keys.access import Access
 from gateway.keys.limits import UNLIMITED
@@ -48,11 +48,11 @@ def handlers(
     """How each kind of error is answered, in the form of `dialect`."""
 
     def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        line, spoken = line_of(request), dialect
+        record, spoken = record_of(request), dialect
         if dialect is NO_DIALECT and anthropic.VERSION in request.headers:
             spoken = anthropic.DIALECT
-        line.outcome = error.code or error.type
-        names = dict.fromkeys(spoken.id_headers, line.id)
+        record.outcome = error.code or error.type
+        names = dict.fromkeys(spoken.id_headers, record.id)
         return Response(
             (spoken.error_body or error_body)(error),
             status_code=error.status_hint,
@@ -63,7 +63,7 @@ def handlers(
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
         if (reason := refusal(error)) is not None:
             client = request.client.host if request.client else ""
-            line_of(request).refused = True
+            record_of(request).refused = True
             services.refusals.note(reason, client, f"{request.method} {_route(request)}")
             return problem(request, error)
         access = request.scope.get("auth") or Access()  # an open route knows no caller
@@ -75,7 +75,7 @@ def handlers(
     def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         log.error(
             "request failed",
-            request=line_of(request).id,
+            request=record_of(request).id,
             path=request.url.path,
             exc_info=error,
         )
@@ -104,7 +104,7 @@ def _rates(
     if not isinstance(access, Access) or access.limits == UNLIMITED:
         return {}
     now = time.time()
-    allowance = services.limiter.allowance(now, access.owner, access.limits)
+    allowance = services.books.limiter.allowance(now, access.owner, access.limits)
     return dialect.rate_headers.of(allowance, now)
 
 

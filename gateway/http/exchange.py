@@ -21,7 +21,7 @@ from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.encoding import Encoded, is_long
 from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
-from gateway.http.request_record import RequestRecord
+from gateway.http.books import Account
 from gateway.http.sse import (
     SEND_TIMED_OUT,
     SSE,
@@ -130,14 +130,14 @@ def remarks(done: Done) -> Mapping[str, str]:
     return {name: said[header] for name in names if (header := f"x-roundhouse-{name}") in said}
 
 
-def left(account: RequestRecord, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
+def left(account: Account, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
     """The headers of what the key has left; none where it has no limits."""
-    if account.access.limits == UNLIMITED:
+    if account.record.access.limits == UNLIMITED:
         return {}
     return names.of(account.allowance(), time.time())
 
 
-def traced(account: RequestRecord, call: Call[Wanted], on_wait: OnWait) -> Call[Wanted]:
+def traced(account: Account, call: Call[Wanted], on_wait: OnWait) -> Call[Wanted]:
     """`call` as part of the request's trace; `on_wait` is told of its wait."""
     return replace(call, on_wait=on_wait, caller=account.traced(call.caller))
 
@@ -153,7 +153,7 @@ class Exchange(Generic[Wanted]):
         call: Call[Wanted],
         reply_to: Callable[[Answer], Reply],
         failed: Callable[[GatewayError], bytes],
-        account: RequestRecord,
+        account: Account,
         asked: AskedAnswer,
         options: WireOptions,
     ) -> None:
@@ -164,6 +164,7 @@ class Exchange(Generic[Wanted]):
         self._reply_to = reply_to
         self._failed = failed
         self._account = account
+        self._record = account.record
         self._asked = asked
         self._headers = options.headers
 
@@ -199,26 +200,26 @@ class Exchange(Generic[Wanted]):
         except Exception as error:
             if not events.began:
                 raise
-            last = self._failed(client_error(error, self._account.request))
+            last = self._failed(client_error(error, self._account.record.id))
             await events.end(last + self._options.framing.end)
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""
 
         def waits(news: Waiting) -> None:
-            self._account.waits(news)
+            self._record.waits(news)
             events.wait(news)
 
         async with self._open_answer(traced(self._account, self._call, waits)) as answer:
-            self._account.answered_by(answer, remarks(answer))
-            events.says = self._account.reading
+            self._record.answered_by(answer, remarks(answer))
+            events.says = self._record.reads_so_far
             reply = self._reply_to(answer)
             rates = left(self._account, self._options.rates)
             await self._introduce(events, {**about(answer), **rates})
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
             async for deltas in answer.batches():
-                self._account.delta()
+                self._record.delta()
                 if frames := b"".join([reply.delta(delta) for delta in deltas]):
                     await events.write(frames)
             return reply.closing(answer.usage())
@@ -237,12 +238,12 @@ class Exchange(Generic[Wanted]):
             return body
 
     async def _whole_answer(self) -> Plain:
-        call = traced(self._account, self._call, self._account.waits)
+        call = traced(self._account, self._call, self._record.waits)
         async with self._open_answer(call) as answer:
-            self._account.answered_by(answer, remarks(answer))
+            self._record.answered_by(answer, remarks(answer))
             reply = self._reply_to(answer)
             async for deltas in answer.batches():
-                self._account.delta()
+                self._record.delta()
                 for delta in deltas:
                     reply.add(delta)
             body = reply.whole(answer.usage())
@@ -275,22 +276,23 @@ class EncodingResponse(Generic[Wanted]):
         encode: Callable[[Call[Wanted]], Awaitable[Encoded]],
         call: Call[Wanted],
         body_of: Callable[[Encoded], bytes],
-        account: RequestRecord,
+        account: Account,
         threads: WorkerThreads,
     ) -> None:
         self._encode = encode
         self._call = call
         self._body_of = body_of
         self._account = account
+        self._record = account.record
         self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
         async with while_connected(receive):
             with self._account.kept(self._call.request):
-                call = traced(self._account, self._call, self._account.waits)
+                call = traced(self._account, self._call, self._record.waits)
                 encoded = await self._encode(call)
-                self._account.answered_by(encoded, remarks(encoded))
+                self._record.answered_by(encoded, remarks(encoded))
                 body = await self._written(encoded)
             response = Plain(body, headers={**about(encoded), **left(self._account)})
             await response(scope, receive, send)

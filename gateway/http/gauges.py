@@ -16,7 +16,7 @@ import msgspec
 
 from backends.contract.catalog import CPU
 from backends.contract.protocol import Modality, SlotState
-from gateway.http.request_record import Activity
+from gateway.http.books import Activity
 from gateway.http.standing import RequestStanding
 from gateway.registry import ModelStatus, Registry, State
 from gateway.registry.overview import Fit, Ledger, Measured, Parts

@@ -8,74 +8,14 @@ be looked at, too.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Protocol
 
 from config.settings import InspectorConfig
 from gateway.answers.recording import Recording
-from gateway.http.standing import RequestStanding
+from gateway.http.request_record import RequestRecord
 from gateway.keys.access import Access
-from gateway.terms.errors import GatewayError, NotFound
-from gateway.terms.events import Usage
+from gateway.terms.errors import NotFound
 
-MOST_BODY = 1 << 20  # bytes of a request's body; what is behind them is not kept
-
-
-class Sent(Protocol):
-    """What a client sent."""
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def body(self) -> "KeptBody": ...
-
-
-class KeptBody:
-    """The beginning of a body, in the parts in which it came."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.size = 0  # of the whole
-        self.kept = 0
-
-    def add(self, part: bytes) -> None:
-        """Some more of it."""
-        self.size += len(part)
-        if self.kept < MOST_BODY:
-            self._parts.append(part)
-            self.kept += len(part)
-
-    @property
-    def is_cut(self) -> bool:
-        """What is kept is not all."""
-        return self.kept < self.size
-
-    def read(self) -> bytes:
-        """What is kept."""
-        return b"".join(self._parts)
-
-
-class Inspection:
-    """One request. Times are seconds since it began."""
-
-    def __init__(self, owner: str, request: str, sent: Sent) -> None:
-        self.owner = owner
-        self.request = request  # its x-request-id
-        self.sent = sent
-        self.recording = Recording()
-        self.answered: float | None = None  # when its job was handed to the engine
-        self.error: GatewayError | None = None
-        self.size = 0  # about, in bytes; 0 while it runs
-        self.standing: RequestStanding | None = None  # its last; None while it runs
-        self.usage: Usage | None = None
-
-    def settle(self, standing: RequestStanding, usage: Usage | None) -> None:
-        """It is over."""
-        self.standing, self.usage = standing, usage
-        self.size = self.sent.body.kept + self.recording.size + 1024
+BESIDE = 1024  # bytes that a record takes beside what went through
 
 
 class Inspector:
@@ -83,8 +23,8 @@ class Inspector:
 
     def __init__(self, config: InspectorConfig) -> None:
         self._config = config
-        self._all: dict[int, Inspection] = {}  # by number, in the order in which they began
-        self._over: dict[str, dict[int, Inspection]] = {}  # by owner, the oldest first
+        self._all: dict[int, RequestRecord] = {}  # by number, in the order in which they began
+        self._over: dict[str, dict[int, int]] = {}  # bytes, by owner and number, the oldest first
         self._bytes: Counter[str] = Counter()  # by owner, of those that are over
 
     @property
@@ -102,42 +42,42 @@ class Inspector:
         for owner in tuple(self._over):
             self._make_room(owner)
 
-    def begin(self, owner: str, request: str, sent: Sent) -> Inspection | None:
+    def recording(self) -> Recording | None:
         """One for a request that begins; None: it is off."""
-        return Inspection(owner, request, sent) if self._config.enabled else None
+        return Recording() if self._config.enabled else None
 
-    def enter(self, number: int, inspection: Inspection) -> None:
-        """It can be looked at."""
-        self._all[number] = inspection
+    def began(self, record: RequestRecord) -> None:
+        """It can be looked at, if it is recorded."""
+        if record.recording is not None:
+            self._all[record.number] = record
 
-    def end(self, number: int, standing: RequestStanding, usage: Usage | None) -> None:
+    def ended(self, record: RequestRecord) -> None:
         """The request is over."""
-        inspection = self._all.get(number)
-        if inspection is None:
+        if record.recording is None or record.number not in self._all:
             return
-        inspection.settle(standing, usage)
-        self._bytes[inspection.owner] += inspection.size
-        self._over.setdefault(inspection.owner, {})[number] = inspection
-        self._make_room(inspection.owner)
+        owner, size = record.access.owner, record.body.kept + record.recording.size + BESIDE
+        self._bytes[owner] += size
+        self._over.setdefault(owner, {})[record.number] = size
+        self._make_room(owner)
 
-    def find(self, name: str, access: Access) -> tuple[int, Inspection]:
+    def find(self, name: str, access: Access) -> RequestRecord:
         """By its number, or by its x-request-id, the newest. Raises NotFound for what `access` may
         not see, too.
         """
-        for number, inspection in self._found(name):
-            if self._shows(inspection, access):
-                return number, inspection
+        for record in self._found(name):
+            if self._shows(record, access):
+                return record
         raise NotFound(f"Request {name!r:.80} is not kept.", param="number")
 
-    def _found(self, name: str) -> Iterator[tuple[int, Inspection]]:
+    def _found(self, name: str) -> Iterator[RequestRecord]:
         if name.isascii() and name.isdigit() and len(name) <= 18 and int(name) in self._all:
-            yield int(name), self._all[int(name)]
-        for number, inspection in reversed(self._all.items()):
-            if inspection.request == name:
-                yield number, inspection
+            yield self._all[int(name)]
+        for record in reversed(self._all.values()):
+            if record.id == name:
+                yield record
 
-    def _shows(self, inspection: Inspection, access: Access) -> bool:
-        own = inspection.owner == access.owner
+    def _shows(self, record: RequestRecord, access: Access) -> bool:
+        own = record.access.owner == access.owner
         return own or (access.role == "admin" and self._config.oversight)
 
     def _make_room(self, owner: str) -> None:
@@ -149,7 +89,7 @@ class Inspector:
     def _drop(self, owner: str) -> None:
         own = self._over[owner]
         number = next(iter(own))
-        self._bytes[owner] -= own.pop(number).size
+        self._bytes[owner] -= own.pop(number)
         del self._all[number]
         if not own:
             del self._over[owner], self._bytes[owner]

@@ -252,21 +252,22 @@ class Metrics:
 
     def answered(self, report: RequestReport) -> None:
         """A request is over."""
-        model, usage = report.model, report.usage
-        self._requests.labels(model, report.api, report.outcome).inc()
+        standing, usage = report.standing, report.usage
+        model, api = standing.model, standing.api
+        self._requests.labels(model, api, standing.outcome).inc()
         if report.is_fault:
-            self._faults.labels(model, report.api).inc()
+            self._faults.labels(model, api).inc()
         key = report.access.label
         if key is not None:
             self._key_requests.labels(key).inc()
-            if report.outcome == RateLimited.code:
+            if standing.outcome == RateLimited.code:
                 self._key_limited.labels(key).inc()
-        self._whole.labels(model).observe(report.seconds)
-        if report.first is not None:
-            self._first.labels(model).observe(report.first)
-        if usage is not None or report.queued or report.loading:
-            self._queued.labels(model).observe(report.queued)
-            self._waited.labels(model).observe(report.loading)
+        self._whole.labels(model).observe(standing.seconds)
+        if standing.ttft is not None:
+            self._first.labels(model).observe(standing.ttft)
+        if usage is not None or standing.queued_seconds or standing.load_seconds:
+            self._queued.labels(model).observe(standing.queued_seconds)
+            self._waited.labels(model).observe(standing.load_seconds)
         if usage is not None:
             self._gaps.add(model, report.gaps, report.gaps_seconds)
             self._count(model, usage)

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from backends.contract.remote import Caller
 from config.settings import TracingConfig
-from gateway.http.standing import RequestReport
+from gateway.http.standing import RequestReport, RequestStanding
 
 LAST_EXPORT = 2000  # milliseconds that the last spans are waited for when the server stops
 PATIENCE = 5.0  # seconds for one export
@@ -76,15 +76,15 @@ class RequestSpan:
 
     def end(self, report: RequestReport) -> None:
         """See `Trace.end`."""
-        end = time.time_ns()
-        began, context = end - _ns(report.seconds), set_span_in_context(self._span)
-        for name, first, last in stages(report):
+        end, standing = time.time_ns(), report.standing
+        began, context = end - _ns(standing.seconds), set_span_in_context(self._span)
+        for name, first, last in stages(standing):
             child = self._tracer.start_span(name, context, start_time=began + _ns(first))
             child.end(began + _ns(last))
-        self._span.update_name(f"{report.api} {report.model}".strip())
+        self._span.update_name(f"{standing.api} {standing.model}".strip())
         self._span.set_attributes(dict(attributes(report)))
         if report.is_fault:
-            self._span.set_status(Status(StatusCode.ERROR, report.outcome))
+            self._span.set_status(Status(StatusCode.ERROR, standing.outcome))
         self._span.end(end)
 
 
@@ -92,26 +92,28 @@ def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
-def stages(report: RequestReport) -> Iterator[tuple[str, float, float]]:
+def stages(standing: RequestStanding) -> Iterator[tuple[str, float, float]]:
     """The spans below a request's, by seconds since its beginning: when each began and ended."""
-    waited = report.queued + report.loading
-    if report.queued > 0:
-        yield "wait", 0.0, report.queued
-    if report.loading > 0:
-        yield "load", report.queued, waited
-    if report.first is not None:
-        yield "prefill", min(waited, report.first), report.first
-        yield "answer", report.first, report.seconds
+    queued, first = standing.queued_seconds, standing.ttft
+    waited = queued + standing.load_seconds
+    if queued > 0:
+        yield "wait", 0.0, queued
+    if standing.load_seconds > 0:
+        yield "load", queued, waited
+    if first is not None:
+        yield "prefill", min(waited, first), first
+        yield "answer", first, standing.seconds
 
 
 def attributes(report: RequestReport) -> Iterator[tuple[str, str | int]]:
     """What is told of a request, by OpenTelemetry's names for generative models where there are."""
-    yield "gen_ai.operation.name", report.api
-    yield "gen_ai.response.model", report.model
-    yield "roundhouse.outcome", report.outcome
-    if report.access.label is not None:
-        yield "roundhouse.key", report.access.label
+    standing = report.standing
+    yield "gen_ai.operation.name", standing.api
+    yield "gen_ai.response.model", standing.model
+    yield "roundhouse.outcome", standing.outcome or ""
+    if standing.key is not None:
+        yield "roundhouse.key", standing.key
     if report.usage is not None:
-        yield "gen_ai.usage.input_tokens", report.usage.prompt_tokens
-        yield "gen_ai.usage.output_tokens", report.usage.completion_tokens
-        yield "roundhouse.cached_tokens", report.usage.cached_tokens
+        yield "gen_ai.usage.input_tokens", standing.prompt_tokens
+        yield "gen_ai.usage.output_tokens", standing.completion_tokens
+        yield "roundhouse.cached_tokens", standing.cached_tokens

@@ -198,7 +198,7 @@ class Publisher:
     def _moved(self) -> list[ConsoleEvent]:
         """What has changed since the last call."""
         services = self._services
-        requests = services.activity.take_moved(running=False)
+        requests = services.books.activity.take_moved(running=False)
         downloads, gone = services.downloads.take_moved()
         lines = services.lines.after(self._last_line)
         self._last_line = lines[-1].number if lines else self._last_line
@@ -216,5 +216,5 @@ class Publisher:
         gauges = await self._services.sampler.sample()
         self._services.history.take(gauges)
         self._feed.add(gauges)
-        for owner, standing in self._services.activity.take_moved(running=True):
+        for owner, standing in self._services.books.activity.take_moved(running=True):
             self._feed.add(RequestUpdate(owner, standing))

@@ -17,7 +17,7 @@ from gateway.dialects import responses
 from gateway.dialects.responses import items, stored
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.remembering import Memory
-from gateway.http.request_record import RequestLine
+from gateway.http.request_record import RequestRecord
 from gateway.http.services import LONG_BODY, Services
 from gateway.http.sse import SSE, Framing
 from gateway.keys.access import Access
@@ -193,7 +193,7 @@ class Making:
     def to_client(
         self,
         call: Call[ChatRequest],
-        line: RequestLine,
+        record: RequestRecord,
         *,
         in_background: bool,
         framing: Framing = SSE,
@@ -206,7 +206,7 @@ class Making:
             call,
             lambda answer: self.reply.answered_by(answer.model, answer.sampling),
             self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", call.request.model, line, self.access),
+            self.services.account("responses", call.request.model, record, self.access),
             replace(self.exchange, stream=stream),
             WireOptions(quiet=quiet, framing=framing, keep=None if in_background else self.keep),
         )

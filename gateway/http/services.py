@@ -2,7 +2,6 @@
 dialects' cards. Built once in `gateway.serving.app` and passed to every handler.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from pathlib import Path
@@ -26,6 +25,7 @@ from gateway.dialects.ollama import Presets
 from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
 from gateway.dialects.tabby import CurrentModel, LoadedParameters
 from gateway.http.auth import AnyRequest, Authenticator, Refusals, caller
+from gateway.http.books import Account, Books
 from gateway.http.detached import (
     BackgroundAnswer,
     DetachedAnswer,
@@ -34,21 +34,12 @@ from gateway.http.detached import (
 )
 from gateway.http.feed import Feed
 from gateway.http.gauges import GaugeHistory, GaugeSampler
-from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import (
-    Activity,
-    Books,
-    RequestLine,
-    RequestRecord,
-    line_of,
-)
+from gateway.http.request_log import record_of
+from gateway.http.request_record import RequestRecord
 from gateway.http.sockets import Sockets
-from gateway.http.standing import RequestReport
-from gateway.http.tracing import Tracing
 from gateway.hub import Downloads, Hub, Uploads
 from gateway.keys.access import Access
-from gateway.keys.limits import Limiter
 from gateway.keys.store import Store
 from gateway.keys.usage import UsageBook
 from gateway.mcp.rounds import ToolRounds
@@ -85,7 +76,6 @@ class Services(msgspec.Struct, frozen=True):
     rounds: ToolRounds
     encoders: Encoders
     authenticator: Authenticator
-    limiter: Limiter
     refusals: Refusals
     tokenizers: Tokenizers
     templates: Templates
@@ -97,12 +87,10 @@ class Services(msgspec.Struct, frozen=True):
     threads: WorkerThreads  # for prompts and grammars, as the pipeline has them
     store: Store
     usage: UsageBook
-    tracing: Tracing | None
+    books: Books
     background: DetachedAnswers[BackgroundAnswer]
     streams: DetachedAnswers[DetachedAnswer]
     polled: PolledAnswers
-    activity: Activity
-    inspector: Inspector
     feed: Feed
     sampler: GaugeSampler
     history: GaugeHistory
@@ -239,36 +227,22 @@ class Services(msgspec.Struct, frozen=True):
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
 
-    def _answered(self, report: RequestReport) -> None:
-        self.metrics.answered(report)
-        ok = report.outcome in ("ok", "left", "send_timeout")
-        self.usage.count(time.time(), report.access, report.model, report.usage, ok=ok)
-
-    def account(self, api: str, model: str, line: RequestLine, access: Access) -> RequestRecord:
-        """A new one for a request that names `model`; only names that exist for its caller are
-        counted by.
-        """
+    def account(self, api: str, model: str, record: RequestRecord, access: Access) -> Account:
+        """Of a request that names `model`; only names that exist for its caller are counted by."""
         try:
             name = self.registry.resolve(self.registry.named(model, access), access).name
         except GatewayError:
             name = ""
-        line.asks_for(model)
-        line.sent_by(access)
-        return RequestRecord(
-            Books(self._answered, self.activity, self.limiter, self.inspector, self.tracing),
-            api=api,
-            model=name,
-            line=line,
-            access=access,
-            shows_prompt=self.config.log.prompts,
-        )
+        recording, shows_prompt = self.books.inspector.recording(), self.config.log.prompts
+        record.asks(api, model, name, access, recording=recording, shows_prompt=shows_prompt)
+        return Account(self.books, record)
 
 
 def call_of(request: AnyRequest, asked: T, conversation: str = "") -> Call[T]:
     """What `request` wants done: `asked`, with its caller's rights. `conversation`: which one it
     belongs to, where its headers name none.
     """
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     conversation = conversation_of(request.headers) or conversation
     return Call(request=asked, access=request.auth, caller=by, conversation=conversation)
 

@@ -37,23 +37,17 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     drafted_tokens: int
     accepted_tokens: int  # of the drafted ones, those that came
     tokens_per_second: float | None  # of the answer since its first delta
-    outcome: str | None  # as in `RequestReport`, when done
+    outcome: str | None  # "ok", "left", "send_timeout", or the code of an error; when done
     prompt: str | None  # how it ends, where prompts are shown
     parted: str | None = None  # where it parts from the turn before, if it does
 
 
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished request. Times are seconds."""
+    """One finished request."""
 
-    api: Api
-    model: str  # "" where the request named none that exists
-    outcome: str  # "ok", "left", "send_timeout", or the code of an error
-    seconds: float
-    queued: float = 0.0
-    loading: float = 0.0
-    first: float | None = None  # until the first delta; None: there was none
+    standing: RequestStanding  # its last
+    access: Access = ADMIN  # of the key that sent it
     gaps: tuple[int, ...] = ()  # deltas after the first, by `GAPS`
     gaps_seconds: float = 0.0  # all of them together
     usage: Usage | None = None  # None: it never came to an answer
     is_fault: bool = False  # of this server, or of another one behind it; not of the client
-    access: Access = ADMIN  # of the key that sent it

@@ -12,7 +12,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.dialects.openai import error_body
 from gateway.http.errors import headers, refusal
-from gateway.http.request_record import ID_HEADER
+from gateway.http.request_log import ID_HEADER
 from gateway.http.sse import encoded
 from gateway.terms.errors import GatewayError, InternalError, NotFound
 

@@ -33,6 +33,7 @@ from gateway.http.auth import (
     require_declared,
     server_names,
 )
+from gateway.http.books import Activity, Books
 from gateway.http.detached import BACKGROUND, STREAMS, DetachedAnswers, PolledAnswers
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, counting_hops
@@ -44,7 +45,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.openapi import Api, document_routes
 from gateway.http.page import FOLDER, page_files, page_routes
 from gateway.http.publishing import Publisher
-from gateway.http.request_record import ID_HEADER, Activity, RequestLog
+from gateway.http.request_log import ID_HEADER, RequestLog
 from gateway.http.routes import (
     admin,
     console,
@@ -60,6 +61,7 @@ from gateway.http.routes import (
 from gateway.http.routes import inspector as inspector_routes
 from gateway.http.services import Services, given
 from gateway.http.sockets import Sockets
+from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing, tracing_of
 from gateway.http.upgrades import Upgrades, refusing
 from gateway.hub import Downloads, Hub, Uploads, cached_models
@@ -89,6 +91,8 @@ OWN = Api(
         **turns.ROUTES,
     },
 )
+
+WELL = ("ok", "left", "send_timeout")  # outcomes that are no errors
 
 OPEN_TO_ALL = (
     "without API keys, any client that reaches the port could use this machine: "
@@ -166,7 +170,10 @@ def build(
     metrics.begin((method, route.path) for route in app.routes for method in _methods(route))
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
     app.asgi_handler = RequestLog(
-        Upgrades(app.asgi_handler), services.authenticator, services.inspector, metrics.requested
+        Upgrades(app.asgi_handler),
+        services.authenticator,
+        services.books.inspector,
+        metrics.requested,
     )
     return app
 
@@ -218,6 +225,14 @@ def _services(
         inspector_part(inspector),
     )
     feed, store = Feed(), Store(config.store)
+    usage = UsageBook(store, config.store.usage_max_age)
+    tracing = tracing_of(config.tracing, version("roundhouse"))
+
+    def reported(report: RequestReport) -> None:
+        metrics.answered(report)
+        model, ok = report.standing.model, report.standing.outcome in WELL
+        usage.count(time.time(), report.access, model, report.usage, ok=ok)
+
     reloader.begin(registry, cached_models, parts, lambda report: feed.add(reloaded(report)))
     return Services(
         reloader=reloader,
@@ -228,7 +243,6 @@ def _services(
         rounds=ToolRounds(pipeline.chat, servers, registry),
         encoders=Encoders(registry, threads),
         authenticator=authenticator,
-        limiter=Limiter(),
         refusals=Refusals(metrics.refused),
         tokenizers=Tokenizers(registry, tokens),
         templates=templates,
@@ -239,13 +253,11 @@ def _services(
         bodies=WorkerThreads(BODY_THREADS),
         threads=threads,
         store=store,
-        usage=UsageBook(store, config.store.usage_max_age),
-        tracing=tracing_of(config.tracing, version("roundhouse")),
+        usage=usage,
+        books=Books(reported, activity, Limiter(), inspector, tracing),
         background=DetachedAnswers(BACKGROUND),
         streams=DetachedAnswers(STREAMS, lambda: reloader.config.llamaserver.stream_seconds),
         polled=PolledAnswers(),
-        activity=activity,
-        inspector=inspector,
         feed=feed,
         sampler=GaugeSampler(registry, activity),
         history=GaugeHistory(),
@@ -345,7 +357,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
         async with (
             services.store as store,
             services.usage.running(services.registry.supervisor),
-            _exported(services.tracing),
+            _exported(services.books.tracing),
             services.registry as registry,
             services.mcp.running(),
             services.background.running(services.registry.supervisor),
@@ -355,7 +367,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
         ):
             await store.mend(interrupted)
             now = time.time()
-            services.limiter.restore(now, await services.usage.taken_today(now))
+            services.books.limiter.restore(now, await services.usage.taken_today(now))
             watched = registry.supervisor
             known = services.capabilities.learn, registry.statuses()
             tasks.start_soon(watched.attempt, "capabilities", *known)

@@ -203,6 +203,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
+
+
 class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that has ended: what it alone cost, and how it was generated."""
 

@@ -16,7 +16,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.keys.usage import GROUPS, Group, Period, UsageRow, as_csv

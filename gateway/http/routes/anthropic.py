@@ -20,7 +20,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import Exchange, WireOptions, ignoring
 from gateway.http.openapi import DEFAULT, USER, Body, Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.mcp.rounds import AnswerInRounds
@@ -39,7 +39,7 @@ PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
 async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation."""
     exchange = await services.read(anthropic.read_messages, await request.body())
-    request_id = line_of(request).id
+    request_id = record_of(request).id
     return Exchange(
         lambda call: services.rounds.chat(call, "calls"),
         call_of(request, exchange.request),
@@ -51,7 +51,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
             served=answer.served if isinstance(answer, AnswerInRounds) else {},
         ),
         services.failed(request.auth, anthropic.error_event),
-        services.account("messages", exchange.request.model, line_of(request), request.auth),
+        services.account("messages", exchange.request.model, record_of(request), request.auth),
         exchange,
         WireOptions(
             quiet=services.config.server.comment_after,
@@ -73,7 +73,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
         return anthropic.count_body(await services.count_tokens(call_of(request, asked)))
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()
-    return WholeErrand(whole, {anthropic.ID_HEADER: line_of(request).id, **ignoring(unapplied)})
+    return WholeErrand(whole, {anthropic.ID_HEADER: record_of(request).id, **ignoring(unapplied)})
 
 
 def _has_pictures(asked: ChatRequest) -> bool:

@@ -28,7 +28,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi import TOOL, USER, Body, Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import Plain
 
@@ -37,14 +37,14 @@ from gateway.http.sse import Plain
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation."""
     exchange = await services.read(cohere.read_chat, await request.body())
-    request_id = line_of(request).id
+    request_id = record_of(request).id
     wants_logprobs = exchange.request.answering.logprobs is not None
     return Exchange(
         services.rounds.chat,
         call_of(request, exchange.request),
         lambda _answer: cohere.CohereReply(id=request_id, logprobs=wants_logprobs),
         services.failed(request.auth, cohere.error_event),
-        services.account("cohere", exchange.request.model, line_of(request), request.auth),
+        services.account("cohere", exchange.request.model, record_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -54,14 +54,14 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts."""
     exchange = await services.read(cohere.read_embed, await request.body())
-    request_id = line_of(request).id
+    request_id = record_of(request).id
     return EncodingResponse(
         services.encoders.embed,
         call_of(request, exchange.request),
         lambda encoded: cohere.embed_body(
             exchange, request_id, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("cohere", exchange.request.model, line_of(request), request.auth),
+        services.account("cohere", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 
@@ -71,7 +71,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text."""
     asked = read_fields(await request.body()).read(TokenizeWire)
     name = await services.tokenizers.named(asked.model, request.auth)
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     tokens, pieces = await services.tokenizers.spell(
         name, asked.text, request.auth, by, special=False, add_bos=False
     )
@@ -83,7 +83,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Convert tokens to text."""
     asked = read_fields(await request.body()).read(DetokenizeWire)
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     text = await services.tokenizers.decode(asked.model, asked.tokens, request.auth, by)
     return Plain(body(Detokenized(text)))
 

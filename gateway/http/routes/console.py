@@ -28,7 +28,7 @@ from gateway.http.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.openapi import Described, Routes
 from gateway.http.publishing import model_updates
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.http.standing import RequestStanding
@@ -115,7 +115,7 @@ def _default(services: Services, access: Access) -> str | None:
 @get("/v1/admin/requests", access="user")
 async def requests(request: AnyRequest, services: Services) -> ASGIApp:
     """List running and recent requests. Administrators get those of all keys."""
-    return Plain(body(RequestsWire(services.activity.seen_by(request.auth))))
+    return Plain(body(RequestsWire(services.books.activity.seen_by(request.auth))))
 
 
 @post("/v1/admin/requests/{number:str}/cancel", status_code=200, access="user")
@@ -123,7 +123,7 @@ async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIAp
     """Cancel a running request. Its client gets an error."""
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise NotFound(f"Request {number!r:.40} not found.", param="number")
-    cancelled = services.activity.cancel(int(number), request.auth)
+    cancelled = services.books.activity.cancel(int(number), request.auth)
     audit(request, "cancel", model=cancelled.model, cancelled=cancelled.request)
     return Plain(body(cancelled))
 
@@ -253,7 +253,7 @@ async def snapshot_for(services: Services, access: Access, server: str) -> Snaps
         time=time.time(),
         me=who(services, access, server),
         models=await models_for(services, access),
-        requests=services.activity.seen_by(access),
+        requests=services.books.activity.seen_by(access),
         gauges=seen_gauges(await services.sampler.sample(), access),
         history=seen_history(services.history.columns(), access),
         downloads=services.downloads.states() if is_admin else (),

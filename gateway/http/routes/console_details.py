@@ -17,7 +17,7 @@ from gateway.answers.recording import Split
 from gateway.dialects.dialect import body
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.routes.hub import deletion
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand

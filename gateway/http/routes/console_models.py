@@ -27,7 +27,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.gauges import ModelWire
 from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
 from gateway.http.publishing import model_updates
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand

@@ -17,7 +17,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
 from gateway.keys.access import Access

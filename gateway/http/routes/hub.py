@@ -14,7 +14,7 @@ from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress, Order, fits_in, hub_model

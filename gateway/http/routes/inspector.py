@@ -17,10 +17,19 @@ from msgspec.structs import replace
 from backends.contract.protocol import SpecialTokens
 from backends.contract.samplers import Sampling
 from config.changes import MASK
-from gateway.answers.recording import Part, PartKind, RecordedPrompt, Span, Split, Written, spans
+from gateway.answers.recording import (
+    Part,
+    PartKind,
+    RecordedPrompt,
+    Span,
+    Split,
+    Terms,
+    Written,
+    spans,
+)
 from gateway.http.auth import AnyRequest
-from gateway.http.inspector import Inspection
 from gateway.http.openapi import Described, Routes
+from gateway.http.request_record import RequestRecord
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.http.standing import RequestStanding
@@ -126,18 +135,17 @@ async def inspected(request: AnyRequest, services: Services, number: str) -> ASG
 
 async def _written(services: Services, access: Access, name: str) -> bytes:
     """The whole, encoded: it may be long. Raises NotFound."""
-    number, inspection = services.inspector.find(name, access)
-    standing = inspection.standing or services.activity.running(number)
-    assert standing is not None, "what is not over runs"
-    recording = inspection.recording
+    record = services.books.inspector.find(name, access)
+    standing, recording = record.standing(), record.recording
+    assert recording is not None, "only what is recorded is found"
     seen = [choice.seen() for choice in recording.choices]
     prompts = tuple(recording.prompts)
-    error = inspection.error and services.redacted(inspection.error, access)
+    error = record.error and services.redacted(record.error, access)
     pieces, special = await _spelled(services, access, standing.model, prompts)
 
     def write() -> bytes:
         return msgspec.json.encode(
-            _wire(inspection, standing, seen, tuple(_prompts(prompts, pieces)), special, error)
+            _wire(record, standing, seen, tuple(_prompts(prompts, pieces)), special, error)
         )
 
     return await services.bodies.run(lambda _wanted: write())
@@ -194,22 +202,22 @@ def texts_of(pieces: Sequence[bytes]) -> list[str]:
 
 
 def _wire(
-    inspection: Inspection,
+    record: RequestRecord,
     standing: RequestStanding,
     seen: Sequence[Written],
     prompts: Sequence[PromptWire],
     special: SpecialTokens | None,
     error: GatewayError | None,
 ) -> InspectionWire:
-    sent, terms = inspection.sent, inspection.recording.terms
+    terms = record.recording.terms if record.recording is not None else Terms()
     return InspectionWire(
         request=standing,
-        method=sent.method,
-        path=sent.path,
-        body=masked_body(sent.body.read().decode(errors="replace")),
-        body_bytes=sent.body.size,
-        body_cut=sent.body.is_cut,
-        stages=stages(inspection, standing),
+        method=record.method,
+        path=record.path,
+        body=masked_body(record.body.read().decode(errors="replace")),
+        body_bytes=record.body.size,
+        body_cut=record.body.is_cut,
+        stages=stages(record, standing),
         backend=terms.backend or None,
         split=terms.split,
         sampling=_changed(terms.sampling) if terms.sampling else {},
@@ -228,14 +236,15 @@ def masked_body(text: str) -> str:
     return _HEADERS.sub(lambda found: _VALUE.sub(rf'\1"{MASK}"', found[0]), text)
 
 
-def stages(inspection: Inspection, standing: RequestStanding) -> list[StageWire]:
+def stages(record: RequestRecord, standing: RequestStanding) -> list[StageWire]:
     """The parts of its time, one behind the other, as far as it has come."""
-    now, usage, first = standing.seconds, inspection.usage, standing.ttft
+    usage = record.report.usage if record.report is not None else None
+    now, first = standing.seconds, standing.ttft
     queued = standing.queued_seconds
     ends = [("queue", queued), ("load", queued + standing.load_seconds)]
-    if inspection.answered is not None:
+    if record.answered is not None:
         if usage is None or first is None:
-            read = inspection.answered
+            read = record.answered
             ends.append(("prepare", read))
         else:  # backwards from the first token: the engine's own times
             read = max(0.0, first - usage.prefill_seconds)

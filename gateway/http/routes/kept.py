@@ -13,7 +13,7 @@ from backends.places.kept.store import KeptBeginning, KeptCounts
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.services import LONGEST_CONVERSATION, Services
 from gateway.http.sse import Plain
 from gateway.terms.errors import InvalidRequest

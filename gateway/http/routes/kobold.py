@@ -16,15 +16,15 @@ from gateway.dialects.dialect import body
 from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest, caller
-from gateway.http.detached import NO_USAGE, Abortable, Polled, PolledAnswer
+from gateway.http.detached import Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.openapi import STRING, Body, Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import JSON, SSE, Plain
 from gateway.keys.access import Access
 from gateway.registry import ModelStatus
-from gateway.terms.events import Usage
+from gateway.terms.events import NO_USAGE, Usage
 
 UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
 
@@ -67,7 +67,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         call_of(request, asked),
         answered,
         services.failed(request.auth, kobold.error_event),
-        services.account("kobold", asked.model, line_of(request), request.auth),
+        services.account("kobold", asked.model, record_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -113,7 +113,7 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
         asked.model,
         asked.prompt,
         request.auth,
-        caller(request.headers, line_of(request).id),
+        caller(request.headers, record_of(request).id),
         special=True,
         add_bos=asked.special,
     )
@@ -126,7 +126,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await services.read(
         lambda content: read_fields(content).read(kobold.Detokenize), await request.body()
     )
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     text = await services.tokenizers.decode(asked.model, asked.ids, request.auth, by)
     return Plain(body(kobold.Detokenized(text)))
 

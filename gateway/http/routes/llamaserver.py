@@ -42,7 +42,7 @@ from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
 from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described, Routes
-from gateway.http.request_record import audit, line_of
+from gateway.http.request_log import audit, record_of
 from gateway.http.routes import hub, llamaserver_models
 from gateway.http.services import Services, call_of, card
 from gateway.http.sse import Plain, WholeErrand
@@ -86,7 +86,7 @@ async def _answered(
             exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
         services.failed(request.auth, openai.error_event),
-        services.account(api, asked.model, line_of(request), request.auth),
+        services.account(api, asked.model, record_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -105,7 +105,7 @@ async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
         services.encoders.embed,
         call_of(request, exchange.request),
         lambda encoded: embedding_body(encoded.vectors),
-        services.account("embedding", exchange.request.model, line_of(request), request.auth),
+        services.account("embedding", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 
@@ -117,7 +117,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
     name = await services.tokenizers.named(order.model, request.auth)
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     pieces: Sequence[bytes] = ()
     if not order.is_chat:
         tokens, pieces = await _of_text(services, request.auth, by, name, order)
@@ -180,7 +180,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     order, left = await services.read(
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     text = await services.tokenizers.decode(order.model, order.tokens, request.auth, by)
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
@@ -215,7 +215,7 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        by = caller(request.headers, line_of(request).id)
+        by = caller(request.headers, record_of(request).id)
         text = await services.tokenizers.render_chat(asked.model, asked, request.auth, by)
         return body(wire.Rendered(text))
 

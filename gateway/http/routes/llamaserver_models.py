@@ -21,7 +21,7 @@ from gateway.dialects.llamaserver.request import settings
 from gateway.dialects.models import ModelList
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import NAMED, Described, Routes
-from gateway.http.request_record import audit
+from gateway.http.request_log import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, context_length, status_wire
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand

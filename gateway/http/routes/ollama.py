@@ -33,7 +33,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described, Routes
-from gateway.http.request_record import audit, line_of
+from gateway.http.request_log import audit, record_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services, call_of
 from gateway.http.sse import NDJSON, EventStream, Framing, Plain, ProgressStream, WholeErrand
@@ -93,7 +93,7 @@ def _answered(
         call_of(request, asked),
         lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
         services.failed(access, ollama.error_line),
-        services.account("ollama", asked.model, line_of(request), access),
+        services.account("ollama", asked.model, record_of(request), access),
         exchange,
         WireOptions(quiet=services.config.server.comment_after, framing=NDJSON),
     )
@@ -236,7 +236,7 @@ def _embedded(
         lambda done: embedding_reply(
             done.model, done.vectors, done.prompt_tokens, done.load_seconds
         ),
-        services.account("ollama", asked.model, line_of(request), access),
+        services.account("ollama", asked.model, record_of(request), access),
         services.bodies,
     )
 

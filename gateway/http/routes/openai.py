@@ -25,7 +25,7 @@ from gateway.http.detached import DetachedAnswer, DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.routes.llamaserver import checked_conversation, embedded
 from gateway.http.services import Services, call_of, card, placed
 from gateway.http.sse import Plain
@@ -39,7 +39,7 @@ CONVERSATION = "x-conversation-id"  # of a chat stream that is kept when its cli
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation."""
     exchange = await services.read(openai.read_chat, await request.body())
-    request_id, created = line_of(request).id, int(time.time())
+    request_id, created = record_of(request).id, int(time.time())
     answered = Exchange(
         lambda call: services.rounds.chat(call, "answers"),
         call_of(request, exchange.request),
@@ -47,7 +47,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             exchange, _facts(answer, f"chatcmpl-{request_id}", created)
         ),
         services.failed(request.auth, openai.error_event),
-        services.account("chat", exchange.request.model, line_of(request), request.auth),
+        services.account("chat", exchange.request.model, record_of(request), request.auth),
         exchange,
         WireOptions(
             quiet=services.config.server.comment_after,
@@ -88,7 +88,7 @@ def _conversation(request: AnyRequest, config: Config) -> str | None:
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text."""
     exchange = await services.read(openai.read_text, await request.body())
-    request_id, created = line_of(request).id, int(time.time())
+    request_id, created = record_of(request).id, int(time.time())
     return Exchange(
         services.pipeline.text,
         call_of(request, exchange.request),
@@ -96,7 +96,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             exchange, _facts(answer, f"cmpl-{request_id}", created), answer.echoes or None
         ),
         services.failed(request.auth, openai.error_event),
-        services.account("text", exchange.request.model, line_of(request), request.auth),
+        services.account("text", exchange.request.model, record_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -124,7 +124,7 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
         lambda encoded: openai.embeddings_body(
             exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("embeddings", exchange.request.model, line_of(request), request.auth),
+        services.account("embeddings", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 
@@ -133,7 +133,7 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
 async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts or token ids, in vLLM's format."""
     exchange = await services.read(openai.read_embeddings, await request.body())
-    request_id, created = line_of(request).id, int(time.time())
+    request_id, created = record_of(request).id, int(time.time())
     return EncodingResponse(
         services.encoders.embed,
         call_of(request, exchange.request),
@@ -145,7 +145,7 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
             vectors=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("embeddings", exchange.request.model, line_of(request), request.auth),
+        services.account("embeddings", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 

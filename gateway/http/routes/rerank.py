@@ -9,7 +9,7 @@ from gateway.dialects import rerank as dialect
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
 
 
@@ -30,7 +30,7 @@ async def rerank_v2(request: AnyRequest, services: Services) -> ASGIApp:
 async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGIApp:
     body = await request.body()
     exchange = await services.read(lambda content: dialect.read_rerank(content, version), body)
-    request_id = line_of(request).id
+    request_id = record_of(request).id
     return EncodingResponse(
         services.encoders.rank,
         call_of(request, exchange.request),
@@ -41,7 +41,7 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
             scores=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("rerank", exchange.request.model, line_of(request), request.auth),
+        services.account("rerank", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 
@@ -50,7 +50,7 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
 async def score(request: AnyRequest, services: Services) -> ASGIApp:
     """Score pairs of texts, in vLLM's format."""
     exchange = await services.read(dialect.read_score, await request.body())
-    request_id, created = line_of(request).id, int(time.time())
+    request_id, created = record_of(request).id, int(time.time())
     return EncodingResponse(
         services.encoders.score,
         call_of(request, exchange.request),
@@ -61,7 +61,7 @@ async def score(request: AnyRequest, services: Services) -> ASGIApp:
             scores=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("score", exchange.request.model, line_of(request), request.auth),
+        services.account("score", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 

@@ -30,7 +30,8 @@ from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import RequestHolding, held
 from gateway.http.openapi import DEFAULT, Body, Described, Routes
-from gateway.http.request_record import RequestLine, line_of
+from gateway.http.request_log import record_of
+from gateway.http.request_record import RequestRecord
 from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.routes import conversations, responses_socket
 from gateway.http.services import Services, call_of
@@ -56,10 +57,10 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     making = Making(services, request.auth, exchange)
     await making.prepare()
     call = call_of(request, exchange.request, talk or making.reply.id)
-    line = line_of(request)
+    record = record_of(request)
     if not exchange.background:
-        return making.to_client(call, line, in_background=False, framing=FRAMING)
-    return await _in_background(making, call, line.apart(), held(request))
+        return making.to_client(call, record, in_background=False, framing=FRAMING)
+    return await _in_background(making, call, record.apart(), held(request))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
@@ -92,21 +93,21 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
         call,
         lambda _answer: reply,
         services.failed(request.auth, reply.failed),
-        services.account("responses", call.request.model, line_of(request), request.auth),
+        services.account("responses", call.request.model, record_of(request), request.auth),
         replace(exchange, stream=False),
         WireOptions(quiet=services.config.server.comment_after),
     )
 
 
 async def _in_background(
-    making: Making, call: Call[ChatRequest], line: RequestLine, request_holds: RequestHolding
+    making: Making, call: Call[ChatRequest], record: RequestRecord, request_holds: RequestHolding
 ) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
     run = BackgroundAnswer(making.access.owner, reply.id, reply.document)
     run.take(reply.queued())
     document = reply.document()
-    exchange = making.to_client(call, line, in_background=True)
+    exchange = making.to_client(call, record, in_background=True)
     failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:

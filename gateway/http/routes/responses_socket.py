@@ -36,7 +36,8 @@ from gateway.http.auth import caller
 from gateway.http.errors import headers as error_headers
 from gateway.http.holding import LONG_BODY, RequestHolding, held
 from gateway.http.remembering import Memory
-from gateway.http.request_record import ID_HEADER, RequestLine
+from gateway.http.request_log import ID_HEADER
+from gateway.http.request_record import RequestRecord
 from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.services import Services, conversation_of
 from gateway.http.sockets import CLOSED, POLICY, RESTARTS
@@ -222,10 +223,10 @@ class _Turn:
         self._services = connection.services
         self._making: Making | None = None
         self._headers: Mapping[str, str] = {}
-        self._line = RequestLine(uuid.uuid4().hex)
-        self._line.method, self._line.path = METHOD, ROUTE
-        if self._services.inspector.enabled:
-            self._line.body.add(message.body)
+        self._record = RequestRecord(uuid.uuid4().hex)
+        self._record.method, self._record.path = METHOD, ROUTE
+        if self._services.books.inspector.enabled:
+            self._record.body.add(message.body)
 
     @property
     def id(self) -> str | None:
@@ -238,7 +239,7 @@ class _Turn:
             with self.scope:
                 await self._answer_or_fail()
             if self.scope.cancelled_caught:
-                self._line.outcome = "cancelled"
+                self._record.outcome = "cancelled"
                 await self._end_cancelled()
         finally:
             self._log()
@@ -247,14 +248,14 @@ class _Turn:
         try:
             await self._answer()
         except Exception as caught:  # noqa: BLE001 - each is a message to the client
-            error = client_error(caught, self._line.id)
+            error = client_error(caught, self._record.id)
             await self._fail(error)
 
     async def _fail(self, error: GatewayError) -> None:
-        self._line.status, self._line.outcome = error.status_hint, error.code or error.type
+        self._record.status, self._record.outcome = error.status_hint, error.code or error.type
         if self._making is not None:
             error = self._services.redacted(error, self._making.access)
-        headers = {ID_HEADER: self._line.id, **error_headers(error)}
+        headers = {ID_HEADER: self._record.id, **error_headers(error)}
         connection = self._connection
         await connection.send(error_message(error, self.message.lane, headers))
         if isinstance(error, InvalidKey):
@@ -270,11 +271,11 @@ class _Turn:
         call = Call(
             request=exchange.request,
             access=access,
-            caller=caller(connection.headers, self._line.id),
+            caller=caller(connection.headers, self._record.id),
             conversation=conversation_of(connection.headers) or talk or making.reply.id,
         )
         framing = replace(SSE, introduce=self._introduced)
-        app = making.to_client(call, self._line, in_background=False, framing=framing)
+        app = making.to_client(call, self._record, in_background=False, framing=framing)
         scope: Scope = {"type": "http", "state": connection.state}  # type: ignore[assignment]
         await app(scope, _receive_nothing, self._send)
 
@@ -292,7 +293,7 @@ class _Turn:
     async def _send(self, message: Message) -> None:
         """What the response would send to a client of its own."""
         if message["type"] == "http.response.start":
-            self._line.status = 200
+            self._record.status = 200
             given = {name.decode(): one.decode("latin-1") for name, one in message["headers"]}
             self._introduced(given)
         elif message["type"] == "http.response.body":
@@ -301,7 +302,7 @@ class _Turn:
     def _introduced(self, headers: Mapping[str, str]) -> bytes:
         """What would be its headers stands in its first message."""
         named = {name: one for name, one in headers.items() if name.startswith(SHOWN)}
-        self._headers = {ID_HEADER: self._line.id, **self._headers, **named}
+        self._headers = {ID_HEADER: self._record.id, **self._headers, **named}
         return b""
 
     async def _send_frames(self, frames: bytes) -> None:
@@ -316,16 +317,16 @@ class _Turn:
             await self._send_frames(self._making.reply.cancelled())
 
     def _log(self) -> None:
-        line, services = self._line, self._services
-        services.metrics.requested(METHOD, ROUTE, line.status)
+        record, services = self._record, self._services
+        services.metrics.requested(METHOD, ROUTE, record.status)
         log.info(
             "request",
-            request=line.id,
+            request=record.id,
             method=METHOD,
             route=ROUTE,
-            key=line.key(),
+            key=record.key(),
             client=self._connection.client,
-            **line.fields(),
+            **record.line(),
         )
 
 

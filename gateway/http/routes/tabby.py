@@ -21,7 +21,7 @@ from gateway.dialects.tabby import Translation, engine_options
 from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import ignoring
 from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
-from gateway.http.request_record import audit, line_of
+from gateway.http.request_log import audit, record_of
 from gateway.http.routes import hub
 from gateway.http.services import Services, card, current_card
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
@@ -261,7 +261,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text, or the prompt of a conversation."""
     data = await request.body()
     order = await services.read(lambda body: tabby.read_long(body, tabby.Encode), data)
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     if isinstance(order.text, str):
         tokens = await services.tokenizers.encode(
             order.model,
@@ -284,7 +284,7 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
         lambda body: tabby.read_long(body, tabby.Decode), await request.body()
     )
     special = order.decode_special_tokens
-    by = caller(request.headers, line_of(request).id)
+    by = caller(request.headers, record_of(request).id)
     text = await services.tokenizers.decode(
         order.model, order.tokens, request.auth, by, special=special
     )

@@ -18,7 +18,7 @@ from gateway.dialects.tgi import EmbedWire, Generated, GenerateWire, InfoWire, S
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_record import line_of
+from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import Plain
 
@@ -63,7 +63,7 @@ async def _generated(
         call_of(request, asked),
         lambda _answer: tgi.TgiReply(exchange, listed=listed),
         services.failed(request.auth, tgi.error_event),
-        services.account("tgi", asked.model, line_of(request), request.auth),
+        services.account("tgi", asked.model, record_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -81,7 +81,7 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
         services.encoders.embed,
         call_of(request, exchange.request),
         lambda encoded: tgi.embed_body(exchange, encoded.vectors),
-        services.account("tgi", exchange.request.model, line_of(request), request.auth),
+        services.account("tgi", exchange.request.model, record_of(request), request.auth),
         services.bodies,
     )
 

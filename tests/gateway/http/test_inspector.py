@@ -4,36 +4,36 @@ import pytest
 
 from backends.contract.protocol import Piece
 from config.settings import InspectorConfig
-from gateway.http.inspector import MOST_BODY, Inspector, KeptBody
-from gateway.http.request_record import RequestLine
-from gateway.http.standing import RequestStanding
+from gateway.http.inspector import Inspector
+from gateway.http.request_record import MOST_BODY, KeptBody, RequestRecord
 from gateway.keys.access import ADMIN, Access
 from gateway.terms.errors import NotFound
 from gateway.terms.events import Content
 
 ONE, TWO = Access(owner="one"), Access(owner="two")
-STANDING = RequestStanding(
-    number=1, request="", key=None, api="chat", model="m", state="done", place=None, percent=None,
-    began_at=0.0, seconds=1.0, queued_seconds=0.0, load_seconds=0.0, ttft=None, prompt_tokens=0,
-    cached_tokens=0, completion_tokens=0, reasoning_tokens=0, drafted_tokens=0, accepted_tokens=0,
-    tokens_per_second=None, outcome="ok", prompt=None,
-)  # fmt: skip
+
+
+def begun(inspector: Inspector, number: int, owner: str, name: str = "") -> RequestRecord:
+    record = RequestRecord(name or f"r{number}")
+    record.asks("chat", "m", "m", Access(owner=owner), recording=inspector.recording())
+    record.number = number
+    inspector.began(record)
+    return record
 
 
 def enter(inspector: Inspector, number: int, owner: str, text: str = "", name: str = "") -> None:
-    inspection = inspector.begin(owner, name or f"r{number}", RequestLine("x"))
-    assert inspection is not None
-    inspection.recording.choice(0).add(Piece(text, (1,)), [Content(text)])
-    inspection.recording.choices[0].seen()
-    inspector.enter(number, inspection)
-    inspector.end(number, STANDING, None)
+    record = begun(inspector, number, owner, name)
+    assert record.recording is not None
+    record.recording.choice(0).add(Piece(text, (1,)), [Content(text)])
+    record.recording.choices[0].seen()
+    inspector.ended(record)
 
 
 def kept(inspector: Inspector, numbers: range, access: Access) -> list[int]:
     found = []
     for number in numbers:
         try:
-            found.append(inspector.find(str(number), access)[0])
+            found.append(inspector.find(str(number), access).number)
         except NotFound:
             continue
     return found
@@ -70,21 +70,20 @@ def test_a_request_is_found_by_the_newest_of_its_name() -> None:
     enter(inspector, 1, "one", name="mine")
     enter(inspector, 2, "one", name="mine")
     enter(inspector, 3, "two", name="mine")
-    assert inspector.find("mine", ONE)[0] == 2
+    assert inspector.find("mine", ONE).number == 2
     enter(inspector, 4, "one", name="3")  # a name like another's number
-    assert inspector.find("3", ONE)[0] == 4
+    assert inspector.find("3", ONE).number == 4
 
 
 def test_turned_off_it_forgets_all_at_once() -> None:
     inspector = Inspector(InspectorConfig())
     enter(inspector, 1, "one")
-    running = inspector.begin("one", "r", RequestLine("x"))
-    assert running is not None
-    inspector.enter(2, running)
+    running = begun(inspector, 2, "one")
+    assert kept(inspector, range(3), ADMIN) == [1, 2]
     inspector.apply(InspectorConfig(enabled=False))
-    inspector.end(2, STANDING, None)
+    inspector.ended(running)
     assert kept(inspector, range(3), ADMIN) == []
-    assert inspector.begin("one", "r", RequestLine("x")) is None
+    assert inspector.recording() is None
 
 
 def test_of_a_long_body_the_beginning_is_kept() -> None:

@@ -9,24 +9,17 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from config.settings import InspectorConfig, KeyConfig, LlamaServerConfig
+from config.settings import KeyConfig, LlamaServerConfig
 from config.upstreams import UpstreamConfig
 from gateway.http.auth import LINES, WINDOW, Refusals
-from gateway.http.inspector import Inspector
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import (
-    Activity,
-    Books,
-    RequestLine,
-    RequestRecord,
-    Waits,
-)
+from gateway.http.request_record import RequestRecord
 from gateway.http.standing import GAPS, RequestReport
 from gateway.keys.access import ADMIN
-from gateway.keys.limits import Limiter
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from gateway.terms.events import Usage
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state
@@ -35,6 +28,13 @@ from tests.hang import HANG
 pytestmark = pytest.mark.anyio
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi, my secret"}]}
+
+
+def answered(seconds: float, usage: Usage, **told: Any) -> RequestReport:
+    record = RequestRecord("r")
+    record.asks("chat", "a", "a", ADMIN)
+    standing = replace(record.standing("ok"), seconds=seconds)
+    return RequestReport(standing=standing, usage=usage, **told)
 
 
 def samples(text: str) -> dict[str, float]:
@@ -149,42 +149,11 @@ def test_gaps_of_several_answers_add_up() -> None:
     gaps = tuple(range(len(GAPS) + 1))
     usage = Usage(prompt_tokens=1, completion_tokens=1)
     for _ in range(2):
-        report = RequestReport(
-            api="chat",
-            model="a",
-            outcome="ok",
-            seconds=1.0,
-            gaps=gaps,
-            gaps_seconds=3.0,
-            usage=usage,
-        )
-        metrics.answered(report)
+        metrics.answered(answered(1.0, usage, gaps=gaps, gaps_seconds=3.0))
     numbers = samples(metrics.text().decode())
     assert numbers["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
     assert numbers["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
     assert numbers["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
-
-
-async def test_an_account_is_reported_once_whatever_happens() -> None:
-    reports: list[RequestReport] = []
-
-    def answer(error: BaseException | None) -> None:
-        record = RequestRecord(
-            Books(reports.append, Activity(), Limiter(), Inspector(InspectorConfig())),
-            api="chat",
-            model="a",
-            line=RequestLine("r"),
-            access=ADMIN,
-        )
-        with record.kept(0):
-            if error is not None:
-                raise error
-
-    answer(None)
-    for error in (KeyboardInterrupt(), ValueError()):
-        with pytest.raises(type(error)):
-            answer(error)
-    assert [report.outcome for report in reports] == ["ok", "left", "internal_error"]
 
 
 async def test_each_answer_is_one_line_in_the_log_without_its_words(tmp_path: Path) -> None:
@@ -246,22 +215,11 @@ async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
     assert numbers["roundhouse_load_wait_seconds_count{model=scripted}"] == 1
 
 
-def test_waiting_is_distinguished_from_loading() -> None:
-    waits = Waits()
-    for stage, time in (("queued", 1.0), ("queued", 2.0), ("loading", 4.0), ("loading", 5.0)):
-        waits.now(stage, time)  # type: ignore[arg-type]
-    assert waits.ended(9.0) == (3.0, 5.0)
-    assert waits.ended(99.0) == (3.0, 5.0)
-    assert Waits().ended(9.0) == (0.0, 0.0)
-
-
 def test_each_token_is_of_one_kind_and_lengths_are_reported() -> None:
     metrics = Metrics()
     usage = Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=40, reasoning_tokens=30)
     gaps = (0,) * (len(GAPS) + 1)
-    metrics.answered(
-        RequestReport(api="chat", model="a", outcome="ok", seconds=1000.0, usage=usage, gaps=gaps)
-    )
+    metrics.answered(answered(1000.0, usage, gaps=gaps))
     numbers = samples(metrics.text().decode())
     kinds = {"prompt": 40, "cached": 60, "completion": 10, "reasoning": 30}
     assert by_name(numbers, "tokens_total") == {

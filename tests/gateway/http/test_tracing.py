@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
@@ -12,7 +13,8 @@ from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 from backends.contract.remote import Caller
 from config.settings import TracingConfig
 from gateway.http.otel import OpenTelemetry, stages
-from gateway.http.standing import RequestReport
+from gateway.http.request_record import RequestRecord
+from gateway.http.standing import RequestReport, RequestStanding
 from gateway.http.tracing import trace_headers
 from gateway.keys.access import Access
 from gateway.terms.events import Usage
@@ -21,19 +23,23 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
-def report(**changed: Any) -> RequestReport:
+def standing(**changed: Any) -> RequestStanding:
+    record = RequestRecord("r")
+    record.asks("chat", "m", "m", Access(label="laptop"))
     facts: dict[str, Any] = {
-        "api": "chat",
-        "model": "m",
-        "outcome": "ok",
         "seconds": 10.0,
-        "queued": 1.0,
-        "loading": 2.0,
-        "first": 4.0,
-        "usage": Usage(prompt_tokens=7, completion_tokens=3),
-        "access": Access(label="laptop"),
+        "queued_seconds": 1.0,
+        "load_seconds": 2.0,
+        "ttft": 4.0,
+        "prompt_tokens": 7,
+        "completion_tokens": 3,
     }
-    return RequestReport(**{**facts, **changed})
+    return replace(record.standing("ok"), **{**facts, **changed})
+
+
+def report(*, is_fault: bool = False, **changed: Any) -> RequestReport:
+    usage = Usage(prompt_tokens=7, completion_tokens=3)
+    return RequestReport(standing=standing(**changed), usage=usage, is_fault=is_fault)
 
 
 def spans(config: TracingConfig, caller: Caller, told: RequestReport) -> list[ReadableSpan]:
@@ -105,7 +111,7 @@ def test_a_fault_is_an_error_and_a_clients_mistake_is_none() -> None:
 
 
 def test_a_request_that_never_began_to_answer_has_only_waited() -> None:
-    told = report(first=None, loading=0.0, usage=None)
+    told = standing(ttft=None, load_seconds=0.0)
     assert [*stages(told)] == [("wait", 0.0, 1.0)]
 
 

@@ -1,0 +1,179 @@
+"""The books of a server, in which each request that a model answers is entered, from its beginning
+to its one report; and those requests that run, with the last that are over.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from time import time
+
+import msgspec
+
+from backends.contract.remote import Caller
+from gateway.http.inspector import Inspector
+from gateway.http.request_record import RequestRecord
+from gateway.http.standing import RequestReport, RequestStanding
+from gateway.http.tracing import Trace, Tracing
+from gateway.keys.access import Access
+from gateway.keys.limits import UNLIMITED, Allowance, Charge, Limiter
+from gateway.terms.errors import Cancelled, GatewayError, NotFound, NotSupported, ShuttingDown
+from gateway.terms.events import Usage
+from gateway.terms.request import expected_tokens
+
+LATELY = 200  # requests that are over
+
+
+class Activity:
+    """One per server: the requests that run, and the last that are over, for administrators and for
+    the key that sent them. A request that is not watched costs two entries in a table.
+    """
+
+    def __init__(self, lately: int = LATELY) -> None:
+        self._numbers = itertools.count(1)
+        self._running: dict[int, RequestRecord] = {}
+        self._lately: deque[RequestReport] = deque(maxlen=lately)
+        self._ended: set[int] = set()  # since `take_moved`
+
+    def began(self, record: RequestRecord) -> None:
+        """From now on it has a number."""
+        record.number, record.moved = next(self._numbers), True
+        self._running[record.number] = record
+
+    def ended(self, report: RequestReport) -> None:
+        """Its standing is the last."""
+        number = report.standing.number
+        del self._running[number]
+        self._lately.append(report)
+        self._ended.add(number)
+
+    def seen_by(self, access: Access) -> list[RequestStanding]:
+        """Those that run, the newest first, then those that are over."""
+        return [one for owner, one in self.all() if access.oversees(owner)]
+
+    def all(self) -> Iterator[tuple[str, RequestStanding]]:
+        """Each with its owner, in the order of `seen_by`."""
+        for record in reversed(self._running.values()):
+            yield record.access.owner, record.standing()
+        for report in reversed(self._lately):
+            yield report.access.owner, report.standing
+
+    def take_moved(self, *, running: bool) -> list[tuple[str, RequestStanding]]:
+        """What has changed since the last call, in the order it began; `running`: and all that
+        runs, since its numbers grow. What came and was forgotten in between is left out.
+        """
+        ended, self._ended = self._ended, set()
+        over = [
+            (report.access.owner, report.standing)
+            for report in self._lately
+            if report.standing.number in ended
+        ]
+        moved = [record for record in self._running.values() if running or record.moved]
+        for record in moved:
+            record.moved = False
+        now = [(record.access.owner, record.standing()) for record in moved]
+        return sorted((*over, *now), key=lambda item: item[1].number)
+
+    def cancel(self, number: int, access: Access) -> RequestStanding:
+        """End a request that runs. Raises NotFound for one that doesn't, or that `access` may not
+        see.
+        """
+        record = self._running.get(number)
+        if record is None or not access.oversees(record.access.owner):
+            raise NotFound(f"No running request {number}.", param="number")
+        record.cancel()
+        return record.standing()
+
+
+class Books(msgspec.Struct, frozen=True):
+    """One per server. `notify` is called with each request's report."""
+
+    notify: Callable[[RequestReport], None]
+    activity: Activity
+    limiter: Limiter
+    inspector: Inspector
+    tracing: Tracing | None = None
+
+
+class Account:
+    """One request's, reported exactly once."""
+
+    def __init__(self, books: Books, record: RequestRecord) -> None:
+        self._books = books
+        self.record = record
+        self._trace: Trace | None = None
+
+    @contextmanager
+    def kept(
+        self, wanted: object, was_cut_off: Callable[[], bool] = lambda: False
+    ) -> Iterator[None]:
+        """Around all of the answer; the report is made when it ends, on every path.
+
+        `wanted`: the request, by which a key with limits is charged until it is known how many
+        tokens it took. `was_cut_off`: whether it was cancelled because the client didn't read.
+        Raises RateLimited.
+        """
+        record = self.record
+        outcome, is_fault = None, False  # cancelled: the client has left
+        charge: Charge | None = None
+        self._books.activity.began(record)
+        self._books.inspector.began(record)
+        try:
+            if record.access.limits != UNLIMITED:
+                charge = self._charge(expected_tokens(wanted))
+            with record.cancellable():
+                yield
+            outcome = "ok"
+        except GatewayError as error:
+            outcome, is_fault = error.code or error.type, _is_fault(error)
+            record.error = copy(error)  # without the frames that it was raised in
+            raise
+        except Exception:
+            outcome, is_fault = "internal_error", True
+            raise
+        finally:
+            gone = "send_timeout" if was_cut_off() else "left"
+            report = record.end(outcome or gone, is_fault=is_fault)
+            if charge is not None:
+                _settle(charge, report.usage)
+            self._enter(report)
+
+    def _charge(self, expected: int) -> Charge:
+        access = self.record.access
+        return self._books.limiter.charge(time(), access.owner, access.limits, expected)
+
+    def _enter(self, report: RequestReport) -> None:
+        self._books.activity.ended(report)
+        self._books.inspector.ended(self.record)
+        self._books.notify(report)
+        if self._trace is not None:
+            self._trace.end(report)
+
+    def traced(self, caller: Caller) -> Caller:
+        """`caller`, for servers elsewhere: what they do belongs to this request's trace."""
+        if self._books.tracing is None:
+            return caller
+        trace = self._trace = self._books.tracing.begin(self.record.api, caller)
+        return msgspec.structs.replace(caller, trace=trace.headers, served_by=trace.served_by)
+
+    def allowance(self) -> Allowance:
+        """What the key has left."""
+        access = self.record.access
+        return self._books.limiter.allowance(time(), access.owner, access.limits)
+
+
+def _settle(charge: Charge, usage: Usage | None) -> None:
+    if usage is None:
+        charge.settle(time(), 0, began=False)
+        return
+    total = usage.prompt_tokens + usage.completion_tokens
+    charge.settle(time(), total if usage.is_counted else None)
+
+
+def _is_fault(error: GatewayError) -> bool:
+    """Whether an operator should look at it: not what a client did, what isn't offered, and what
+    somebody ended.
+    """
+    ended = isinstance(error, Cancelled | NotSupported | ShuttingDown)
+    return error.status_hint >= 500 and not ended
