@@ -398,8 +398,8 @@ class ModelDrafter:
             tokens, seconds = self._expected(passes, ready, terms)
             if terms.jobs + passes * terms.each(ready) > terms.costs.reach:
                 break
-            risk = (seconds - terms.plain) * (1 - self._average.of(0))
-            if tokens > rate * seconds and terms.allowance.covers(risk):
+            covered = terms.allowance.covers(seconds - terms.plain, 1 - self._average.of(0))
+            if tokens > rate * seconds and covered:
                 best, rate = passes, tokens / seconds
         return best
 

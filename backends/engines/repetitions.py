@@ -71,13 +71,11 @@ class Repetitions:
         self._read = end
         return end == len(tokens)
 
-    def find(self, end: Sequence[int], most: int, least: int = 1) -> Draft | None:
-        """What followed where the text last read like `end`, which may be its own end, in `least`
-        tokens or more.
-        """
+    def find(self, end: Sequence[int], most: int) -> Draft | None:
+        """What followed where the text last read like `end`, which may be its own end."""
         own = end is self._tokens
         copying = own and self.is_copying
-        place, length = self._longest(end, 1 if copying else least, own=own)
+        place, length = self._longest(end, own=own)
         if not length:
             return None
         sureness = _sureness(length)
@@ -104,19 +102,19 @@ class Repetitions:
             self._lag = lag
         return sureness
 
-    def _longest(self, end: Sequence[int], least: int, *, own: bool) -> tuple[int, int]:
+    def _longest(self, end: Sequence[int], *, own: bool) -> tuple[int, int]:
         """The place with the longest repetition before it, and how long that is. What was drafted
         last is gone on with: there a shorter one will do.
         """
         place, longest = 0, 0
         if own and self._lag is not None and self._lag < len(end):
             place = len(end) - self._lag
-            longest = self._alike(place, end, least)
+            longest = self._alike(place, end, 1)
         found = self._latest.get(self._numbered(end[-SHORTEST:]))
         for _ in range(TRIED):
             if found is None or longest == LONGEST:
                 break
-            length = self._alike(found, end, max(least, SHORTEST))
+            length = self._alike(found, end, SHORTEST)
             if length > longest:
                 place, longest = found, length
             found = self._before.get(found)
@@ -159,7 +157,6 @@ _TOKEN = (1 << _BITS) - 1
 # last is what goes on with a long copy after a change in it.
 PRIORS: Sequence[float] = (0.4, 0.5, 0.65, 0.8, 0.9, 0.85)
 FROM: Sequence[int] = (1, SHORTEST, 6, 10, 16)
-ENOUGH = 3  # from here on, drafts are sure
 LONG, RESUMED = 4, 5
 
 
@@ -192,9 +189,9 @@ class RecentAnswers:
         if len(self._known) > OWNERS:
             self._known.popitem(last=False)
 
-    def find(self, owner: str, end: Sequence[int], most: int, least: int = 1) -> Draft | None:
+    def find(self, owner: str, end: Sequence[int], most: int) -> Draft | None:
         """See `Repetitions.find`; the newest answer first."""
         for answer in reversed(self._known.get(owner, ())):
-            if (draft := answer.find(end, most, least)) is not None:
+            if (draft := answer.find(end, most)) is not None:
                 return draft
         return None

@@ -17,12 +17,12 @@ All of it is pure: it knows no engine, no clock and no tensors. Times are second
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from typing import Protocol
 
 import msgspec
 
-from backends.engines.repetitions import ENOUGH, FROM, PRIORS, Draft, RecentAnswers, Repetitions
+from backends.engines.repetitions import PRIORS, Draft, RecentAnswers, Repetitions
 from config.engines import SpeculationOptions
 
 MOST = 31  # tokens drafted for a job at a time: a pass of 32
@@ -64,35 +64,19 @@ class Acceptance:
         self._counts = [[count / 2 for count in counts] for counts in self._counts]
 
 
-GUESS = 0.1  # of a step of one token: what each further one costs, until it is measured
-HOPE = 0.25  # of what further ones cost so far: what those beyond all that is known may cost
+HOPE = 0.15  # of what tokens cost so far: what those beyond all that is known may cost
 REACH = 4  # times the largest step that is known: the largest one to be tried
 FASTER, SLOWER = 0.4, 0.08  # weights of a step that took less than is known, and more
-DOUBT, LEAST_DOUBTED = 0.8, 0.5  # of what wasn't measured lately: so much is believed
+SURE_OF, FORGOTTEN = 3, 0.25  # steps of a size by which it is known, and is not any more
 
 
 class KnownCost(msgspec.Struct):
-    """Of steps of one size. `belief`: the part of `seconds` that is expected; below 1 where it was
-    measured long ago, so that it is tried again.
+    """Of steps of one size: `seconds` that they take, known from so many `steps`, none counted for
+    ever.
     """
 
     seconds: float
-    belief: float = 1.0
-    lately: bool = True
-
-    def measured(self, seconds: float) -> None:
-        """Another such step took `seconds`."""
-        if self.belief < 1.0:
-            self.seconds = min(seconds, 2 * self.seconds)
-        else:
-            weight = FASTER if seconds < self.seconds else SLOWER
-            self.seconds += weight * (min(seconds, 4 * self.seconds) - self.seconds)
-        self.belief, self.lately = 1.0, True
-
-    def fade(self) -> None:
-        if not self.lately:
-            self.belief = max(LEAST_DOUBTED, DOUBT * self.belief)
-        self.lately = False
+    steps: float = 1.0
 
 
 class StepCosts:
@@ -116,13 +100,23 @@ class StepCosts:
         if known is None:
             self._known[rows] = KnownCost(seconds)
             self._rows = sorted(self._known)
-        else:
-            known.measured(seconds)
+            return
+        weight = FASTER if seconds < known.seconds else SLOWER
+        known.seconds += weight * (min(seconds, 4 * known.seconds) - known.seconds)
+        known.steps = min(known.steps + 1, 2 * SURE_OF)
 
     def fade(self) -> None:
-        """Now and then: what isn't measured any more is believed less."""
-        for known in self._known.values():
-            known.fade()
+        """Now and then: what isn't measured any more is forgotten, and so tried again."""
+        for rows in self._rows:
+            self._known[rows].steps /= 2
+            if self._known[rows].steps < FORGOTTEN:
+                del self._known[rows]
+        self._rows = sorted(self._known)
+
+    def sure_of(self, rows: int) -> bool:
+        """Whether such steps were measured often enough, and lately."""
+        known = self._known.get(rows)
+        return known is not None and known.steps >= SURE_OF
 
     @property
     def known(self) -> bool:
@@ -138,7 +132,7 @@ class StepCosts:
         """Seconds; between what is known, along straight lines. At least one size must be known."""
         known = self._known.get(rows)
         if known is not None:
-            return known.seconds * known.belief
+            return known.seconds
         at = bisect(self._rows, rows)
         if at == 0:
             return self.of(self._rows[0])
@@ -151,84 +145,51 @@ class StepCosts:
 
     def _hoped(self) -> float:
         """What each token more is hoped to cost, of those beyond all that is known."""
-        first, last = self._rows[0], self._rows[-1]
-        if first == last:
-            return GUESS * self.of(first)
-        return HOPE * max(0.0, (self.of(last) - self.of(first)) / (last - first))
+        last = self._rows[-1]
+        return HOPE * self.of(last) / last
 
 
-EARNED = 0.0015  # of the time of steps: what drafts of one kind may lose
-AT_FIRST = 2.0  # plain steps that may be lost before anything was earned
+EARNED = 0.0015  # of the time of steps: what drafts may lose
 SAVED = 12.0  # plain steps that may be saved up, of what drafts have won, too
-OWED = 4.0  # plain steps that must be earned again at most: a long draft that failed isn't the last
+OWED = 4.0  # plain steps that may be owed: a long draft that failed isn't the last
 
 
 class Allowance:
-    """What drafts of one kind may lose: a part of all time, and some of what they have won."""
+    """What drafts may lose: a part of all time, and some of what they have won. The surer a draft
+    is, the more may be owed for it: what unsure ones have lost is not in its way.
+    """
 
     def __init__(self) -> None:
-        self._left: float | None = None  # seconds
+        self._left = 0.0  # seconds
+        self._owed = 0.0  # at most
 
     def earned(self, plain: float, steps: int) -> None:
         """Steps were done, of which each would have taken so long without drafts."""
-        left = AT_FIRST * plain if self._left is None else self._left
-        left = max(left, -OWED * plain)
-        self._left = min(left + EARNED * plain * steps, SAVED * plain)
+        self._owed = OWED * plain
+        self._left = min(max(self._left, -self._owed) + EARNED * plain * steps, SAVED * plain)
 
     def spent(self, seconds: float) -> None:
-        """A step took so much more for its drafts."""
-        if self._left is not None:
-            self._left -= seconds
+        """A step took so much more for its drafts; or less, for a token that was drafted came."""
+        self._left -= seconds
 
-    def won(self, seconds: float) -> None:
-        """A drafted token was drawn, which would have taken so long."""
-        if self._left is not None:
-            self._left += seconds
-
-    def covers(self, risk: float) -> bool:
-        """Whether so much may be lost: what a draft costs, by how likely it comes to nothing."""
-        return self._left is not None and self._left >= risk
+    def covers(self, seconds: float, wrong: float) -> bool:
+        """Whether a draft may cost so much that is so likely `wrong`."""
+        return self._left + self._owed * (1 - wrong) >= seconds * wrong
 
 
 PAYS = 1.03  # so many times the tokens a second make drafts worth their trouble
 SUREST = 0.98  # of a token's chance
-PLAIN_EVERY = 96  # steps with drafts, after which one without shows what it costs now
-PLAIN_FIRST = 3  # steps without drafts, of each number of jobs, before the first with some
-# Steps for which it stays so how long a repetition must be to be worth a step: most texts repeat a
-# few tokens all the time, and to look at each costs more than it brings.
-DECIDE_EVERY = 64
-# Steps after which a text is looked at, by the tokens that must be repeated (`FROM`), and where
-# nothing pays. Long repetitions are found soon enough when they are some tokens longer, and to look
-# costs what a small model's step is a hundredth of. Powers of two, so that in the steps between
-# nothing is done for any job: see `Speculation.rests`.
-EVERY: Mapping[int | None, int] = dict(zip((*FROM, None), (1, 1, 4, 8, 8, 32), strict=True))
-SELDOM = max(EVERY.values())
-# What is looked at to decide what pays: chances of each token, and lengths of drafts.
-CHANCES = [chance / 50 for chance in range(1, 50)]
-LENGTHS = (1, 2, 3, 5, 7, 11, 15, 23, 31)
-FADE_EVERY = 256  # steps, after which costs that weren't measured meanwhile are believed less
-LASTING = 4  # times as long lasts what is known of texts
+# Steps after which a text is looked at again that had nothing worth a step: to look costs what a
+# small model's step is a hundredth of. It is doubled each time. A power of two, so that in the
+# steps between nothing is done for any job: see `Speculation.rests`.
+SELDOM = 8
+FADE_EVERY = 256  # steps, after which what wasn't measured meanwhile is believed less
 
 
 class Mask(Protocol):
     """See `constraints.Mask`."""
 
     def fitting(self, tokens: Sequence[int]) -> int: ...
-
-
-# Kinds of drafts, each with an allowance of its own.
-UNSURE, SURE, MODEL = range(3)
-
-
-def _pays(chance: float, prices: Iterable[tuple[int, float]]) -> bool:
-    """Whether the tokens that drafts of any length bring are worth its price. Each token is drawn
-    with that chance, where those before it were; a step without drafts has one token, and costs 1.
-    """
-    return any((1 - chance ** (count + 1)) / (1 - chance) > price for count, price in prices)
-
-
-def _kind(sureness: int) -> int:
-    return SURE if sureness >= ENOUGH else UNSURE
 
 
 class StepTerms(msgspec.Struct, frozen=True):
@@ -306,14 +267,7 @@ class DraftingJob:
         self.acceptance = Acceptance(PRIORS, OF_A_JOB)
         self.under_way: Draft | None = None  # its newest draft, and how much of it was drawn
         self.drawn = 0
-        self.least: int | None = 1  # tokens that must be repeated; None: nothing pays
-        self.decide_at = 0  # the step in which that is decided anew
-        self.goes_on = False  # all of what was drafted for the step before was drawn
-
-    @property
-    def every(self) -> int:
-        """Steps after which its text is looked at."""
-        return 1 if self.goes_on or self.text.is_copying else EVERY[self.least]
+        self.every = 1  # steps after which its text is looked at
 
 
 class Speculation:
@@ -346,13 +300,7 @@ class Speculation:
         self._recent = RecentAnswers()
         self._acceptance = Acceptance(PRIORS)
         self._costs = StepCosts()
-        # Of drafts that nothing speaks for, of sure ones, and of a model's: what one has spent
-        # another may not need.
-        self._allowances = [Allowance(), Allowance(), Allowance()]
-        self._kind = UNSURE  # of the drafts of the step under way
-        self._worths: dict[int, tuple[float, int]] = {}  # by jobs; until which step it stays so
-        self._plain: dict[int, int] = {}  # steps without drafts yet, by the number of jobs
-        self._since_plain = 0
+        self._allowance = Allowance()
         self._steps = 0
         self._look_at = 0  # the next step in which any text is looked at
         self._rested = 0  # steps without a look since the last
@@ -407,20 +355,17 @@ class Speculation:
             self._look_at = self._steps + SELDOM
             return {}
         if not self._steps % FADE_EVERY:
-            self._fade()
+            self._costs.fade()
+            self._acceptance.fade()
         found = self._found(answering)  # in any case: texts are read as they grow
-        counts = self._counts(jobs, found) if found and self._measured_enough(jobs) else {}
-        if self._drafter is not None and self._measured_enough(jobs):
-            rate = self._rate(jobs, found, counts)
-            if by_model := self._by_model(self._drafter, answering, rate):
-                found, self._kind = by_model, MODEL
-                counts = {key: len(draft.tokens) for key, draft in found.items()}
-        for key, count in counts.items():
-            self._jobs[key].under_way, self._jobs[key].drawn = found[key].first(count), 0
-        drafts = self._filled(answering, counts) if self._even else self._plainly(counts)
+        if self._mode == "auto" and not self._costs.sure_of(jobs):
+            return {}
+        chosen = self._chosen(jobs, found) if found else {}
+        if self._drafter is not None:
+            chosen = self._by_model(self._drafter, answering, self._rate(jobs, chosen)) or chosen
+        drafts = self._fed(answering, chosen) if chosen else {}
         self._rows += sum(len(draft.tokens) for draft in drafts.values())
-        if drafts or self._drafter is not None:
-            self._look_at = 0
+        self._rest()
         return drafts
 
     def undone(self) -> None:
@@ -429,28 +374,24 @@ class Speculation:
         for job in self._jobs.values():
             job.under_way = None
 
-    def _fade(self) -> None:
-        """What is known gets old: what didn't pay is tried again now and then."""
-        self._costs.fade()
-        if not self._steps % (FADE_EVERY * LASTING):
-            self._acceptance.fade()
+    def _rest(self) -> None:
+        """Until a text is looked at again: at once where it was drafted."""
+        for job in self._jobs.values():
+            busy = job.under_way is not None or job.text.is_copying
+            job.every = 1 if busy else min(2 * job.every, SELDOM)
+        every = min(job.every for job in self._jobs.values()) if self._drafter is None else 1
+        self._look_at = (self._steps // every + 1) * every
 
-    def _measured_enough(self, jobs: int) -> bool:
-        """Whether it is known what steps without drafts take, and was looked at lately."""
-        if self._mode != "auto":
-            return True
-        return self._plain.get(jobs, 0) >= PLAIN_FIRST and self._since_plain < PLAIN_EVERY
-
-    def _rate(self, jobs: int, found: Mapping[int, Draft], counts: Mapping[int, int]) -> float:
+    def _rate(self, jobs: int, chosen: Mapping[int, Draft]) -> float:
         """Tokens a second that these drafts promise; nothing where there are none."""
-        if not counts or self._mode != "auto":
+        if not chosen or self._mode != "auto":
             return 0.0
         tokens = float(jobs)
-        for key, count in counts.items():
-            chance = self._chance(self._jobs[key], found[key].sureness)
-            tokens += sum(chance ** (place + 1) for place in range(count))
-        rows = jobs * max(counts.values()) if self._even else sum(counts.values())
-        return tokens / self._costs.of(jobs + rows)
+        for key, draft in chosen.items():
+            chance = self._chance(self._jobs[key], draft.sureness)
+            tokens += sum(chance ** (place + 1) for place in range(len(draft.tokens)))
+        lengths = [len(draft.tokens) for draft in chosen.values()]
+        return tokens / self._costs.of(jobs + (jobs * max(lengths) if self._even else sum(lengths)))
 
     def _by_model(
         self, drafter: Drafter, answering: Sequence[Answering], rate: float
@@ -458,183 +399,119 @@ class Speculation:
         """What the drafter promises more of than `rate`, as far as it is allowed."""
         if self._mode == "model":
             self._costs.measured(len(answering), 1.0)  # which nothing is decided by
-        rooms, left, masks = {}, {}, {}
-        for one in answering:
-            if (job := self._jobs.get(one.key)) is not None:
-                rooms[one.key] = max(0, min(one.most, one.room, job.most, drafter.most))
-                left[one.key], masks[one.key] = one.most, one.mask
-        allowance = self._allowances[MODEL]
-        terms = StepTerms(len(answering), self._costs, allowance, rate, self._even)
-        drafts = drafter.drafts(rooms, left, terms)
-        self._drafting = drafter.seconds
-        fitting = {
-            key: draft if (mask := masks[key]) is None else draft.first(mask.fitting(draft.tokens))
-            for key, draft in drafts.items()
+        jobs = {one.key: one for one in answering if one.key in self._jobs}
+        rooms = {
+            key: max(0, min(one.most, one.room, self._jobs[key].most, drafter.most))
+            for key, one in jobs.items()
         }
+        terms = StepTerms(len(answering), self._costs, self._allowance, rate, self._even)
+        drafts = drafter.drafts(rooms, {key: one.most for key, one in jobs.items()}, terms)
+        self._drafting = drafter.seconds
+        fitting = {key: _fitting(draft, jobs[key].mask) for key, draft in drafts.items()}
         return {key: draft for key, draft in fitting.items() if draft.tokens}
 
     def _found(self, answering: Sequence[Answering]) -> Mapping[int, Draft]:
         """What is repeated by the texts that are looked at in this step."""
         found: dict[int, Draft] = {}
-        every = SELDOM
         for one in answering:
             job = self._jobs.get(one.key)
             if job is None:
                 continue
             self._judge(job)
             most = min(one.most, one.room, job.most)
-            if self._mode == "model" or most <= 0:
-                continue
-            self._decide(job, len(answering))
-            every = min(every, job.every)
-            if self._steps % job.every:
+            if self._mode == "model" or most <= 0 or self._steps % job.every:
                 continue
             if not job.text.read():
-                every = 1
+                job.every = 1
             elif (draft := self._draft(job, most, one.mask)) is not None:
                 found[one.key] = draft
-        self._look_at = (self._steps // every + 1) * every
         return found
 
     def _draft(self, job: DraftingJob, most: int, mask: Mask | None) -> Draft | None:
         """At least one token."""
-        if job.least is None:
-            return None
-        draft = job.text.find(job.tokens, most, job.least)
+        draft = job.text.find(job.tokens, most)
         if draft is None and job.owner:
-            draft = self._recent.find(job.owner, job.tokens, most, job.least)
-        if draft is not None and mask is not None:
-            draft = draft.first(mask.fitting(draft.tokens))
+            draft = self._recent.find(job.owner, job.tokens, most)
+        draft = _fitting(draft, mask) if draft is not None else None
         return draft if draft is not None and draft.tokens else None
-
-    def _decide(self, job: DraftingJob, jobs: int) -> None:
-        """Now and then: how many tokens must be repeated for a draft of `job` to be worth a step,
-        if all others had as good ones.
-        """
-        if self._mode == "ngram" or self._plain.get(jobs, 0) < PLAIN_FIRST:
-            job.least = 1
-        elif self._steps >= job.decide_at:
-            job.decide_at = self._steps + DECIDE_EVERY
-            worth = self._worth(jobs)
-            paying = (
-                length
-                for sureness, length in enumerate(FROM)
-                if self._chance(job, sureness) >= worth
-                and self._allowances[_kind(sureness)].covers(0.0)
-            )
-            job.least = next(paying, None)
-
-    def _worth(self, jobs: int) -> float:
-        """How likely each token of a draft must be drawn for it to be worth a step, if all jobs had
-        such drafts; above 1 where none is. Stays so for some steps.
-        """
-        found, until = self._worths.get(jobs, (1.0, 0))
-        if self._steps >= until:
-            longest = min(self._most, TOGETHER // jobs, self._costs.reach // jobs - 1)
-            plain = self._costs.of(jobs) / PAYS
-            prices = [
-                (count, self._costs.of(jobs + count * jobs) / plain)
-                for count in LENGTHS
-                if count <= longest
-            ]
-            found = next((chance for chance in CHANCES if _pays(chance, prices)), 2.0)
-            self._worths[jobs] = found, self._steps + DECIDE_EVERY
-        return found
 
     def _judge(self, job: DraftingJob) -> None:
         """Its last draft was verified."""
         draft, job.under_way = job.under_way, None
-        job.goes_on = draft is not None and job.drawn == len(draft.tokens)
         if draft is None:
             return
         if draft.classes:
             assert self._drafter is not None
             self._drafter.judge(draft, job.drawn)
             return
-        if not job.goes_on:
-            job.decide_at = 0
         for acceptance in (job.acceptance, self._acceptance):
             acceptance.count(draft.sureness, len(draft.tokens), job.drawn)
-
-    def _counts(self, jobs: int, found: Mapping[int, Draft]) -> Mapping[int, int]:
-        """How many tokens of each draft make most tokens a second; only those with some."""
-        if self._mode == "ngram":
-            room = TOGETHER // (jobs if self._even else len(found))
-            return {key: min(len(draft.tokens), room) for key, draft in found.items()}
-        chances = {
-            key: self._chance(self._jobs[key], draft.sureness) for key, draft in found.items()
-        }
-        self._kind = max(_kind(draft.sureness) for draft in found.values())
-        choose = self._even_counts if self._even else self._own_counts
-        return {key: count for key, count in choose(jobs, found, chances).items() if count}
 
     def _chance(self, job: DraftingJob, sureness: int) -> float:
         """That the next token of such a draft is drawn: as this job's were, and all jobs'."""
         own = job.acceptance.of(sureness)
         return min(SUREST, own * self._acceptance.of(sureness) / PRIORS[sureness])
 
-    def _own_counts(
-        self, jobs: int, found: Mapping[int, Draft], chances: Mapping[int, float]
-    ) -> Mapping[int, int]:
-        """The likeliest tokens first."""
+    def _chosen(self, jobs: int, found: Mapping[int, Draft]) -> Mapping[int, Draft]:
+        """As much of each draft as makes most tokens a second; only those with some."""
+        if self._mode == "ngram":
+            room = TOGETHER // (jobs if self._even else len(found))
+            return {key: draft.first(room) for key, draft in found.items()}
+        # The likeliest tokens first.
         likeliest = sorted(
             (
-                (chances[key] ** (place + 1), key)
+                (self._chance(self._jobs[key], draft.sureness) ** (place + 1), key, place)
                 for key, draft in found.items()
                 for place in range(len(draft.tokens))
             ),
             key=lambda token: -token[0],
-        )[:TOGETHER]
-        best = self._best(jobs, [chance for chance, _ in likeliest], each=1, kind=self._kind)
-        return Counter(key for _, key in likeliest[:best])
+        )
+        if self._even:  # one length for all, as far as their drafts go
+            gains = [0.0] * min(max(len(d.tokens) for d in found.values()), TOGETHER // jobs)
+            for chance, _, place in likeliest:
+                if place < len(gains):
+                    gains[place] += chance
+            best = self._best(jobs, gains, each=jobs)
+            counts = Counter(dict.fromkeys(found, best))
+        else:
+            best = self._best(jobs, [chance for chance, *_ in likeliest[:TOGETHER]], each=1)
+            counts = Counter(key for _, key, _ in likeliest[:best])
+        return {key: draft.first(counts[key]) for key, draft in found.items() if counts[key]}
 
-    def _even_counts(
-        self, jobs: int, found: Mapping[int, Draft], chances: Mapping[int, float]
-    ) -> Mapping[int, int]:
-        """One length for all, as far as their drafts go."""
-        longest = max(len(draft.tokens) for draft in found.values())
-        gains = [
-            sum(chances[key] ** count for key, draft in found.items() if len(draft.tokens) >= count)
-            for count in range(1, min(longest, TOGETHER // jobs) + 1)
-        ]
-        best = self._best(jobs, gains, each=jobs, kind=self._kind)
-        return {key: min(best, len(draft.tokens)) for key, draft in found.items()}
-
-    def _best(self, jobs: int, gains: Sequence[float], *, each: int, kind: int) -> int:
+    def _best(self, jobs: int, gains: Sequence[float], *, each: int) -> int:
         """How many of `gains`, the tokens that `each` so many more rows are expected to bring,
         make most tokens a second. More may do so where fewer don't: see `StepCosts`.
         """
-        plain, allowance = self._costs.of(jobs), self._allowances[kind]
+        plain = self._costs.of(jobs)
         wrong = max(0.0, 1 - gains[0] / each) if gains else 1.0  # how likely none is drawn
         tokens, best, rate = float(jobs), 0, PAYS * jobs / plain
         for count, gain in enumerate(gains[: (self._costs.reach - jobs) // each], 1):
             tokens += gain
             cost = self._costs.of(jobs + count * each)
-            if tokens > rate * cost and allowance.covers((cost - plain) * wrong):
+            if tokens > rate * cost and self._allowance.covers(cost - plain, wrong):
                 best, rate = count, tokens / cost
         return best
 
-    def _plainly(self, counts: Mapping[int, int]) -> Mapping[int, StepDraft]:
-        return {key: self._step_draft(key, count) for key, count in counts.items()}
-
-    def _step_draft(self, key: int, length: int) -> StepDraft:
-        """Its draft, filled up or cut to so many tokens."""
-        job = self._jobs.get(key)
-        draft = job.under_way if job is not None else None
-        tokens = list(draft.tokens[:length]) if draft is not None else []
-        if draft is not None and job is not None and len(tokens) < len(draft.tokens):
-            job.under_way = draft.first(length)
-        filler = tokens[-1] if tokens else 0
-        return StepDraft([*tokens, *[filler] * (length - len(tokens))], len(tokens))
-
-    def _filled(
-        self, answering: Sequence[Answering], counts: Mapping[int, int]
+    def _fed(
+        self, answering: Sequence[Answering], chosen: Mapping[int, Draft]
     ) -> Mapping[int, StepDraft]:
-        """All of one length. Where a job has no room for it, the others are cut."""
-        length = min(max(counts.values(), default=0), *(one.room for one in answering))
-        if length <= 0:
-            return {}
-        return {one.key: self._step_draft(one.key, length) for one in answering}
+        """What is fed of the drafts; where they are to be of one length, no more than each job has
+        room for, and something behind those that are shorter.
+        """
+        fed: dict[int, StepDraft] = {}
+        length = max(len(draft.tokens) for draft in chosen.values())
+        if self._even:
+            length = max(0, min(length, *(one.room for one in answering)))
+        for one in answering if length else ():
+            draft = chosen.get(one.key, NOTHING).first(length)
+            filling = length - len(draft.tokens) if self._even else 0
+            if draft.tokens:
+                self._jobs[one.key].under_way, self._jobs[one.key].drawn = draft, 0
+            if draft.tokens or filling:
+                filler = draft.tokens[-1] if draft.tokens else 0
+                tokens = [*draft.tokens, *[filler] * filling]
+                fed[one.key] = StepDraft(tokens, len(draft.tokens))
+        return fed
 
     def stepped(self, seconds: float) -> None:
         """The pass took `seconds`, of this engine's own (`StepThreads.needed`). What one took
@@ -645,26 +522,27 @@ class Speculation:
         if not self._jobs or self._mode != "auto" or not rows or jobs > STREAMS:
             return
         self._costs.measured(rows, seconds)
-        if rows == jobs:
-            self._plain[jobs] = self._plain.get(jobs, 0) + 1
-            self._since_plain = 0
-        else:
-            self._since_plain += 1
         plain = self._costs.of(jobs)
-        for allowance in self._allowances:
-            allowance.earned(plain, 1 + self._rested)
+        self._allowance.earned(plain, 1 + self._rested)
         self._rested = 0
-        self._allowances[self._kind].spent(max(0.0, self._costs.of(rows) - plain))
-        self._allowances[MODEL].spent(self._drafting)
+        self._allowance.spent(max(0.0, self._costs.of(rows) - plain) + self._drafting)
 
     def drew(self, key: int) -> bool:
         """The next token of what was fed behind the job's newest was drawn. Whether it was meant to
         be.
         """
         if self._mode == "auto":
-            self._allowances[self._kind].won(self._costs.of(self._streams) / self._streams)
+            self._allowance.spent(-self._costs.of(self._streams) / self._streams)
         job = self._jobs.get(key)
         if job is None or job.under_way is None or job.drawn == len(job.under_way.tokens):
             return False
         job.drawn += 1
         return True
+
+
+NOTHING = Draft((), 0)
+
+
+def _fitting(draft: Draft, mask: Mask | None) -> Draft:
+    """As much of it as may come."""
+    return draft if mask is None else draft.first(mask.fitting(draft.tokens))

@@ -85,13 +85,12 @@ def test_a_copy_that_goes_on_after_a_change_is_surer_than_another_as_short() -> 
     assert known.find(text, 1).sureness == LONG  # type: ignore[union-attr]
     text += [7, code[31]]  # one token is another
     known.read()
-    after = known.find(text, 1, least=16)
+    after = known.find(text, 1)
     assert after is not None
     assert (after.sureness, list(after.tokens)) == (RESUMED, [code[32]])
     text += range(500, 500 + CHANGED)  # no copy any more
     text += code[3:7]
     known.read()
-    assert known.find(text, 1, least=16) is None
     assert known.find(text, 1).sureness < RESUMED  # type: ignore[union-attr]
 
 
@@ -138,13 +137,3 @@ def test_few_answers_of_few_owners_are_kept() -> None:
     assert recent.find("0", list(range(5)), 3) is None
     assert recent.find("499", [49_900, 49_901, 49_902], 1) is not None
     assert all(len(answers) <= ANSWERS for answers in recent._known.values())  # noqa: SLF001
-
-
-def test_a_repetition_that_is_too_short_to_pay_is_not_found() -> None:
-    tokens = [*range(100, 112), 1, *range(104, 112)]  # eight tokens again
-    text = Repetitions(tokens)
-    assert text.read()
-    assert text.find(tokens, 4, least=9) is None
-    found = text.find(tokens, 4, least=8)
-    assert found is not None
-    assert list(found.tokens) == [1, 104, 105, 106]
