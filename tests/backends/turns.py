@@ -9,8 +9,8 @@ import pytest
 
 from tests.served import Served
 
-LENGTHS = (528, 4_000)
-TRIED = (528, pytest.param(4_000, marks=pytest.mark.slow))
+LENGTHS = SHORT, LONG = 528, 4_000  # tokens
+TRIED = (SHORT, pytest.param(LONG, marks=pytest.mark.slow))
 ANSWER = 120  # tokens
 FRAME = 303  # letters that stand around nine messages, and the last one
 

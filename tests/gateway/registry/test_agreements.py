@@ -220,7 +220,7 @@ def test_no_history_of_models_kept_together_breaks_a_promise() -> None:
 
 @pytest.mark.slow
 def test_no_history_of_models_kept_together_breaks_a_promise_after_a_long_search() -> None:
-    search(histories=1_500)
+    search(histories=800)
 
 
 def search(histories: int) -> None:

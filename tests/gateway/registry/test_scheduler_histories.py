@@ -220,7 +220,7 @@ def test_no_history_breaks_a_promise(kind: type[Histories]) -> None:
 @MACHINES
 @pytest.mark.slow
 def test_no_history_breaks_a_promise_after_a_long_search(kind: type[Histories]) -> None:
-    search(kind, histories=3_000)
+    search(kind, histories=1_500)
 
 
 def search(kind: type[Histories], histories: int) -> None:

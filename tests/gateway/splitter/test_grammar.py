@@ -165,7 +165,7 @@ def test_what_it_allows_is_read_back(id: str, data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", CALLING)
-@settings(_UNTIMED, max_examples=150)
+@settings(_UNTIMED, max_examples=60)
 @given(data=st.data())
 def test_what_it_allows_is_read_back_always(id: str, data: st.DataObject) -> None:
     _check_walk(id, data)

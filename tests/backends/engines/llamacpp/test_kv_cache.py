@@ -24,6 +24,7 @@ from tests.backends import gguf_grown
 from tests.backends.cache_fuzz import Fuzz, check
 from tests.backends.container_contract import GREEDY
 from tests.backends.engines.llamacpp import cache_kinds, random_projector
+from tests.backends.pairs import pairs
 from tests.backends.places.kept.afar import from_afar
 from tests.backends.places.kept.conversations import (
     answer,
@@ -63,11 +64,7 @@ LAYOUTS = {
         COLD, max_concurrent=4, context_length=LONG, micro_batch_size=16
     ),
 }
-QUICK = (
-    "small pool",
-    "long split",
-)  # of the layouts: tried each time, the others where there is time
-LAID_OUT = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LAYOUTS]
+QUICK = ("small pool", "long split")  # tried each time, the others in turn
 GROWN = ("gpt-oss", "qwen35", "granitehybrid", "nemotron_h")
 PACE = Pace(piece=6_000, seconds=0)  # a few cells in a step
 CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another order
@@ -84,7 +81,13 @@ def engine(path: Path, options: LlamaCppOptions) -> Iterator[LlamaCppEngine]:
         made.close()
 
 
-@pytest.fixture(scope="module", params=[*cache_kinds.KINDS, *cache_kinds.SEEING, *GROWN])
+MODELS = [*cache_kinds.KINDS, *cache_kinds.SEEING, *GROWN]
+EACH = pytest.mark.parametrize(
+    ("model", "options"), pairs(MODELS, list(LAYOUTS), QUICK), indirect=True
+)
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     if request.param in cache_kinds.SEEING:
@@ -94,24 +97,25 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return cache_kinds.write(request.param, folder / "model.gguf")
 
 
-@pytest.fixture(params=LAID_OUT)
+@pytest.fixture(params=LAYOUTS)
 def options(request: pytest.FixtureRequest) -> LlamaCppOptions:
     return LAYOUTS[request.param]
 
 
+@EACH
 def test_what_is_found_in_the_cache_is_what_would_be_computed(
     model: Path, options: LlamaCppOptions
 ) -> None:
     assert tried(model, options, jobs=40) > 50
 
 
-@pytest.mark.parametrize("layout", LAID_OUT)
+@EACH
 def test_what_is_put_back_from_the_store_is_what_would_be_computed(
-    model: Path, layout: str
+    model: Path, options: LlamaCppOptions
 ) -> None:
     store = KeptStore(memory=20_000_000)
     kept = DearBeginnings(store, "the same engine", "model")
-    tried(model, LAYOUTS[layout], jobs=30, kept=kept)
+    tried(model, options, jobs=30, kept=kept)
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
 
 
@@ -121,7 +125,7 @@ def test_a_slot_that_another_conversation_takes_is_kept(tmp_path: Path, shared: 
         assert kept_of_a_slot_that_is_taken(tested, shared) == 119
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("model", "options"), pairs(MODELS, list(LAYOUTS)), indirect=True)
 def test_what_comes_from_another_process_is_what_would_be_computed(
     model: Path, options: LlamaCppOptions
 ) -> None:

@@ -22,6 +22,7 @@ from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check, distribution
 from tests.backends.container_contract import GREEDY
 from tests.backends.engines.transformers.test_batching_architectures import STATEFUL, TRIED, write
+from tests.backends.pairs import every, pairs
 from tests.backends.places.kept.afar import from_afar
 from tests.backends.places.kept.conversations import (
     kept_of_a_slot_that_is_taken,
@@ -41,8 +42,7 @@ LAYOUTS = {
     "few snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=100_000),
     "no snapshots": msgspec.structs.replace(SCARCE, snapshot_memory=0),
 }
-QUICK = "few snapshots"  # room for little, so that more is taken back, copied and computed again
-LAID_OUT = [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in LAYOUTS]
+QUICK = ("few snapshots",)  # room for little, so that more is taken back, copied and computed again
 # Of log probabilities: rows of other passes are summed in another order, scanned in other chunks.
 CLOSE = 0.1
 PACE = Pace(piece=6_000, seconds=0)  # a few cells in a step
@@ -76,7 +76,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize(
+    ("model", "layout"), pairs(TRIED, list(LAYOUTS), QUICK), indirect=["model"]
+)
 def test_what_is_found_in_the_cache_is_what_would_be_computed(model: Path, layout: str) -> None:
     found = tried(model, LAYOUTS[layout], jobs=40)
     assert found > 50 or (model.name in STATEFUL and layout != "roomy")
@@ -129,6 +131,7 @@ def test_a_row_that_another_conversation_takes_is_kept(tmp_path: Path, shared: i
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", every(TRIED, 3), indirect=True)
 def test_what_comes_from_another_process_is_what_would_be_computed(model: Path) -> None:
     store = KeptStore(memory=20_000_000)
     kept = from_afar(DearBeginnings(store, "the same engine", "model"))
@@ -196,6 +199,7 @@ def first_of(asked: TransformersEngine, key: int, prompt: Sequence[int]) -> Toke
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", every(TRIED, 3, 1), indirect=True)
 def test_fifty_conversations_say_the_same_after_their_model_was_away(model: Path) -> None:
     texts_after_swaps(lambda: engine(model, ROOMY), swapped)
 

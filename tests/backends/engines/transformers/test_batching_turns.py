@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 
 from tests.backends.engines.transformers.test_batching_architectures import BATCHED, write
 from tests.backends.turns import (
-    TRIED,
+    LONG,
+    SHORT,
     Talker,
     conversation,
     four_conversations_take_turns,
@@ -49,9 +50,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.mark.parametrize("length", TRIED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_hardly_anything_is_computed_again(server: Served, kind: str, length: int) -> None:
+def test_hardly_anything_is_computed_again(server: Served, kind: str) -> None:
+    again(server, kind, SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", QUICK)
+def test_hardly_anything_of_a_long_one_is_computed_again(server: Served, kind: str) -> None:
+    again(server, kind, LONG)
+
+
+def again(server: Served, kind: str, length: int) -> None:
     talk = conversation(2 * length, name=str(length))  # a token is of two letters about
     hardly_anything_is_computed_again(Talker(server, WORDS), kind, talk)
 
