@@ -176,7 +176,8 @@ def compared(what: str, found: Mapping[str, Sequence[float]], other: str, most: 
 
 def streams(model: Path, rounds: int) -> Iterator[Target]:
     """Tokens a second at 1, 4 and 16 streams beside llama-server, and of the bare loop."""
-    plan = Plan(model, (1, 4, 16), rounds, seconds=4.0, warm_up=2.0)
+    # Short answers: the bare loop measures whole ones, of 16 at once.
+    plan = Plan(model, (1, 4, 16), rounds, seconds=4.0, warm_up=2.0, answer_tokens=64)
     with ExitStack() as running:
         ours = running.enter_context(roundhouse(str(model)))
         measures = {report.OURS: over_http(plan, ours, ENDLESS)}

@@ -290,8 +290,12 @@ def _local(commands: Commands) -> None:
     command = _command(
         commands, "import", "importing", "write another program's configuration as ours"
     )
-    command.add_argument("program", choices=["llama-swap"], help="whose configuration it is")
-    command.add_argument("file", type=Path, metavar="FILE", help="its configuration")
+    programs = ["llama-swap", "tabbyapi", "ollama"]
+    command.add_argument("program", choices=programs, help="whose configuration it is")
+    text = "its configuration; of Ollama its folder (~/.ollama)"
+    command.add_argument("file", type=Path, metavar="FILE", help=text)
+    text = "llama-swap: models that llama-server serves stay commands"
+    command.add_argument("--commands", action="store_true", help=text)
     command.add_argument(
         "--output", type=Path, metavar="FILE", help="a new file; default: print it"
     )

@@ -1,5 +1,5 @@
-"""`roundhouse import llama-swap FILE`: another program's configuration as ours, and what of it has
-no equal.
+"""llama-swap's configuration as ours: models that llama-server serves there are served by llama.cpp
+in this program, the others are commands.
 
 The facts are those of llama-swap's config.example.yaml: macros are replaced from the last to the
 first, a model's before the global ones, `${env.NAME}` before all; a value that is nothing but one
@@ -9,35 +9,31 @@ macro keeps that macro's type. `${PORT}` stays: our commands know it too.
 import os
 import re
 import shlex
-import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
-import yaml
-
-from backends.contract.samplers import Sampling
+from backends.contract.samplers import ROWS
 from config.commands import COMMAND  # the engine, and the setting of a model of it
 from config.document import parse
 from config.errors import Source
-from config.loader import load_text, read_text
+from config.loader import read_text
 from config.upstreams import OWN_FIELDS
-from gateway.cli import CommandFailed
+from gateway.cli.importing import llama_server
+from gateway.cli.importing.imported import Data, Imported
 
-Data: TypeAlias = dict[str, Any]  # YAML's own shape
-
-HEAD = """# Written by `roundhouse import llama-swap`. All options: `roundhouse config`.
-"""
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared, not listened on
 DEFAULT_PROXY = "http://localhost:${PORT}"
 UNKNOWN_PORT = 8080  # of a command that says none, llama-server's default
 SHORTEST_LOAD, USUAL_LOAD, USUAL_STOP = 15, 120, 10  # seconds, llama-swap's
 LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 _ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
+_MACRO = re.compile(r"\$\{(?!PORT\}|PID\}|env\.)[A-Za-z0-9_-]+\}")
+_FILE = re.compile(r"(?:^|\s)(?:-m|--model)[\s=]+(/\S+\.gguf)(?=\s|$)")
+# Names of a request's parameters, and what they are called here.
+_PARAMETERS = {name: field for field, row in ROWS.items() for name in (field, *row.names)}
 _COMMENT = re.compile(r"^\s*#.*\n?", re.MULTILINE)
 
 # What is not read here although it is a setting of llama-swap's, and what is there instead.
@@ -73,65 +69,34 @@ KNOWN = {
 }
 
 
-class Imported(msgspec.Struct, frozen=True):
-    """Our configuration, and what of the other one it doesn't say."""
+def imported(path: Path, *, commands: bool = False) -> Imported:
+    """The file at `path`. `commands`: what llama-server serves stays a command.
 
-    config: Data
-    notes: tuple[str, ...]
-
-
-def run(arguments: Namespace) -> int:
-    """Writes the configuration to stdout or a new file, the notes to stderr. Raises ConfigError,
-    CommandFailed.
+    Raises ConfigError.
     """
-    path: Path = arguments.file
-    imported = translated(read_text(path), str(path), os.environ)
-    text = HEAD + written(imported.config)
-    load_text(text, path.with_name("roundhouse.yaml"), os.environ, sampling=Sampling)
-    for note in imported.notes:
-        print(f"roundhouse: {note}", file=sys.stderr)
-    if arguments.output is None:
-        print(text, end="")
-        return 0
-    try:
-        with arguments.output.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise CommandFailed(f"{arguments.output} is there already") from None
-    return 0
+    return translated(read_text(path), str(path), os.environ, commands=commands)
 
 
-def written(config: Data) -> str:
-    """As YAML, in which a command of several lines is read easily."""
-    return yaml.dump(config, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines in blocks."""
-
-
-def _represented(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represented)
-
-
-def translated(text: str, name: str, environment: Mapping[str, str]) -> Imported:
+def translated(
+    text: str, name: str, environment: Mapping[str, str], *, commands: bool = False
+) -> Imported:
     """`text`: of a llama-swap configuration; `name`: for errors. Raises ConfigError."""
     data, source = parse(text, name)
-    if not isinstance(data, dict) or not isinstance(data.get("models", {}), dict):
+    models = data.get("models") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not (isinstance(models, dict) or data.get("peers")):
         raise source.error("$", "not a configuration of llama-swap: `models` by name are expected")
-    translation = _Translation(data, source, environment)
+    translation = _Translation(data, source, environment, commands=commands)
     return Imported(translation.config(), tuple(dict.fromkeys(translation.notes)))
 
 
 class _Translation:
     """Of one file."""
 
-    def __init__(self, data: Data, source: Source, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, data: Data, source: Source, environment: Mapping[str, str], *, commands: bool
+    ) -> None:
         self.notes: list[str] = []
+        self._commands = commands
         self._source = source
         self._environment = environment
         self._macros: Data = data.get("macros") or {}
@@ -150,7 +115,10 @@ class _Translation:
                 self._note(option, instead)
         for option in sorted(data.keys() - KNOWN - WITHOUT_EQUAL.keys()):
             self._note(option, "it is not known")
-        models = [self._model(name, model or {}) for name, model in self._models.items()]
+        self._check_names()
+        entries = [[*self._model(name, model or {})] for name, model in self._models.items()]
+        models = [one for several in entries for one in several]
+        all_native = models and not any(COMMAND in one for one in models)
         budgets = self._grouped({model["name"]: model for model in models})
         ttl = data.get("globalTTL") or 0
         level = LEVELS.get(str(data.get("logLevel", "info")), "info")
@@ -159,7 +127,7 @@ class _Translation:
             "keys": [{"key": self._secret(key)} for key in self._keys[0]],
             "models": models,
             "upstreams": [*self._peers()],
-            "engines": {COMMAND: self._defaults()},
+            "engines": {} if all_native else {COMMAND: self._defaults()},
             "swap": {
                 **({"memory": budgets} if budgets else {}),
                 **({"ttl": ttl} if ttl else {}),
@@ -176,7 +144,16 @@ class _Translation:
         stop = data.get("unloadTimeout") or USUAL_STOP
         return {"load_timeout": load, **({} if stop == USUAL_STOP else {"stop_timeout": stop})}
 
-    def _model(self, name: str, data: Data) -> Data:
+    def _check_names(self) -> None:
+        seen: dict[str, str] = {}
+        for name, model in self._models.items():
+            for one in (name, *((model or {}).get("aliases") or ())):
+                if seen.setdefault(str(one), name) != name:
+                    problem = f"{one!r} is a name of {seen[str(one)]!r}, too"
+                    raise self._source.error(f"$.models.{name}", problem)
+
+    def _model(self, name: str, data: Data) -> Iterator[Data]:
+        """Its entry, and those of its parameter sets."""
         where = f"models.{name}"
         macros = {"MODEL_ID": name, **self._macros, **(data.get("macros") or {})}
         if isinstance(data.get("cmd"), str):  # a macro in a comment would be a command
@@ -188,23 +165,70 @@ class _Translation:
         command = "\n".join(filter(None, lines))
         if not command:
             raise self._source.error(f"$.{where}", "`cmd` is missing")
-        options = {**self._address(where, command, data), **self._options(where, data)}
         preloaded = ((self._data.get("hooks") or {}).get("on_startup") or {}).get("preload") or ()
         aliases = [*dict.fromkeys(data.get("aliases") or ())]
         ttl = data.get("ttl", -1)
         found = {
             "name": name,
-            COMMAND: command,
-            "options": options,
+            **(self._native(where, command, data) or self._command(where, command, data)),
             "aliases": aliases,
             "preload": bool({name, *aliases} & {str(one).strip() for one in preloaded}),
             # Theirs: 0 is never, -1 the global one.
             "ttl": {-1: None, 0: -1}.get(ttl, ttl),
         }
+        yield {key: value for key, value in found.items() if value or key in ("name", COMMAND)}
+        filters = data.get("filters") or {}
+        for preset, given in (filters.get("setParamsByID") or {}).items():
+            if preset != name:
+                said = self._sampling(f"{where}.filters.setParamsByID", given)
+                yield {"name": preset, "of": name, **said}
+
+    def _command(self, where: str, command: str, data: Data) -> Data:
+        options = {**self._address(where, command, data), **self._options(where, data)}
         if data.get("cmdStop"):
             self._note(f"{where}.cmdStop", _stopped(command))
-        needed = ("name", COMMAND)
-        return {key: value for key, value in found.items() if value or key in needed}
+        file = _FILE.search(command)
+        return {**({"path": file[1]} if file else {}), COMMAND: command, "options": options}
+
+    def _native(self, where: str, command: str, data: Data) -> Data | None:
+        """The same as a model of this program; None: it stays a command."""
+        if self._commands or not llama_server.is_one(command):
+            return None
+        line = self._source.lines.get(f"$.{where}.cmd")
+        at = f"{where}.cmd" + (f" (line {line})" if line else "")
+        try:
+            found = llama_server.native(command)
+        except llama_server.NotAModel as error:
+            self._note(at, f"it stays a command: {error}")
+            return None
+        for flag in found.lacking:
+            self._note(at, f"{flag} has no equal")
+        entry = found.entry
+        filters = data.get("filters") or {}
+        said = self._sampling(f"{where}.filters.setParams", filters.get("setParams") or {})
+        for name, values in said.items():
+            entry[name] = {**entry.get(name, {}), **values}
+        if filters.get("stripParams") or filters.get("strip_params"):
+            self._note(f"{where}.filters.stripParams", "what clients send counts")
+        if limit := data.get("concurrencyLimit"):
+            entry.setdefault("options", {})["max_concurrent"] = limit
+        if variables := data.get("env"):
+            self._note(
+                f"{where}.env", f"{', '.join(map(str, variables))}: not set for a model here"
+            )
+        return entry
+
+    def _sampling(self, where: str, given: Data) -> Data:
+        """Parameters of requests as a model's defaults."""
+        sampling, rest = {}, {}
+        for name, value in given.items():
+            if (ours := _PARAMETERS.get(name)) is not None:
+                sampling[ours] = value
+            elif name == "chat_template_kwargs" and isinstance(value, dict):
+                rest["template_kwargs"] = value
+            else:
+                self._note(where, f"{name} can be sent by clients only")
+        return {**({"sampling": sampling} if sampling else {}), **rest}
 
     def _address(self, where: str, command: str, data: Data) -> Data:
         """Where its server listens, if that isn't the port that it is given."""
@@ -245,9 +269,6 @@ class _Translation:
         drop = [name for name in names if name and self._may_change(where, name)]
         given = filters.get("setParams") or {}
         values = {name: one for name, one in given.items() if self._may_change(where, name)}
-        if filters.get("setParamsByID"):
-            text = "an alias has no parameters of its own; clients can send them"
-            self._note(f"{where}.setParamsByID", text)
         return {**({"drop": drop} if drop else {}), **({"set": values} if values else {})}
 
     def _may_change(self, where: str, name: str) -> bool:
@@ -291,6 +312,8 @@ class _Translation:
             self._note_group(name, group, alone=len(groups) == 1)
             for model in known if group.get("persistent") else ():
                 model["pinned"] = True
+            # What runs in this program is promised its memory; commands need to be told.
+            known = [model for model in known if COMMAND in model]
             if group.get("swap", True) and len(known) > 1:
                 budgets[f"group:{number}"] = 1
                 for model in known:
@@ -349,6 +372,8 @@ class _Translation:
                     return one
                 text = one
             text = text.replace(whole, str(macros[name]))
+        if (unknown := _MACRO.search(text)) is not None:
+            raise self._source.error("$", f"the macro {unknown[0]} is not defined")
         return _ENVIRONMENT.sub(self._variable, text)
 
     def _variable(self, found: re.Match[str]) -> str:

@@ -12,7 +12,8 @@ import yaml
 from config.errors import ConfigError
 from config.loader import load_text
 from gateway.cli import main
-from gateway.cli.importing import Imported, translated, written
+from gateway.cli.importing.imported import Imported, written
+from gateway.cli.importing.llama_swap import translated
 from tests.served import ROOT, served
 
 STANDIN = ROOT / "tests" / "backends" / "places" / "command" / "standin.py"
@@ -35,13 +36,87 @@ def model(text: str) -> dict[str, Any]:
 
 def test_the_smallest_configuration() -> None:
     text = "models: {model1: {cmd: 'llama-server --port ${PORT} --model /path/to/model.gguf'}}"
-    found = imported(text)
-    assert found.config == {
-        "models": [
-            {"name": "model1", "command": "llama-server --port ${PORT} --model /path/to/model.gguf"}
-        ],
+    assert imported(text) == Imported(
+        {"models": [{"name": "model1", "path": "/path/to/model.gguf"}]}, ()
+    )
+
+
+def test_on_request_it_stays_a_command_whose_file_is_known() -> None:
+    line = "llama-server --port ${PORT} --model /path/to/model.gguf"
+    config = translated(
+        f"models: {{model1: {{cmd: '{line}'}}}}", "config.yaml", ENVIRONMENT, commands=True
+    ).config
+    assert config == {
+        "models": [{"name": "model1", "path": "/path/to/model.gguf", "command": line}],
         "engines": {"command": {"load_timeout": 120}},
     }
+
+
+def test_settings_of_a_model_that_becomes_one_of_ours() -> None:
+    found = imported("""
+macros: {server: "/opt/llama.cpp/llama-server --host 0.0.0.0 --port ${PORT}"}
+models:
+  coder:
+    cmd: |
+      ${server}
+      # the large one
+      -m /models/coder.gguf -c 32768 -np 2
+      -ngl 99 --no-webui --grammar-file /x.gbnf
+    aliases: [gpt-4o]
+    ttl: 0
+    env: [CUDA_VISIBLE_DEVICES=1]
+    concurrencyLimit: 3
+    checkEndpoint: /v1/models
+    filters:
+      stripParams: temperature
+      setParams: {repeat_penalty: 1.1, max_tokens: 5}
+      setParamsByID:
+        "${MODEL_ID}:high": {chat_template_kwargs: {reasoning_effort: high}, temperature: 0.2}
+""")
+    assert found.config["models"] == [
+        {
+            "name": "coder",
+            "path": "/models/coder.gguf",
+            "options": {"max_concurrent": 3, "cache_tokens": 32768, "context_length": 16384},
+            "sampling": {"repetition_penalty": 1.1},
+            "aliases": ["gpt-4o"],
+            "ttl": -1,
+        },
+        {
+            "name": "coder:high",
+            "of": "coder",
+            "sampling": {"temperature": 0.2},
+            "template_kwargs": {"reasoning_effort": "high"},
+        },
+    ]
+    assert found.notes == (
+        "models.coder.cmd (line 5): --grammar-file /x.gbnf has no equal",
+        "models.coder.filters.setParams: max_tokens can be sent by clients only",
+        "models.coder.filters.stripParams: what clients send counts",
+        "models.coder.env: CUDA_VISIBLE_DEVICES=1: not set for a model here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("llama-server --port ${PORT}", "it names no file"),
+        ("llama-server --port ${PORT} -m /a.gguf -c many", "-c many: not a value of it"),
+        ("llama-server --port ${PORT} /a.gguf", "'/a.gguf' belongs to no flag"),
+    ],
+)
+def test_a_line_that_says_too_little_stays_a_command(line: str, reason: str) -> None:
+    found = imported(f"models: {{a: {{cmd: '{line}'}}}}")
+    assert found.config["models"][0]["command"] == line
+    assert found.notes[0].startswith(f"models.a.cmd (line 1): it stays a command: {reason}")
+
+
+def test_containers_and_shells_stay_commands() -> None:
+    for line in (
+        "docker run -p ${PORT}:80 x llama-server -m a.gguf",
+        "sh -c 'llama-server ${PORT}'",
+    ):
+        assert model(f"models: {{a: {{cmd: {json.dumps(line)}}}}}")["command"] == line
 
 
 def test_macros_are_replaced_from_the_last_to_the_first_and_a_models_own_win() -> None:
@@ -200,6 +275,12 @@ peers:
         ("models: [a]", "`models` by name"),
         ("models: {far: {cmd: ''}}", "`cmd` is missing"),
         ("models: {far: {cmd: '${env.NOT_SET} ${PORT}'}}", "NOT_SET is not set"),
+        ("models: {far: {cmd: '${binary} ${PORT}'}}", r"the macro \$\{binary\} is not defined"),
+        ("", "`models` by name are expected"),
+        (
+            "models:\n  a: {cmd: 'x ${PORT}', aliases: [c]}\n  b: {cmd: 'x ${PORT}', aliases: [c]}",
+            r"config.yaml:3: \$.models.b: 'c' is a name of 'a', too",
+        ),
         ("models: {far: {cmd: 'a ${PORT}'}", "not YAML"),
     ],
 )

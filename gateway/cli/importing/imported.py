@@ -1,0 +1,32 @@
+"""What an import found, and how it is written."""
+
+from typing import Any, TypeAlias
+
+import msgspec
+import yaml
+
+Data: TypeAlias = dict[str, Any]  # YAML's own shape
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """Our configuration, and what of the other one it doesn't say."""
+
+    config: Data
+    notes: tuple[str, ...]
+
+
+def written(config: Data) -> str:
+    """As YAML, in which a command of several lines is read easily."""
+    return yaml.dump(config, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines in blocks."""
+
+
+def _represented(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represented)

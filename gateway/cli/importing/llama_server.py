@@ -1,0 +1,283 @@
+"""A command line of llama-server as a model that llama.cpp serves in this program.
+
+The facts are those of llama.cpp's common/arg.cpp, older spellings included. What concerns the
+server itself (its port, its log) has no place in a model and is passed over.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+import msgspec
+
+from gateway.cli.importing.imported import Data
+
+PROGRAMS = ("llama-server", "llama-server.exe")
+ALL_LAYERS = 99  # and more: what people write for all of them
+EVERY_EXPERT = 999  # layers: more than any model has
+ON = ("on", "1", "true", "enabled")
+
+
+class NotAModel(Exception):
+    """This command line can't be a model here. The message is the reason."""
+
+
+class Native(msgspec.Struct, frozen=True):
+    """What a command line says of its model, as an entry of `models`, and what has no equal."""
+
+    entry: Data
+    lacking: tuple[str, ...]
+
+
+Setting: TypeAlias = tuple[str, Callable[[str], Any]]
+
+
+# Each flag's place in the entry, and how its value is read.
+VALUES: Mapping[str, Setting] = {
+    "-m --model": ("path", str),
+    "-c --ctx-size": ("context", int),
+    "-np --parallel": ("slots", int),
+    "-b --batch-size": ("options.batch_size", int),
+    "-ub --ubatch-size": ("options.micro_batch_size", int),
+    "-t --threads": ("options.threads", int),
+    "-tb --threads-batch": ("options.threads_batch", int),
+    "-ctk --cache-type-k": ("options.cache_type_k", str),
+    "-ctv --cache-type-v": ("options.cache_type_v", str),
+    "-mg --main-gpu": ("options.main_gpu", int),
+    "-ncmoe --n-cpu-moe": ("options.cpu_experts", int),
+    "-mm --mmproj": ("options.mmproj", str),
+    "--rope-freq-base": ("options.rope_freq_base", float),
+    "--rope-freq-scale": ("options.rope_freq_scale", float),
+    "--pooling": ("options.pooling", str),
+    "-md --model-draft --spec-draft-model": ("options.draft.model", str),
+    "--draft-max --draft --draft-n --spec-draft-n-max": (
+        "options.draft.tokens",
+        lambda text: max(1, min(32, int(text))),
+    ),
+    "--chat-template-file": ("template", str),
+    "--chat-template-kwargs": (
+        "template_kwargs",
+        lambda text: msgspec.json.decode(text, type=dict),
+    ),
+    "--temp --temperature": ("sampling.temperature", float),
+    "--top-k": ("sampling.top_k", int),
+    "--top-p": ("sampling.top_p", float),
+    "--min-p": ("sampling.min_p", float),
+    "--typical --typical-p": ("sampling.typical_p", float),
+    "--top-nsigma --top-n-sigma": ("sampling.top_n_sigma", float),
+    "--xtc-probability": ("sampling.xtc_probability", float),
+    "--xtc-threshold": ("sampling.xtc_threshold", float),
+    "--repeat-penalty": ("sampling.repetition_penalty", float),
+    "--repeat-last-n": ("sampling.penalty_range", int),
+    "--presence-penalty": ("sampling.presence_penalty", float),
+    "--frequency-penalty": ("sampling.frequency_penalty", float),
+    "--mirostat": ("sampling.mirostat_mode", int),
+    "--mirostat-ent": ("sampling.mirostat_tau", float),
+    "--mirostat-lr": ("sampling.mirostat_eta", float),
+    "--dry-multiplier": ("sampling.dry_multiplier", float),
+    "--dry-base": ("sampling.dry_base", float),
+    "--dry-allowed-length": ("sampling.dry_allowed_length", int),
+    "--dry-penalty-last-n": ("sampling.dry_range", int),
+}
+# Those that need more than a place: methods of `_Line`.
+READ: Mapping[str, str] = {
+    "-hf -hfr --hf-repo": "hub",
+    "-hff --hf-file": "hub_file",
+    "-ngl --gpu-layers --n-gpu-layers": "layers",
+    "-fa --flash-attn": "flash",
+    "-ts --tensor-split": "split",
+    "-dev --device": "device",
+    "--lora": "adapter",
+    "-ot --override-tensor": "tensors",
+    "--reasoning-budget": "budget",
+    "--spec-type": "drafts",
+}
+SWITCHES: Mapping[str, tuple[str, Any]] = {
+    "--no-mmap": ("options.mmap", False),
+    "--mlock": ("options.mlock", True),
+    "-cmoe --cpu-moe": ("options.cpu_experts", EVERY_EXPERT),
+    "--no-mmproj --no-mmproj-auto": ("options.vision", False),
+    "-kvu --kv-unified": ("unified", True),
+}
+# Of the server, or what is so here anyway.
+PASSED_OVER: Mapping[bool, str] = {
+    True: "-a --alias --host --port --api-key --api-key-file --path --api-prefix --ssl-key-file "
+    "--ssl-cert-file -to --timeout --threads-http --slot-save-path --log-file --log-colors "
+    "-lv --verbosity --log-verbosity --cache-reuse -cram --cache-ram --ctx-checkpoints "
+    "--slot-prompt-similarity -sps --fit -fit -fitt --fit-target -fitc --fit-ctx --poll "
+    "--poll-batch --prio --prio-batch --keep --sleep-idle-seconds -cd --ctx-size-draft "
+    "-ngld --gpu-layers-draft --n-gpu-layers-draft -s --seed",
+    False: "--jinja --metrics --slots --no-slots --props --no-webui --webui --log-disable "
+    "--log-prefix --log-timestamps -v --verbose --log-verbose -cb --cont-batching --no-warmup "
+    "--warmup --mmap --no-context-shift --embedding --embeddings --rerank --reranking "
+    "--no-perf --offline --swa-full --mmproj-auto --mmproj-offload --repack --kv-offload "
+    "-np1 --no-op-offload --op-offload --direct-io -dio --no-direct-io",
+}
+# Whose value is read like that is no loss: it is what happens here.
+NEUTRAL: Mapping[str, tuple[str, ...]] = {
+    "--reasoning-format": ("auto", "deepseek", "deepseek-legacy"),
+    "-rea --reasoning": ("auto", "on"),
+    "-sm --split-mode": ("layer",),
+    "--rope-scaling": ("none",),
+    "-n --predict --n-predict": ("-1", "-2"),
+}
+_TAKING = {
+    name for names in (*VALUES, *READ, *NEUTRAL, PASSED_OVER[True]) for name in names.split()
+}
+
+
+def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for names, value in table.items() for name in names.split()}
+
+
+_VALUES, _READ, _SWITCHES = _by_name(VALUES), _by_name(READ), _by_name(SWITCHES)
+_NEUTRAL = _by_name(NEUTRAL)
+_PASSED = {name for names in PASSED_OVER.values() for name in names.split()}
+
+
+def is_one(command: str) -> bool:
+    """Whether `command` starts a llama-server itself, not in a container or by a shell."""
+    with suppress(ValueError):
+        words = shlex.split(command)
+        return bool(words) and PurePath(words[0].replace("\\", "/")).name in PROGRAMS
+    return False
+
+
+def native(command: str) -> Native:
+    """The model that `command` serves. Raises NotAModel."""
+    line = _Line()
+    for flag, value in _flags(shlex.split(command.replace("\\\n", " "))[1:]):
+        line.take(flag, value)
+    return Native(line.entry(), tuple(dict.fromkeys(line.lacking)))
+
+
+def _flags(words: list[str]) -> Iterator[tuple[str, str | None]]:
+    """Each flag and its value; None: it has none. One that isn't known takes what is no flag."""
+    while words:
+        flag, equals, value = words.pop(0).partition("=")
+        flag = flag.replace("_", "-") if flag.startswith("--") else flag
+        if not flag.startswith("-"):
+            raise NotAModel(f"{flag!r} belongs to no flag")
+        if flag.startswith("--") and equals:
+            yield flag, value
+        elif (
+            words
+            and flag not in (*_SWITCHES, *PASSED_OVER[False].split())
+            and (flag in _TAKING - {"-fa", "--flash-attn"} or not words[0].startswith("-"))
+        ):
+            yield flag, words.pop(0)
+        else:
+            yield flag, None
+
+
+class _Line:
+    """What was read of a command line."""
+
+    def __init__(self) -> None:
+        self.found: Data = {}
+        self.lacking: list[str] = []
+
+    def take(self, flag: str, value: str | None) -> None:
+        """A flag. Raises NotAModel for a value that llama-server wouldn't take."""
+        if flag in _PASSED:
+            return
+        try:
+            self._read(flag, value or "")
+        except (ValueError, msgspec.DecodeError):
+            raise NotAModel(f"{flag} {value}: not a value of it") from None
+
+    def _read(self, flag: str, value: str) -> None:
+        if flag in _SWITCHES:
+            self._put(*_SWITCHES[flag])
+        elif flag in _READ:
+            getattr(self, f"_{_READ[flag]}")(flag, value)
+        elif flag in _VALUES:
+            place, read = _VALUES[flag]
+            self._put(place, read(value))
+        elif value not in _NEUTRAL.get(flag, ()):
+            self._lacks(flag, value)
+
+    def entry(self) -> Data:
+        """The entry of `models`. Raises NotAModel where no file is named."""
+        found = self.found
+        if "path" not in found:
+            raise NotAModel("it names no file (`-m`, `-hf`)")
+        slots, context = found.pop("slots", 0), found.pop("context", 0)
+        unified = found.pop("unified", slots < 1)
+        if slots > 0:
+            self._put("options.max_concurrent", slots)
+        if context > 0:
+            self._put("options.cache_tokens", context)
+            self._put("options.context_length", context if unified else max(1, context // slots))
+        return found
+
+    def _put(self, place: str, value: Any) -> None:
+        data = self.found
+        *outer, last = place.split(".")
+        for name in outer:
+            data = data.setdefault(name, {})
+        data[last] = value
+
+    def _lacks(self, flag: str, value: str) -> None:
+        self.lacking.append(f"{flag} {value}".rstrip())
+
+    def _hub(self, _: str, value: str) -> None:
+        self._put("path", f"hf:{value}")
+
+    def _hub_file(self, flag: str, value: str) -> None:
+        scheme, repository, *_ = *self.found.get("path", "").split(":"), ""
+        if scheme != "hf":
+            raise NotAModel(f"{flag} stands before -hf")
+        self._put("path", f"hf:{repository}:{value}")
+
+    def _layers(self, _: str, value: str) -> None:
+        if value not in ("auto", "all") and int(value) < ALL_LAYERS:
+            self._put("options.gpu_layers", int(value))  # all are taken anyway, where they fit
+
+    def _flash(self, _: str, value: str) -> None:
+        word = value or "on"  # older ones took no value
+        self._put(
+            "options.flash_attention", word if word == "auto" else "on" if word in ON else "off"
+        )
+
+    def _split(self, _: str, value: str) -> None:
+        self._put("options.tensor_split", [float(part) for part in re.split("[,/]", value)])
+
+    def _device(self, flag: str, value: str) -> None:
+        number = value.removeprefix("CUDA")
+        if value == "none":
+            self._put("options.gpu_layers", 0)
+        elif number.isdigit():
+            self._put("options.main_gpu", int(number))
+        else:
+            self._lacks(flag, value)
+
+    def _adapter(self, _: str, value: str) -> None:
+        for one in value.split(","):
+            file, _, scale = one.partition(":")
+            name = PurePath(file).stem.replace(".", "_")  # places are divided by dots
+            self._put(f"options.adapters.{name}", file)
+            if scale:
+                self._put(f"options.adapter_scaling.{name}", float(scale))
+
+    def _tensors(self, flag: str, value: str) -> None:
+        pattern, _, device = value.partition("=")
+        if "exps" in pattern and device == "CPU" and not re.search(r"\d", pattern):
+            self._put("options.cpu_experts", EVERY_EXPERT)
+        else:
+            self._lacks(flag, value)
+
+    def _budget(self, flag: str, value: str) -> None:
+        if value == "0":
+            self._put("template_kwargs.enable_thinking", value != "0")
+        elif value != "-1":
+            self._lacks(flag, value)
+
+    def _drafts(self, flag: str, value: str) -> None:
+        if value.startswith("ngram"):
+            self._put("options.speculation.mode", "ngram")
+        elif value not in ("none", "draft"):
+            self._lacks(flag, value)
