@@ -7,9 +7,13 @@ and the few names of modules in texts, are rewritten here. What is left over fai
 The README of the metadata is the checkout's, but for links to its files, which would lead nowhere
 on an index page. A build on GitHub knows its repository: they lead there, and so do the project's
 URLs. Elsewhere the links are text, and there are no URLs.
+
+Where scripts/bindings has put llama-cpp-python's bindings into `build`, a wheel brings them along.
+ What it brings of others is listed in it (CycloneDX, by PEP 770).
 """
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -23,6 +27,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NAME = "roundhouse"
 PACKAGES = ("gateway", "backends", "config", "bundled")
+BINDINGS = "build/bindings"
 LEFT_OUT = ("__pycache__", "roundhouse-tiny")  # the second: the model as no default uses it
 _ANY = "|".join(PACKAGES)
 IMPORTS = (
@@ -79,6 +84,37 @@ def build(root: Path, target: Path) -> None:
     main = f'"""`python -m {NAME}`."""\n\nfrom {NAME} import main\n\nraise SystemExit(main())\n'
     (target / "__main__.py").write_text(main, "utf-8")
     (target / "py.typed").touch()  # PEP 561: type checkers read its annotations
+    if (root / BINDINGS).is_dir():
+        shutil.copytree(root / BINDINGS, target / "bindings", ignore=ignored)
+
+
+def materials(root: Path, name: str, version: str) -> dict[str, Any]:
+    """What of others is in a wheel."""
+    vendored = json.loads((root / "gateway/console/vendor/manifest.json").read_text("utf-8"))
+    parts = [
+        ("npm", name.replace("@", "%40"), package["version"], package["licence"])
+        for name, package in vendored["packages"].items()
+    ]
+    for path in root.glob(f"{BINDINGS}/*.dist-info"):
+        package, _, number = path.stem.replace("_", "-").rpartition("-")
+        parts.append(("pypi", package, number, "MIT"))
+    whole = {"type": "application", "purl": f"pkg:pypi/{name}@{version}"}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {**whole, "name": name, "version": version}},
+        "components": [
+            {
+                "type": "library",
+                "name": package.replace("%40", "@"),
+                "version": number,
+                "purl": f"pkg:{index}/{package}@{number}",
+                "licenses": [{"expression": licence}],
+            }
+            for index, package, number, licence in parts
+        ],
+    }
 
 
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)]*)\)")
@@ -125,8 +161,12 @@ class OnePackage(BuildHookInterface):
             return
         self._folder = tempfile.mkdtemp()
         target = Path(self._folder, NAME)
-        build(Path(self.root), target)
+        root, metadata = Path(self.root), self.metadata
+        build(root, target)
         build_data["force_include"][str(target)] = NAME
+        listed = Path(self._folder, f"{metadata.name}.cdx.json")
+        listed.write_text(json.dumps(materials(root, metadata.name, metadata.version), indent=1))
+        build_data["sbom_files"].append(str(listed))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """The wheel has it now."""

@@ -61,6 +61,7 @@ def schema() -> Schema:
     whole["$defs"]["Config"]["patternProperties"] = {"^x-": {}}
     heading = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://www.schemastore.org/roundhouse.json",
         "title": "Roundhouse configuration",
     }
     return heading | whole

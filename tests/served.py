@@ -40,7 +40,10 @@ import psutil
 from tests.hang import HANG
 
 ROOT = Path(__file__).parents[1]
-COMMAND = (sys.executable, "-m", "gateway.cli")
+# The Python of an environment that a wheel was installed into: what it serves is tried then.
+INSTALLED = os.environ.get("ROUNDHOUSE_INSTALLED")
+COMMAND = (INSTALLED, "-m", "roundhouse") if INSTALLED else (sys.executable, "-m", "gateway.cli")
+SOURCES = {} if INSTALLED else {"PYTHONPATH": str(ROOT)}
 LISTENS = "Roundhouse listens on "
 FAULTS = (
     "Traceback",
@@ -179,7 +182,7 @@ class Command:
         """It runs in `folder`, which is its home, too. `expected`: see `assert_sound`; `stderr`:
         a file in place of what is read here; `files`: that it may have open.
         """
-        home = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+        home = {**SOURCES, "HOME": str(folder), "PATH": "/usr/bin:/bin"}
         self.folder = folder
         self.process = subprocess.Popen(
             [*(limited(files) if files else ()), *COMMAND, *arguments],

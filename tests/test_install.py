@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from config.product import DISTRIBUTION
 from tests.hang import HANG
 
 ROOT = Path(__file__).parent.parent
@@ -111,7 +112,7 @@ def test_the_library_comes_prebuilt_and_needs_no_compiler(machine: Machine) -> N
     assert "--index-url" not in library
     assert f"CMAKE_ARGS={BINDINGS_ALONE} " in bindings
     assert "--no-binary llama-cpp-python" in bindings
-    assert ours.endswith("--editable .[llamacpp]")
+    assert ours.endswith("--editable .[llamacpp,llamacpp-compiled]")
     assert machine.recorded()[-1].endswith("-m backends.engines.llamacpp.proof")
     assert len(machine.installs("llamacpp")) == 1  # it is there
 
@@ -207,7 +208,7 @@ def brought(needs: Iterable[str], extras: frozenset[str] = frozenset()) -> Itera
 @pytest.mark.parametrize("command", [["doctor"], ["check"]])
 def test_without_an_engine_it_says_what_there_is(command: list[str], tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    there = {"roundhouse", *brought(project["dependencies"])}
+    there = {DISTRIBUTION, *brought(project["dependencies"])}
     absent = {
         module
         for module, names in metadata.packages_distributions().items()

@@ -202,8 +202,12 @@ def test_what_is_published_is_installed_from_an_index_s_files_and_serves(tmp_pat
     run("pip", "wheel", *plain, "-w", str(dist), str(archive), folder=tmp_path, tools=tools)
     (wheel,) = dist.glob("*.whl")
     run("pip", "install", *plain, "--target", str(site), str(wheel), folder=tmp_path, tools=tools)
-    assert {path.name.partition("-")[0] for path in site.iterdir()} == {"roundhouse", "bin"}
-    (metadata,) = site.glob("roundhouse-*.dist-info/METADATA")
+    assert {path.name.partition("-")[0] for path in site.iterdir()} == {
+        "roundhouse",
+        "roundhouse_llm",
+        "bin",
+    }
+    (metadata,) = site.glob("roundhouse_llm-*.dist-info/METADATA")
     described = metadata.read_text("utf-8").partition("\n\n")[2]
     assert described.startswith("# Roundhouse")
     assert "](docs/" not in described

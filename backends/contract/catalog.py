@@ -37,6 +37,7 @@ from config.commands import COMMAND
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
 from config.nodes import NodeConfig
+from config.product import DISTRIBUTION
 
 Platform: TypeAlias = Literal[
     "Linux, CPUs", "Linux, CUDA", "Linux, ROCm", "Linux, Vulkan", "macOS (Metal)", "Windows"
@@ -60,28 +61,25 @@ SUITE = "the whole suite"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "install"
 RECEIPT = Path(sys.prefix) / "uv-receipt.toml"  # which uv leaves in a tool's environment
 
-BINDINGS_ALONE = "CMAKE_ARGS=-DLLAMA_BUILD=OFF "  # llama-cpp-python without compiling a library
-
 
 def command(extra: str, *, script: Path = SCRIPT, receipt: Path = RECEIPT) -> str:
     """What installs an extra of this project. A checkout's script applies its constraints.
 
     uv makes a tool's environment anew, so the extras that it has are in its command, and the place
-    that the tool came from: the name alone is another project's on PyPI. pip finds it installed.
+    that the tool came from. pip finds it installed.
     """
     if script.is_file():
         return f"scripts/install {extra}"
     extras, origin = _installed_by_uv(receipt) if receipt.is_file() else ([], "")
     extras = list(dict.fromkeys([*extras, extra]))
-    first = BINDINGS_ALONE if "llamacpp" in extras else ""
     tool = "uv tool install --force" if receipt.is_file() else "pip install"
-    return f"{first}{tool} 'roundhouse[{','.join(extras)}]{origin}'"
+    return f"{tool} '{DISTRIBUTION}[{','.join(extras)}]{origin}'"
 
 
 def _installed_by_uv(receipt: Path) -> tuple[list[str], str]:
     """The extras of the tool, and ` @ ` with its path or URL."""
     written = tomllib.loads(receipt.read_text("utf-8")).get("tool", {}).get("requirements", [])
-    ours: Mapping[str, Any] = next((one for one in written if one.get("name") == "roundhouse"), {})
+    ours: Mapping[str, Any] = next((one for one in written if one.get("name") == DISTRIBUTION), {})
     origin = ours.get("path") or ours.get("url") or (f"git+{ours['git']}" if "git" in ours else "")
     return ours.get("extras", []), f" @ {origin}" if origin else ""
 

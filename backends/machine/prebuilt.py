@@ -106,10 +106,14 @@ def other_build(library: ctypes.CDLL) -> list[str]:
     """Whether the wheel's llama.cpp is another than the one that was tried. The wheel has neither
     its commit nor its build number, but ggml's version.
     """
-    pair = FITTING[version(BINDINGS)]
-    library.ggml_version.restype = ctypes.c_char_p
-    found = library.ggml_version().decode()
+    pair, found = FITTING[version(BINDINGS)], ggml_version(library)
     return [] if found == pair.ggml else [f"ggml is {found}, not {pair.ggml}"]
+
+
+def ggml_version(library: ctypes.CDLL) -> str:
+    """Of the loaded library, also of one that was compiled."""
+    library.ggml_version.restype = ctypes.c_char_p
+    return bytes(library.ggml_version()).decode()
 
 
 def described() -> str:
@@ -139,7 +143,7 @@ def compiling(build: str = "", *, script: Path = SCRIPT, receipt: Path = RECEIPT
     arguments = f"CMAKE_ARGS={build} " if build else ""
     if script.is_file():
         return f"{arguments}scripts/install {'' if build else '--build '}llamacpp"
-    anew = f"--no-deps --no-binary {BINDINGS} {BINDINGS}=={next(iter(FITTING))}"
+    anew = f"--no-cache-dir --no-binary {BINDINGS} {BINDINGS}=={next(iter(FITTING))}"
     if receipt.is_file():  # an environment of uv's, which has no pip
         return f"{arguments}uv pip install --python {receipt.parent} --reinstall {anew}"
     return f"{arguments}pip install --force-reinstall {anew}"

@@ -7,9 +7,7 @@ pipeline's context.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
 
 import anyio
 import msgspec
@@ -28,6 +26,7 @@ from backends.contract.protocol import (
     TokenLogprob,
 )
 from backends.contract.samplers import Sampling
+from config.product import VERSION
 from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.answers.stopping import Splitting
@@ -410,7 +409,7 @@ def fingerprint(lease: Lease) -> str:
     """
     info, files = lease.container.info, lease.entry.files
     facts = (
-        _version(),
+        VERSION,
         info.backend,
         info.context_length,
         lease.name,
@@ -420,11 +419,6 @@ def fingerprint(lease: Lease) -> str:
         lease.entry.options,
     )
     return f"fp_{sha256(msgspec.json.encode(facts)).hexdigest()[:12]}"
-
-
-@cache
-def _version() -> str:
-    return version("roundhouse")
 
 
 class Whose(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from config.product import VERSION
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 # Coding agents that `launch` knows, by their program, and what installs each.
 AGENTS = {
@@ -26,7 +28,12 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="roundhouse", description="One OpenAI-style endpoint in front of local models."
     )
-    root.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and exit")
+    root.add_argument(
+        "--version",
+        action="version",
+        version=f"roundhouse {VERSION}",
+        help="print the version and exit",
+    )
     commands = root.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
     _serve(commands)
     _listing(commands)
@@ -55,16 +62,6 @@ class _CommandParser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_within = False
-
-
-class _ShowVersion(argparse.Action):
-    """As argparse's own, but that the version is looked up when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - a sixth of what `--help` takes
-
-        print(f"roundhouse {version('roundhouse')}")
-        parser.exit()
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[_CommandParser]"  # noqa: SLF001 - its only name

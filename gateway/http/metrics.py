@@ -11,7 +11,6 @@ through the gateway. What llama-server counts of its decoding (`n_decode_total`,
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -33,6 +32,7 @@ from prometheus_client.registry import Collector
 
 from backends.places.kept.store import KeptCounts
 from backends.places.upstream.replicas import Replica
+from config.product import VERSION
 from gateway.answers.turns import TurnCounts
 from gateway.http.standing import GAPS, RequestReport
 from gateway.registry import (
@@ -133,7 +133,7 @@ class Metrics:
             "Always 1; the labels name the software.",
             ("version", "python", "platform"),
             registry=self._metrics,
-        ).labels(version("roundhouse"), platform.python_version(), platform.platform()).set(1)
+        ).labels(VERSION, platform.python_version(), platform.platform()).set(1)
         self._requests = self._counter(
             "requests",
             ("model", "api", "outcome"),

@@ -3,7 +3,6 @@
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 from anyio import CancelScope, to_thread
@@ -13,6 +12,7 @@ from litestar.routes import BaseRoute, HTTPRoute
 
 from backends.contract.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
+from config.product import VERSION
 from config.settings import Config
 from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
@@ -143,9 +143,7 @@ def build(
             *front,
             *talks,
             *routers,
-            *document_routes(
-                apis, [*routers, Router("/", route_handlers=front)], version("roundhouse")
-            ),
+            *document_routes(apis, [*routers, Router("/", route_handlers=front)], VERSION),
         ],
         dependencies={"services": given(services)},
         exception_handlers=handlers(services),
@@ -226,7 +224,7 @@ def _services(
     )
     feed, store = Feed(), Store(config.store)
     usage = UsageBook(store, config.store.usage_max_age)
-    tracing = tracing_of(config.tracing, version("roundhouse"))
+    tracing = tracing_of(config.tracing, VERSION)
 
     def reported(report: RequestReport) -> None:
         metrics.answered(report)

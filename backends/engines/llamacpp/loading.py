@@ -55,6 +55,7 @@ from backends.engines.threads import StepThreads, most
 from backends.machine import devices, ggml
 from backends.machine.control_groups import main_memory
 from backends.machine.devices import own_name
+from backends.machine.prebuilt import ggml_version
 from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
 from config.values import Threads
 
@@ -568,8 +569,9 @@ def on_device(options: LlamaCppOptions) -> bool:
 
 
 def build() -> str:
-    """The bindings' version, and what the library says of how it was compiled."""
-    return f"{version('llama-cpp-python')} {api.llama_print_system_info().decode()}"
+    """The versions of bindings, library and states, and how the library was compiled."""
+    versions = f"{version('llama-cpp-python')}, {ggml_version(api._lib)}"  # noqa: SLF001 - the loaded library
+    return f"{versions}, {api.LLAMA_STATE_SEQ_VERSION} {api.llama_print_system_info().decode()}"
 
 
 def _with_draft(info: ModelInfo, memory: MemoryNeed | None) -> ModelInfo:

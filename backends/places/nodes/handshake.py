@@ -23,13 +23,13 @@ import hmac
 import secrets
 import struct
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from backends.contract.catalog import BACKENDS
 from backends.contract.framing import WorkerCommand, WorkerEvent
+from config.product import VERSION
 
 End: TypeAlias = Literal["gateway", "worker"]
 MAGIC = b"RHW1"
@@ -138,11 +138,7 @@ def certificate_fingerprint(certificate: bytes) -> str:
 @cache
 def this() -> Peer:
     """This program."""
-    try:
-        number = version("roundhouse")
-    except PackageNotFoundError:  # run from its sources, not installed
-        number = "unknown"
-    return Peer(number, messages_digest())
+    return Peer(VERSION, messages_digest())
 
 
 def messages_digest() -> bytes:

@@ -6,7 +6,6 @@ docs/console-api.md has the fields; they are filtered by the caller's rights.
 
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from litestar.types import ASGIApp
 from config.changes import MASK, Effect, effect_of, masked, masked_text
 from config.errors import ConfigError
 from config.loader import DEFAULT, OptionOrigin
+from config.product import VERSION
 from config.schema import OptionFacts, all_facts
 from config.settings import ApisConfig, Config
 from config.shape import value_of
@@ -86,7 +86,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         models=sorted(access.models) or None,
         autoload=access.autoload,
         keys=not services.authenticator.is_open,
-        version=version("roundhouse"),
+        version=VERSION,
         server=server,
         default_model=_default(services, access),
         apis=_enabled_apis(config),

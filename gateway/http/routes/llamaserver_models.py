@@ -4,7 +4,6 @@ scripts, which list what is loaded and unload it.
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Literal
 
 import msgspec
@@ -14,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.contract.catalog import CPU
 from backends.contract.protocol import Generation
+from config.product import VERSION
 from gateway.dialects import openai
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
@@ -164,7 +164,7 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole)
 
 
-BUILD = f"roundhouse-{version('roundhouse')}"
+BUILD = f"roundhouse-{VERSION}"
 
 
 @get("/props", access="user")

@@ -5,12 +5,12 @@ first that makes any.
 """
 
 from functools import partial
-from importlib.metadata import version
 
 from litestar import get, post
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
+from config.product import VERSION
 from gateway.dialects import tgi
 from gateway.dialects.dialect import body
 from gateway.dialects.parameters import MAX_STOPS
@@ -102,7 +102,7 @@ async def info(request: AnyRequest, services: Services) -> ASGIApp:
                 max_total_tokens=length,
                 max_stop_sequences=MAX_STOPS,
                 max_client_batch_size=TEXTS,
-                version=version("roundhouse"),
+                version=VERSION,
             )
         )
     )

@@ -15,13 +15,11 @@ def test_a_checkout_has_its_script() -> None:
 
 def test_elsewhere_an_index_has_it(tmp_path: Path) -> None:
     nowhere = {"script": tmp_path / "no", "receipt": tmp_path / "no.toml"}
-    alone = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'roundhouse[llamacpp]'"
-    assert command("llamacpp", **nowhere) == alone
-    ours = "pip install 'roundhouse[transformers]'"
-    assert command("transformers", **nowhere) == ours
+    assert command("llamacpp", **nowhere) == "pip install 'roundhouse-llm[llamacpp]'"
+    assert command("transformers", **nowhere) == "pip install 'roundhouse-llm[transformers]'"
 
 
-REQUIREMENT = '{ name = "roundhouse", extras = ["llamacpp"]%s }'
+REQUIREMENT = '{ name = "roundhouse-llm", extras = ["llamacpp"]%s }'
 
 
 @pytest.mark.parametrize(
@@ -39,8 +37,8 @@ def test_a_tool_of_uv_is_installed_with_all_its_extras_from_where_it_came(
     receipt = tmp_path / "uv-receipt.toml"
     receipt.write_text(f"[tool]\nrequirements = [{REQUIREMENT % place}]\n")
     found = command("transformers", script=tmp_path / "no", receipt=receipt)
-    start = "CMAKE_ARGS=-DLLAMA_BUILD=OFF uv tool install --force"
-    assert found == f"{start} 'roundhouse[llamacpp,transformers]{origin}'"
+    start = "uv tool install --force"
+    assert found == f"{start} 'roundhouse-llm[llamacpp,transformers]{origin}'"
 
 
 def test_llama_cpp_is_compiled_by_a_command_that_works_there(tmp_path: Path) -> None:
@@ -49,10 +47,10 @@ def test_llama_cpp_is_compiled_by_a_command_that_works_there(tmp_path: Path) -> 
     assert compiling("-DGGML_CUDA=on") == f"{card} scripts/install llamacpp"
     nowhere, receipt = tmp_path / "no", tmp_path / "uv-receipt.toml"
     with_pip = compiling("-DGGML_CUDA=on", script=nowhere, receipt=receipt)
-    assert with_pip.startswith(f"{card} pip install --force-reinstall --no-deps --no-binary")
+    assert with_pip.startswith(f"{card} pip install --force-reinstall --no-cache-dir --no-binary")
     receipt.touch()
     with_uv = compiling(script=nowhere, receipt=receipt)
-    assert with_uv.startswith(f"uv pip install --python {tmp_path} --reinstall --no-deps")
+    assert with_uv.startswith(f"uv pip install --python {tmp_path} --reinstall --no-cache-dir")
 
 
 def test_what_compiling_gains_is_said_by_the_processor(tmp_path: Path) -> None:
