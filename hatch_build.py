@@ -9,7 +9,7 @@ on an index page. A build on GitHub knows its repository: they lead there, and s
 URLs. Elsewhere the links are text, and there are no URLs.
 
 Where scripts/bindings has put llama-cpp-python's bindings into `build`, a wheel brings them along.
- What it brings of others is listed in it (CycloneDX, by PEP 770).
+What it brings of others is listed in it (CycloneDX, by PEP 770).
 """
 
 import ast
