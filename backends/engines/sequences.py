@@ -11,12 +11,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from backends.contract.beginnings import Beginnings, NothingKept, Part, Taken
+from backends.contract.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
 from backends.contract.protocol import Generation
-from backends.engines.cells import WORTHWHILE, Slot, common
+from backends.engines.cells import WORTHWHILE, Placement, Slot, common
 from backends.engines.engine import Token
 from backends.engines.prefill import Prefill
 from backends.engines.snapshots import SnapshotBudget, SnapshotMarks
+from backends.engines.speculation import Speculation
 
 
 class JobSequence(ABC):
@@ -85,11 +86,14 @@ S = TypeVar("S", bound=JobSequence)
 class Sequences(ABC, Generic[S]):
     """The sequences of all jobs, and the slots that hold their cells."""
 
-    def __init__(self, slots: list[Slot], snapshot_bytes: int, longest: int) -> None:
+    def __init__(
+        self, slots: list[Slot], snapshot_bytes: int, longest: int, speculation: Speculation
+    ) -> None:
         """`longest`: tokens of one sequence."""
         self._slots = slots
         self._snapshots = SnapshotBudget(slots, snapshot_bytes)
         self._longest = longest
+        self._speculation = speculation
         self._running: dict[int, S] = {}
         self._forced: list[Token] = []
         self._prompts = Prefill()
@@ -104,6 +108,14 @@ class Sequences(ABC, Generic[S]):
     @abstractmethod
     def _cut_off(self, running: S) -> None:
         """Nothing of what was drafted and isn't fed is left, and no token is to be drawn."""
+
+    @abstractmethod
+    def _leave(self, running: S) -> None:
+        """Its slot is idle again; the cells stay until room is needed."""
+
+    @abstractmethod
+    def _longer(self, running: S, keep: int) -> Found | Coming | None:
+        """A beginning in the store of which more can be kept than the `keep` cells of the slots."""
 
     @abstractmethod
     def _take_out(self, slot: Slot, keep: int) -> bool:
@@ -124,20 +136,62 @@ class Sequences(ABC, Generic[S]):
         if running.left:
             self._cut_off(running)
 
-    def _shorten(self, running: S, count: int) -> None:
-        """Its newest `count` tokens are taken back, and those that were forced behind them."""
+    def release(self, key: int) -> int:
+        """See `Engine.release`."""
+        running = self._running.pop(key)
+        self._cut_off(running)
+        self._speculation.release(key)
+        self._leave(running)
+        self._drop_forced(key)
+        return running.cached
+
+    def _forget_jobs(self) -> None:
+        self._running.clear()
+        self._speculation.clear()
+        self._forced.clear()
+
+    def _verified(self, running: S, token: int) -> bool:
+        """Whether it was drafted; if not, nothing behind it is of use."""
+        if not running.drafts(token):
+            self._cut_off(running)
+            return False
+        self._advance(running)
+        return self._speculation.drew(running.key)
+
+    def _shortened(self, key: int, count: int) -> S:
+        """A job, less its newest `count` tokens and those that were forced behind them."""
+        running = self._running[key]
+        self._cut_off(running)
         forced = len(self._forced)
-        self._drop_forced(running.key)
+        self._drop_forced(key)
         count += forced - len(self._forced)
         del running.tokens[len(running.tokens) - count :]
+        return running
 
     def _drop_forced(self, key: int) -> None:
         self._forced = [token for token in self._forced if token.key != key]
 
-    def _take_all_out(self) -> None:
+    def take_all_out(self) -> None:
         """The model goes: into the store with what is worth it."""
         for slot in sorted(self._slots, key=lambda slot: -len(slot.tokens)):
             self._take_out(slot, 0)
+
+    def _sought(
+        self, running: S, placement: Placement, started: Iterable[S], *, marks: bool
+    ) -> Found | Coming | None:
+        """What the store has more of for a job that is about to be placed, into whose slot nothing
+        is put before its cells are taken out. Coming: it better waits, see `_worth_waiting`.
+        """
+        keep = placement.keep
+        if not running.scoring and self._worth_waiting(running, keep, started, marks=marks):
+            return Coming()
+        found = self._longer(running, keep)
+        if isinstance(found, Coming):
+            self._coming = True
+        else:
+            own = placement.slot == placement.source
+            self._take_out(self._slots[placement.slot], keep if own else 0)
+        return found
 
     def _worth_waiting(self, running: S, keep: int, started: Iterable[S], *, marks: bool) -> bool:
         """Another job is computing more of the same beginning right now (n > 1, or many alike at

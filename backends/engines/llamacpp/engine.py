@@ -193,14 +193,19 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         # A pool remembers more sequences than run: the last is the stage of what is put back.
         staged = not loaded.split and loaded.slots > loaded.info.max_concurrent
         slots = [Slot(index) for index in range(loaded.slots - staged)]
-        super().__init__(slots, loaded.snapshot_bytes, loaded.info.context_length)
+        stage = len(slots) if staged else None
+        self._cache = KvCache(loaded.context, split=loaded.split, stage=stage, piece=pace.piece)
+        super().__init__(
+            slots,
+            loaded.snapshot_bytes,
+            loaded.info.context_length,
+            speculation or _speculation(loaded, self._cache),
+        )
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
-        stage = len(slots) if staged else None
-        self._cache = KvCache(loaded.context, split=loaded.split, stage=stage, piece=pace.piece)
         self._pace = pace
         self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
         self._batch = Batch(loaded.batch_size)
@@ -210,7 +215,6 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         self._rows = Rows(loaded.context, loaded.vocabulary)
         self._together: frozenset[int] = frozenset()  # whose last pass was without prompts
         self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
-        self._speculation = speculation or _speculation(loaded, self._cache)
         self.info: ModelInfo = msgspec.structs.replace(
             loaded.info,
             heeds_marks=self._takes_snapshots,
@@ -260,9 +264,7 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         return LlamaJob(key, job, chain, seen.cells, seen.pictures)
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
-        running = self._running[key]
-        self._cut_off(running)
-        self._shorten(running, count)
+        running = self._shortened(key, count)
         running.rewound(self._vocabulary, self.info.context_length, banned)
         # The newest token left is fed again: the logits after it are gone.
         keep = running.whole(min(running.fed, len(running.tokens) - 1))
@@ -270,18 +272,13 @@ class LlamaCppEngine(Sequences[LlamaJob]):
             self._go_back(running, keep)
 
     def release(self, key: int) -> int:
-        running = self._running.pop(key)
+        running = self._running[key]
         if self._encoder_thread is not None:
             self._encoder_thread.drop(running)
         running.free()
-        self._cut_off(running)
-        self._speculation.release(key)
-        self._leave(running)
-        self._drop_forced(key)
-        return running.cached
+        return super().release(key)
 
     def _leave(self, running: LlamaJob) -> None:
-        """The slot is idle again; its cells stay until room is needed."""
         if running.slot is not None:
             if running.restoring is not None:  # half of it is there
                 running.restoring = None
@@ -295,16 +292,14 @@ class LlamaCppEngine(Sequences[LlamaJob]):
             self._encoder_thread.drop()
         for running in self._running.values():
             running.free()
-        self._running.clear()
-        self._speculation.clear()
-        self._forced.clear()
+        self._forget_jobs()
         self._cache.clear()
         self._slots[:] = [Slot(slot.index) for slot in self._slots]
 
     def close(self) -> None:
         for running in self._running.values():
             self._cut_off(running)
-        self._take_all_out()
+        self.take_all_out()
         self.recover()
         if self._encoder_thread is not None:
             self._encoder_thread.close()
@@ -538,23 +533,16 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         if not drafted and not running.drafted:  # nearly all
             running.row = None
             return token
-        accepted = False
-        if running.drafts(token.id):
-            self._advance(running)
-            accepted = self._speculation.drew(running.key)
-        else:
-            self._cut_off(running)
+        accepted = self._verified(running, token.id)
         return Token(token.key, token.id, token.logprob, drafted, accepted)
 
     def _advance(self, running: LlamaJob) -> None:
-        """Its next token stands in the cache already, for it was drafted."""
         assert running.row is not None
         running.row += 1
         running.drafted.popleft()
         self._feed(running, 1)
 
     def _cut_off(self, running: LlamaJob) -> None:
-        """Nothing of what was drafted and isn't fed is left, and no token is to be drawn."""
         running.row = None
         self._take_back(running)
 
@@ -574,17 +562,10 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         if placement is None:
             return False
         started = (other for other in self._running.values() if other.slot is not None)
-        marks = self._takes_snapshots
-        if not running.scoring and self._worth_waiting(
-            running, placement.keep, started, marks=marks
-        ):
+        found = self._sought(running, placement, started, marks=self._takes_snapshots)
+        if isinstance(found, Coming):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
-        found = self._longer(running, placement.keep)
-        if isinstance(found, Coming):
-            self._coming = True
-            return False
-        self._take_out(slot, placement.keep if slot is source else 0)
         self._put_away({slot.index, source.index})
         if found is not None:
             self._restore(slot, found, running, placement.parted)
@@ -632,9 +613,7 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         return taken + len(running.tokens) + GROWTH <= self._loaded.cells
 
     def _longer(self, running: LlamaJob, keep: int) -> Found | Coming | None:
-        """A beginning of which more can be kept than of what the slots have. A job that names its
-        slot finds what is there alone.
-        """
+        """A job that names its slot finds what is there alone."""
         if running.job.slot is not None or self._adapters != self.info.adapter_scales():
             return None
         return self.kept.longest(running.job.cached_for, running.known, keep)

@@ -43,6 +43,7 @@ from backends.engines.transformers.forward import Forward
 from backends.engines.transformers.grid import Filling, Grid, GridLimit, Size, as_bytes, fit
 from backends.engines.transformers.memory import ran_out, while_generating
 from backends.engines.vocabulary import HfVocabulary
+from config.engines import SpeculationOptions
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -158,15 +159,15 @@ class Batching(Sequences[BatchRow]):
         pace: Pace = AT_EASE,
     ) -> None:
         """`speculation`: None where nothing is drafted; not where layers keep states."""
-        super().__init__([], snapshot_bytes, limit.length)  # a slot per row
+        off = Speculation(SpeculationOptions(mode="off"))
+        super().__init__([], snapshot_bytes, limit.length, speculation or off)  # a slot per row
         self._forward = forward
-        self._speculation = speculation
         self._pace = pace
         self._grid = grid
         self._limit = limit
         self._context = context
         self._threads = threads
-        self.drafts = speculation is not None
+        self.drafts = not self._speculation.is_off
         self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
         self._busy: list[BatchRow] = []  # the first rows, in order
         self._piece = vocabulary.piece
@@ -176,14 +177,11 @@ class Batching(Sequences[BatchRow]):
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._running[key] = BatchRow(key, job, self._context)
         running.state.mask = mask
-        if self._speculation is not None:
-            self._speculation.admit(key, running.tokens, job.owner, job.drafts)
+        self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         return len(job.prompt)
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
-        running = self._running[key]
-        self._cut_off(running)
-        self._shorten(running, count)
+        running = self._shortened(key, count)
         running.state.rewound(banned)
         self._sampler.clear()  # its batch holds their counts
         # The newest token left is fed again: the logits after it are gone.
@@ -191,27 +189,11 @@ class Batching(Sequences[BatchRow]):
         if running.row is not None:
             running.fed = self._cut(self._slots[running.row], running.fed)
 
-    def release(self, key: int) -> int:
-        running = self._running.pop(key)
-        self._cut_off(running)
-        if self._speculation is not None:
-            self._speculation.release(key)
-        self._leave(running)
-        self._drop_forced(key)
-        return running.cached
-
-    def take_all_out(self) -> None:
-        """The model goes: into the store with what is worth it."""
-        self._take_all_out()
-
     def clear(self) -> None:
         """Forget all jobs and all cells."""
-        self._running.clear()
-        if self._speculation is not None:
-            self._speculation.clear()
+        self._forget_jobs()
         self._busy.clear()
         self._slots.clear()
-        self._forced.clear()
         self._sampler.clear()
         self._grid.clear()
 
@@ -244,7 +226,7 @@ class Batching(Sequences[BatchRow]):
         self._threads.begin(len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
         self._prompts.answered(self._ended())
-        if self._speculation is not None and len(rows) == len(self._running):
+        if len(rows) == len(self._running):
             self._speculation.stepped(self._threads.needed)
         for row, kept in states.items():
             self._grid.put_back(row, kept)
@@ -257,7 +239,7 @@ class Batching(Sequences[BatchRow]):
 
     def _drafts(self) -> Mapping[int, StepDraft]:
         """What to verify behind the newest tokens of all jobs, by key."""
-        if self._speculation is None or self._speculation.rests(len(self._busy)):
+        if not self.drafts or self._speculation.rests(len(self._busy)):
             return {}
         cells = min(self._grid.capacity, self._longest)
         rooms = [cells - len(running.tokens) for running in self._busy]
@@ -269,7 +251,6 @@ class Batching(Sequences[BatchRow]):
 
     def _verify(self, drafts: Mapping[int, StepDraft]) -> list[Result]:
         """One token for every job, and the logits of those behind it."""
-        assert self._speculation is not None
         tokens = [[running.tokens[-1], *drafts[running.key].tokens] for running in self._busy]
         self._threads.begin(len(tokens) * len(tokens[0]))
         logits = self._forward.verify(0, tokens, [running.fed for running in self._busy])
@@ -297,15 +278,6 @@ class Batching(Sequences[BatchRow]):
             else:
                 results.append(token)
         return results
-
-    def _verified(self, running: BatchRow, token: int) -> bool:
-        """Whether it was drafted; if not, nothing behind it is of use."""
-        assert self._speculation is not None
-        if not running.drafts(token):
-            self._cut_off(running)
-            return False
-        self._advance(running)
-        return self._speculation.drew(running.key)
 
     def _advance(self, running: BatchRow) -> None:
         running.drafted.popleft()
@@ -453,16 +425,10 @@ class Batching(Sequences[BatchRow]):
                 slot.cuts_from = len(slot.tokens)
                 slot.lacks_states = slot.index in coming
         placement = self._place(running)
-        if not running.scoring and self._worth_waiting(
-            running, placement.keep, self._busy, marks=self.takes_snapshots
-        ):
+        found = self._sought(running, placement, self._busy, marks=self.takes_snapshots)
+        if isinstance(found, Coming):
             return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
-        found = self._longer(running, placement.keep)
-        if isinstance(found, Coming):
-            self._coming = True
-            return
-        self._take_out(slot, placement.keep if slot is source else 0)
         keep = 0
         if found is not None:
             running.restoring = self._restoring(slot, found, running, placement.parted)
@@ -507,7 +473,6 @@ class Batching(Sequences[BatchRow]):
         return places(length, running.fed, near, step=length)
 
     def _longer(self, running: BatchRow, keep: int) -> Found | Coming | None:
-        """A beginning of which more can be kept than of what the rows have."""
         found = self.kept.longest(running.job.cached_for, running.known, keep)
         length = len(running.tokens)
         if not isinstance(found, Found) or not self._forward.stepwise:
@@ -596,9 +561,7 @@ class Batching(Sequences[BatchRow]):
         return cells
 
     def _leave(self, running: BatchRow) -> None:
-        """The row is idle again; its cells stay until room is needed. The last busy row takes its
-        place.
-        """
+        """The last busy row takes its place."""
         if running.row is None:
             return
         self._releases += 1
