@@ -1,15 +1,21 @@
-"""An engine's vocabulary as a `Tokenizer`; every byte that a text may have, to try it."""
+"""An engine's vocabulary as a `Tokenizer`, and what a model is by its files and its vocabulary;
+every byte that a text may have, to try it.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from backends.contract.protocol import (
-    ModelContainer,
-)
+from backends.contract.catalog import ModelFiles
+from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens
 
 
 class Vocabulary(Protocol):
     """What engines read texts with. `ends`: the tokens that end a generation."""
+
+    size: int
+    longest_token_bytes: int
+    special: SpecialTokens
+    adds_bos: bool
 
     @property
     def ends(self) -> frozenset[int]: ...
@@ -29,6 +35,27 @@ class VocabularyTokenizer:
         self.detokenize = vocabulary.detokenize
         self.piece = vocabulary.piece
         self.ends = vocabulary.ends.__contains__
+
+
+def known_info(
+    files: ModelFiles, vocabulary: Vocabulary, *, length: int, together: int
+) -> ModelInfo:
+    """What is known of a model before its engine is asked: `length` tokens for one job, `together`
+    jobs at a time.
+    """
+    return ModelInfo(
+        backend=files.backend,
+        format=files.format,
+        architecture=files.architecture,
+        context_length=length,
+        max_concurrent=together,
+        vocab_size=vocabulary.size,
+        longest_token_bytes=vocabulary.longest_token_bytes,
+        size_bytes=files.size_bytes,
+        special=vocabulary.special,
+        adds_bos=vocabulary.adds_bos,
+        tokenizer_path=str(files.path),
+    )
 
 
 # What UTF-8 has: ASCII, what goes on a character, what begins one of two to four bytes.

@@ -29,6 +29,7 @@ from backends.engines.exllama.jobs import Drawing, ExLlamaJob, is_simple
 from backends.engines.exllama.pictures import ImageEmbeddings
 from backends.engines.sampling.state import SamplingContext
 from backends.engines.sampling.truncation import SUPPORTED
+from backends.engines.tokenizing import known_info
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import ExLlamaOptions
 
@@ -144,19 +145,11 @@ class ExLlamaModel(ABC):
 
     def describe(self, files: ModelFiles, *, together: int) -> ModelInfo:
         """`together`: requests computed at a time."""
-        return ModelInfo(
-            backend=self.name,
-            format=files.format,
-            architecture=files.architecture,
-            context_length=self.plan.length,
-            max_concurrent=together,
-            vocab_size=self.vocabulary.size,
-            longest_token_bytes=self.vocabulary.longest_token_bytes,
-            size_bytes=files.size_bytes,
+        known = known_info(files, self.vocabulary, length=self.plan.length, together=together)
+        return msgspec.structs.replace(
+            known,
             chat_template=files.chat_template,
             tool_template=files.tool_template,
-            special=self.vocabulary.special,
-            adds_bos=self.vocabulary.adds_bos,
             modalities=("text", "image") if self.pictures else ("text",),
             samplers=SUPPORTED,
             rewinds=True,
@@ -165,7 +158,6 @@ class ExLlamaModel(ABC):
             forces_from=FORCES_FROM,
             chooses_adapters=True,
             adapters=loadable_adapters(self.options.adapters, self.options.adapter_scaling),
-            tokenizer_path=str(files.path),
         )
 
 

@@ -30,6 +30,7 @@ from backends.engines.llamacpp.memory import (
 )
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.engines.threads import StepThreads, most
+from backends.engines.tokenizing import known_info
 from config.engines import LlamaCppOptions
 
 UNSPECIFIED = -1  # llama_pooling_type: as the file says
@@ -117,22 +118,13 @@ def _make_context(
 def _info(
     files: ModelFiles, options: LlamaCppOptions, vocabulary: LlamaVocabulary, width: int | None
 ) -> ModelInfo:
-    return ModelInfo(
-        backend="llamacpp",
-        format=files.format,
-        architecture=files.architecture,
-        context_length=shape(files, options).length,
-        max_concurrent=options.max_concurrent,
-        vocab_size=vocabulary.size,
-        longest_token_bytes=vocabulary.longest_token_bytes,
-        size_bytes=files.size_bytes,
-        special=vocabulary.special,
-        adds_bos=vocabulary.adds_bos,
+    length, together = shape(files, options).length, options.max_concurrent
+    return msgspec.structs.replace(
+        known_info(files, vocabulary, length=length, together=together),
         layers=loading.layers(),
         memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
         task="rank" if width is None else "embed",
         vectors=None if width is None else Vectors(width=width, normalized=True),
-        tokenizer_path=str(files.path),
     )
 
 

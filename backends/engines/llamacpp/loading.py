@@ -52,6 +52,7 @@ from backends.engines.llamacpp.sampling import SUPPORTED
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.speculation import IS_OFF
 from backends.engines.threads import StepThreads, most
+from backends.engines.tokenizing import known_info
 from backends.machine import devices, ggml
 from backends.machine.control_groups import main_memory
 from backends.machine.devices import own_name
@@ -589,19 +590,12 @@ def _info(
     pictures: "MtmdEncoder | None",
 ) -> ModelInfo:
     template = api.llama_model_chat_template(model, None)
-    return ModelInfo(
-        backend="llamacpp",
-        format=files.format,
-        architecture=files.architecture,
-        context_length=context_length(files, options),
-        max_concurrent=min(options.max_concurrent, cache_layout(files, options).slots),
-        vocab_size=vocabulary.size,
-        longest_token_bytes=vocabulary.longest_token_bytes,
-        size_bytes=files.size_bytes,
+    length = context_length(files, options)
+    together = min(options.max_concurrent, cache_layout(files, options).slots)
+    return msgspec.structs.replace(
+        known_info(files, vocabulary, length=length, together=together),
         chat_template=template.decode() if template else None,
         tool_template=files.tool_template,
-        special=vocabulary.special,
-        adds_bos=vocabulary.adds_bos,
         modalities=files.modalities,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
@@ -617,6 +611,5 @@ def _info(
         layers=layers(),
         buffers=buffers(),
         memory=memory_taken(files),
-        tokenizer_path=str(files.path),
         build=build(),
     )

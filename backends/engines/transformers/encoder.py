@@ -18,6 +18,7 @@ from backends.engines import model_folder
 from backends.engines.encoder_driver import Pass
 from backends.engines.model_folder import Dense, EncoderSteps
 from backends.engines.threads import StepThreads
+from backends.engines.tokenizing import known_info
 from backends.engines.transformers import loading
 from backends.engines.transformers.files import (
     MOST_ROWS,
@@ -78,7 +79,7 @@ def load(
             steps=steps,
             vocabulary=vocabulary,
             tokenizer=tokenizer,
-            info=_info(files, options, vocabulary, size.length),
+            info=known_info(files, vocabulary, length=size.length, together=options.max_concurrent),
             most=Pass(rows=MOST_ROWS, tokens=size.tokens, pads=True),
             typed=getattr(config, "type_vocab_size", 0) > 1,
             padding=_padding(config, vocabulary),
@@ -91,6 +92,7 @@ def load(
             task=steps.task,
             memory=_memory(made, files, size),
             reading=_reading(tokenizer, steps),
+            tokenizer_path=loading.tokenizer_path(files),
         )
         made.info = info
         return made
@@ -115,24 +117,6 @@ def _layer(dense: Dense, device: torch.device) -> torch.nn.Module:
     linear.load_state_dict({name.removeprefix("linear."): one for name, one in tensors.items()})
     activation = getattr(torch.nn, dense.activation)()
     return torch.nn.Sequential(linear, activation).to(device=device, dtype=torch.float32).eval()
-
-
-def _info(
-    files: ModelFiles, options: TransformersOptions, vocabulary: HfVocabulary, length: int
-) -> ModelInfo:
-    return ModelInfo(
-        backend="transformers",
-        format=files.format,
-        architecture=files.architecture,
-        context_length=length,
-        max_concurrent=options.max_concurrent,
-        vocab_size=vocabulary.size,
-        longest_token_bytes=vocabulary.longest_token_bytes,
-        size_bytes=files.size_bytes,
-        special=vocabulary.special,
-        adds_bos=vocabulary.adds_bos,
-        tokenizer_path=loading.tokenizer_path(files),
-    )
 
 
 def _reading(tokenizer: Tokenizer, steps: EncoderSteps) -> Reading:

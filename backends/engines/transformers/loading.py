@@ -32,6 +32,7 @@ from backends.engines import model_folder
 from backends.engines.draft_model import check_vocabularies
 from backends.engines.sampling.truncation import SUPPORTED
 from backends.engines.speculation import IS_OFF, STAYS
+from backends.engines.tokenizing import known_info
 from backends.engines.transformers import solo
 from backends.engines.transformers.files import (
     buffers,
@@ -480,20 +481,11 @@ def build(loaded: TransformersModel) -> str:
 def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:
     named = model_folder.read_json_if_there(files.path / "tokenizer_config.json")
     response = named.get("response_template")
-    return ModelInfo(
-        backend="transformers",
-        format=files.format,
-        architecture=files.architecture,
-        context_length=length,
-        max_concurrent=together,
-        vocab_size=vocabulary.size,
-        longest_token_bytes=vocabulary.longest_token_bytes,
-        size_bytes=files.size_bytes,
+    return msgspec.structs.replace(
+        known_info(files, vocabulary, length=length, together=together),
         chat_template=files.chat_template,
         tool_template=files.tool_template,
         response_template=msgspec.json.encode(response).decode() if response else None,
-        special=vocabulary.special,
-        adds_bos=vocabulary.adds_bos,
         modalities=files.modalities,
         samplers=SUPPORTED,
         rewinds=True,
