@@ -35,8 +35,8 @@ from backends.contract.samplers import Sampling
 from backends.engines.constraints import EngineTokenizer, Grammars
 from backends.engines.driver import DrivenContainer
 from backends.engines.llamacpp.batch import allowed_ids
-from backends.engines.llamacpp.engine import draw_among
 from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.rows import draw_among
 from benchmarks.report import Machine, machine
 from benchmarks.vocabulary import write
 from config.engines import LlamaCppOptions, TransformersOptions

@@ -55,7 +55,8 @@ from backends.engines.driver import DrivenContainer
 from backends.engines.engine import Engine
 from backends.engines.llamacpp import loading as llamacpp
 from backends.engines.llamacpp.batch import LlamaJob
-from backends.engines.llamacpp.engine import LlamaCppEngine, Rows
+from backends.engines.llamacpp.engine import LlamaCppEngine
+from backends.engines.llamacpp.rows import Rows
 from backends.engines.sampling.state import SamplerState
 from backends.engines.transformers import loading as transformers_loading
 from backends.engines.transformers.batching import Sampled, Sampler

@@ -17,7 +17,8 @@ With one:
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process
     sampling.py   a job's parameters -> a sampler chain, with samplers that llama.cpp lacks
     batch.py      jobs' sequences, and the arrays that llama_decode reads
-    engine.py     the loop's body: one `llama_decode` for all sequences, tokens, their logprobs
+    rows.py       the logits of a batch: tokens drawn from them, and their logprobs
+    engine.py     the loop's body: one `llama_decode` for all sequences
     kv_cache.py   the memory of a context by sequences; sequences kept in files
     pieces.py     a sequence as bytes, in pieces
     draft.py      a small model that drafts for a large one

@@ -9,16 +9,13 @@ a picture, the image encoder runs in a thread of its own, and a later step puts 
 the cache.
 """
 
-import ctypes
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from backends.contract.beginnings import (
     AT_EASE,
@@ -27,7 +24,7 @@ from backends.contract.beginnings import (
     Pace,
 )
 from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
-from backends.contract.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
+from backends.contract.protocol import Generation, ModelInfo, Scored
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
 from backends.engines.draft_model import ModelDrafter
@@ -38,8 +35,8 @@ from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
 from backends.engines.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.engines.llamacpp.pieces import PART, WHOLE
+from backends.engines.llamacpp.rows import Rows
 from backends.engines.llamacpp.sampling import Chain
-from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.prefill import BLOCK, STEP_SECONDS
 from backends.engines.sequences import Sequences
 from backends.engines.snapshots import places
@@ -47,134 +44,6 @@ from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepD
 
 if TYPE_CHECKING:
     from backends.engines.llamacpp.pictures import MtmdEncoder
-
-
-_NEVER = float("-inf")
-_FIELDS = 3  # of llama.h's struct of one candidate, each of four bytes: id, logit, probability
-
-
-class Rows:
-    """The logits of the last batch of `context`: tokens drawn from them, and log probabilities.
-    Only the engine's thread calls it.
-    """
-
-    def __init__(self, context: api.llama_context_p, vocabulary: LlamaVocabulary) -> None:
-        self._context = context
-        self._vocabulary = vocabulary
-
-    def draw(self, running: LlamaJob, row: int) -> Token:
-        """The next token of `running`, drawn from the logits of `row`."""
-        wanted = running.job.logprobs
-        found: TokenLogprob | None
-        if wanted is not None and running.job.after_samplers:
-            token, found = self._left(running, row, wanted)
-        else:
-            token = self._token(running, row)
-            found = None if wanted is None else self._logprob(row, token, wanted)
-        running.chain.drawn()
-        running.banned = ()
-        running.tokens.append(token)
-        return Token(running.key, token, found)
-
-    def _token(self, running: LlamaJob, row: int) -> int:
-        chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
-        if ids is None:
-            return int(api.llama_sampler_sample(chain, self._context, row))
-        return draw_among(chain, self.row(row), ids).token
-
-    def _left(self, running: LlamaJob, row: int, wanted: int) -> tuple[int, TokenLogprob]:
-        """A token, and what else the samplers left."""
-        ids = running.allowed(self._vocabulary.size)
-        among = np.arange(self._vocabulary.size) if ids is None else ids
-        drawn = draw_among(running.chain.pointer, self.row(row), among)
-        return drawn.token, left_over(drawn, wanted, self._vocabulary)
-
-    def _logprob(self, row: int, token: int, wanted: int) -> TokenLogprob:
-        return logprob(self.row(row), token, wanted, self._vocabulary)
-
-    def prompt_logprobs(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
-        """Log probabilities of the prompt's tokens that have none yet, as far as the `count` rows
-        of its newest cells, the first of which is `row`, have those of the next.
-        """
-        prompt, wanted = running.job.prompt, running.job.prompt_logprobs or 0
-        first, found = running.fed - count, []
-        if not running.scored:
-            found.append(TokenLogprob(Candidate(prompt[0], self._vocabulary.piece(prompt[0]), 0.0)))
-        for at in range(max(running.scored, first + 1, 1), min(running.fed + 1, len(prompt))):
-            logits = self.row(row + at - 1 - first)
-            found.append(logprob(logits, prompt[at], wanted, self._vocabulary))
-        return found
-
-    def row(self, row: int) -> npt.NDArray[np.float32]:
-        """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
-        address = ctypes.addressof(api.llama_get_logits_ith(self._context, row).contents)
-        there = (ctypes.c_float * self._vocabulary.size).from_address(address)
-        return np.frombuffer(there, np.float32)
-
-
-class DrawnToken(msgspec.Struct, frozen=True):
-    """The token, and what the samplers left to draw it from: ids and their logits, (left,) each."""
-
-    token: int
-    ids: npt.NDArray[np.int32]
-    logits: npt.NDArray[np.float32]
-
-
-def draw_among(
-    chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]
-) -> DrawnToken:
-    """As `llama_sampler_sample`, of `ids` alone. `logits`: (vocabulary,).
-
-    llama.cpp's chain is given an array of those alone. So nothing is computed for the others, and
-    where a grammar leaves a handful of 128,000 tokens, drawing costs a hundredth. The logits stay
-    as they are: log probabilities are computed from them.
-    """
-    candidates = np.empty((len(ids), _FIELDS), np.int32)
-    candidates[:, 0] = ids
-    candidates[:, 1] = logits.view(np.int32)[ids]  # the same bits
-    data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(api.llama_token_data))
-    array = api.llama_token_data_array(data=data, size=len(ids), selected=-1, sorted=False)
-    api.llama_sampler_apply(chain, ctypes.byref(array))
-    token = int(candidates[array.selected, 0])
-    api.llama_sampler_accept(chain, token)
-    left = candidates[: array.size]
-    return DrawnToken(token, left[:, 0], left[:, 1].view(np.float32))
-
-
-def left_over(drawn: DrawnToken, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
-    """As `logprob`, of what the samplers left, as they left it: what can't come any more has no
-    place in it.
-    """
-    possible = drawn.logits > _NEVER
-    ids, logits = drawn.ids[possible], drawn.logits[possible].astype(np.float64)
-    normal = float(np.logaddexp.reduce(logits))
-    order = np.argsort(-logits, kind="stable")
-    chosen = int(np.flatnonzero(ids == drawn.token)[0])
-
-    def candidate(index: int) -> Candidate:
-        token = int(ids[index])
-        return Candidate(token, vocabulary.piece(token), float(logits[index]) - normal)
-
-    best = tuple(candidate(int(index)) for index in order[:alternatives])
-    return TokenLogprob(candidate(chosen), best)
-
-
-def logprob(
-    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: LlamaVocabulary
-) -> TokenLogprob:
-    """The chosen token's logprob and the `alternatives` best; `logits` has shape
-    (vocabulary.size,).
-    """
-    peak = float(logits.max())
-    normal = peak + float(np.log(np.exp(logits - peak).sum()))
-
-    def candidate(index: int) -> Candidate:
-        return Candidate(index, vocabulary.piece(index), float(logits[index]) - normal)
-
-    count = min(alternatives, len(logits))
-    best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
-    ordered = best[np.argsort(-logits[best], kind="stable")]
-    return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))
 
 
 # Bytes of idle cells, of the weights', beside which conversations stay in a pool: a token of others

@@ -14,7 +14,7 @@ pytest.importorskip("llama_cpp")
 import bundled
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
-from backends.engines.llamacpp.engine import draw_among
+from backends.engines.llamacpp.rows import draw_among
 from backends.engines.llamacpp.sampling import Chain
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.sampling.formulas import SCALE, halves, hashed, mixed
