@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.engines.llamacpp.files import context_length, recognise
+from backends.engines.llamacpp.files import recognise
+from backends.engines.llamacpp.layout import context_length
 from benchmarks import ahead
 from benchmarks.answers import Figures
 from benchmarks.realistic import SIZES, table, targets, weights, write

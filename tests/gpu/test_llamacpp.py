@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.engines.llamacpp.files import WORKSPACE
+from backends.engines.llamacpp.layout import WORKSPACE
 from config.engines import LlamaCppOptions
 from tests.backends.parity import load
 from tests.gpu.asking import QUESTIONS, TIE, TIE_OF_4_BITS, greedy, near

@@ -3,7 +3,8 @@ continuous batching.
 
 Without an engine:
 
-    files.py      recognises a GGUF file; the memory it will need; its options elsewhere
+    files.py      recognises a GGUF file; the memory it needs; its options elsewhere
+    layout.py     how its cache is laid out, and what a pass over it takes
     gguf.py       the header of one
     memory.py     the memory that its graph, the CPU's own layouts, a projector or an encoder take
     trial.py      a file is tried in a child first

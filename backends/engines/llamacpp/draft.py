@@ -18,8 +18,9 @@ from backends.contract.protocol import MemoryNeed
 from backends.engines.draft_model import DraftPass, Guess, Piece, check_vocabularies
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.batch import Batch
-from backends.engines.llamacpp.files import cache_layout, draft_options
+from backends.engines.llamacpp.files import draft_options
 from backends.engines.llamacpp.kv_cache import KvCache
+from backends.engines.llamacpp.layout import cache_layout
 from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.threads import StepThreads

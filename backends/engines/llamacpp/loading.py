@@ -27,19 +27,21 @@ from backends.contract.catalog import CPU, ModelFiles, loadable_adapters
 from backends.contract.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.contract.protocol import MemoryNeed, ModelInfo
 from backends.engines.llamacpp.files import (
-    CACHE_BITS,
     INSTALLATION,
-    MOST_SLOTS,
     adapter_paths,
-    cache_layout,
     changeable,
-    context_length,
     draft,
     estimate,
     fitted,
-    keys_of_a_layer,
     layers_on_cards,
     layers_without_experts,
+)
+from backends.engines.llamacpp.layout import (
+    CACHE_BITS,
+    MOST_SLOTS,
+    cache_layout,
+    context_length,
+    keys_of_a_layer,
     outputs,
     snapshot_bytes,
     states_back,

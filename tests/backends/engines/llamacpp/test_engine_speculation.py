@@ -18,7 +18,7 @@ from backends.engines.driver import DrivenContainer
 from backends.engines.engine import Token
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.engine import LlamaCppEngine
-from backends.engines.llamacpp.files import TURNED_BACK
+from backends.engines.llamacpp.layout import TURNED_BACK
 from backends.engines.speculation import STAYS, Answering, Speculation
 from config.engines import LlamaCppOptions
 from tests.backends.container_contract import GREEDY

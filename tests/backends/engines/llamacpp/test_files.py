@@ -12,7 +12,8 @@ import pytest
 
 import bundled
 from backends.contract.errors import BackendError, LoadFailed
-from backends.engines.llamacpp.files import cache_layout, estimate, parts, recognise
+from backends.engines.llamacpp.files import estimate, parts, recognise
+from backends.engines.llamacpp.layout import cache_layout
 from config.engines import LlamaCppOptions
 
 

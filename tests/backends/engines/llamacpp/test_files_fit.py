@@ -11,7 +11,8 @@ import pytest
 
 from backends.contract import catalog
 from backends.contract.catalog import Fitted, ModelFiles, Room
-from backends.engines.llamacpp.files import WORKSPACE, estimate, fit_on, spread
+from backends.engines.llamacpp.files import estimate, fit_on, spread
+from backends.engines.llamacpp.layout import WORKSPACE
 from backends.machine import ggml
 from config.engines import LlamaCppOptions
 from tests.backends.random_gguf import MODELS, Dimensions, write
