@@ -16,11 +16,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import InputTooLong, InvalidJob, PromptTooLong
 from backends.contract.protocol import (
     AdapterScale,
     Constraint,
-    EncoderInput,
     Generation,
     Image,
     ModelInfo,

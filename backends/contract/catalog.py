@@ -18,11 +18,11 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
+from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendError, LoadFailed, UnsupportedModel
 from backends.contract.placement import ModelWeights
 from backends.contract.protocol import (
     Adapter,
-    EncoderContainer,
     MemoryNeed,
     Modality,
     ModelContainer,

@@ -39,6 +39,7 @@ from backends.contract.beginnings import (
     Taken,
     Tier,
 )
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
     BackendMissing,
@@ -51,14 +52,7 @@ from backends.contract.errors import (
     PromptTooLong,
     UnsupportedModel,
 )
-from backends.contract.protocol import (
-    EncoderInput,
-    Generation,
-    ModelInfo,
-    Output,
-    SavedSlot,
-    SlotState,
-)
+from backends.contract.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
 
 Kind: TypeAlias = Literal[
     "BackendError",

@@ -1,5 +1,5 @@
 """The contract between the gateway and a loaded model: what it is and can do, jobs and their
-outputs, requested shapes, conversations and their tools. Knows no engine and no gateway.
+outputs. Knows no engine and no gateway.
 
 What goes to a container and comes back are messages, frozen structs that can be sent as bytes
 (`backends.contract.messages`), so the engine may run elsewhere without a caller noticing. Two
@@ -16,31 +16,19 @@ A model that generates (`ModelContainer`):
                 case Ended(): ...           # always the last one, exactly once
     # here the device no longer works for this job
 
-A model that reads texts and writes none (`EncoderContainer`):
-
-    inputs = [container.read(text) for text in texts]       # in any thread
-    vectors = await container.encode(inputs)                # of all of them, in their order
-
-Times are seconds, sizes are bytes, probabilities are natural logarithms. A conversation's text is
-str, its pictures are references. A shape's `field` is the client's name of what it sent, for
-errors; schemas and structural tags are kept as the JSON text that came, so that a shape can be
-hashed and is read in one place, under limits.
+Times are seconds, sizes are bytes, probabilities are natural logarithms.
 """
 
-import math
-from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from backends.contract.samplers import Sampling
 
 Modality: TypeAlias = Literal["text", "image"]
-Task: TypeAlias = Literal[
-    "generate", "embed", "rank"
-]  # the last two: see `backends.contract.protocol`
+Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: `backends.contract.encoder`
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
@@ -512,245 +500,3 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 Report: TypeAlias = Callable[[Progress], None]  # called on the event loop's thread
-
-
-class EncoderInput(msgspec.Struct, frozen=True):
-    """One text, or a query with a document, as the model reads it: with the special tokens around.
-
-    `second`: where the second text of a pair begins; 0: there is none. `cut`: how many tokens were
-    left out so that it fits.
-    """
-
-    tokens: tuple[int, ...]
-    second: int = 0
-    cut: int = 0
-
-
-class EncoderTokenizer(Protocol):
-    """What every container here has, whatever its task."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """See `ModelContainer.tokenize`."""
-        ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """See `ModelContainer.detokenize`."""
-        ...
-
-
-class EncoderContainer(EncoderTokenizer, Protocol):
-    """A model in memory that makes vectors (its task is "embed"), or scores of documents for a
-    query ("rank"): tokens in and bytes out. Its texts are read in the gateway's process, wherever
-    it runs. Every container passes tests/backends/encoder_contract.py.
-    """
-
-    @property
-    def failure(self) -> str | None:
-        """Why it can't encode any more; None while it can."""
-        ...
-
-    def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `ModelContainer.on_failure`."""
-        ...
-
-    def read(self, text: str, most: int | None = None) -> EncoderInput:
-        """The tokens of `text`, of which the last are left out so that there are at most `most` in
-        all. Texts of control tokens are plain text.
-        """
-        ...
-
-    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput:
-        """As `read`; what is left out is of the longer one first. Only of a model that ranks."""
-        ...
-
-    async def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
-        """For each input, in their order, `info.vectors.width` numbers; where the task is "rank"
-        one, the higher the better. They are float32, the lowest byte first.
-
-        When it returns, or was cancelled, the device no longer works for them. Raises InvalidJob,
-        InputTooLong, GenerationFailed, OutOfMemory.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Free the device. Called only when nothing is being encoded; harmless a second time."""
-        ...
-
-
-ITEM = array("f").itemsize  # bytes of one value
-
-
-def values(vector: bytes) -> list[float]:
-    """The numbers of a vector."""
-    numbers = array("f")
-    numbers.frombytes(vector)
-    return numbers.tolist()
-
-
-def shortened(vector: bytes, width: int, *, normalized: bool) -> bytes:
-    """The first `width` values, of length 1 again where the vector is `normalized`."""
-    if width * ITEM >= len(vector):
-        return vector
-    kept = values(vector[: width * ITEM])
-    length = math.hypot(*kept) if normalized else 1.0
-    return array("f", [value / length for value in kept] if length else kept).tobytes()
-
-
-def cosine(first: Sequence[float], second: Sequence[float]) -> bytes:
-    """Of the angle between two vectors: one number, as a score is given."""
-    lengths = math.hypot(*first) * math.hypot(*second)
-    product = math.fsum(one * other for one, other in zip(first, second, strict=True))
-    return array("f", (product / lengths if lengths else 0.0,)).tobytes()
-
-
-def room_of_each(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts stay where both together may have `room`: the longer one gives
-    up tokens until they are alike, then both do (transformers' "longest_first").
-    """
-    if first + second <= room:
-        return first, second
-    half = room // 2
-    if first <= half:
-        return first, room - first
-    if second <= half:
-        return room - second, second
-    return (room - half, half) if first > second else (half, room - half)
-
-
-class JsonObject(msgspec.Struct, frozen=True, kw_only=True, tag="json_object"):
-    """Any JSON object."""
-
-    field: str = "response_format"
-
-
-class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema"):
-    """JSON that satisfies `schema`, which is JSON text.
-
-    `strict`: what can't be enforced while the answer is written is an error; else it is relaxed,
-    named and checked afterwards.
-    """
-
-    schema: bytes
-    strict: bool = False
-    field: str = "response_format.json_schema.schema"
-
-
-class Regex(msgspec.Struct, frozen=True, kw_only=True, tag="regex"):
-    """A text that `pattern` matches from its beginning to its end."""
-
-    pattern: str
-    field: str = "regex_pattern"
-
-
-class Grammar(msgspec.Struct, frozen=True, kw_only=True, tag="grammar"):
-    """A text of a grammar: llama.cpp's GBNF, known by its `::=`, or Lark as llguidance has it."""
-
-    text: str
-    field: str = "grammar"
-
-
-class Choices(msgspec.Struct, frozen=True, kw_only=True, tag="choices"):
-    """One of some texts."""
-
-    texts: tuple[str, ...]
-    field: str = "guided_choice"
-
-
-class StructuralTags(msgspec.Struct, frozen=True, kw_only=True, tag="structural_tag"):
-    """Free text in which some markers begin constrained parts.
-
-    `request` is the object's JSON text: `{"type": "structural_tag", ...}` with `structures` and
-    `triggers`, or with xgrammar's `format`.
-    """
-
-    request: bytes
-    field: str = "structural_tag"
-
-
-Shape: TypeAlias = JsonObject | JsonSchema | Regex | Grammar | Choices | StructuralTags
-
-# In one form for all APIs. They stand below the gateway because servers elsewhere are handed a
-# conversation as it is.
-
-Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-
-
-class TextPart(msgspec.Struct, frozen=True, tag="text"):
-    """Some text of a message."""
-
-    text: str
-
-
-class ImagePart(msgspec.Struct, frozen=True, tag="image"):
-    """A picture by reference: a `data:`, `http:` or `https:` URL. `field` is where the client put
-    it, for errors; None: where OpenAI's clients do.
-    """
-
-    url: str
-    field: str | None = None
-
-
-Part: TypeAlias = TextPart | ImagePart
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call the model made earlier in the conversation. `arguments` is JSON text as the client
-    sent it.
-    """
-
-    id: str
-    name: str
-    arguments: str
-    further: Mapping[str, Any] = {}  # as `Message.further`
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the
-    client; `further`: what the server of a model added to it, which that server alone reads.
-    """
-
-    role: Role
-    parts: tuple[Part, ...] = ()
-    reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-    further: Mapping[str, Any] = {}
-
-    @property
-    def text(self) -> str:
-        """All text parts, joined by newlines."""
-        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
-
-
-INPUT = "input"  # the one parameter of a tool whose input is a text
-
-
-class ToolInput(msgspec.Struct, frozen=True):
-    """What a custom tool's input may be; `shape` None: any text."""
-
-    shape: Grammar | Regex | None = None
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function the model may call. `parameters` is its JSON schema; None: no parameters given.
-    `input`: it takes a text instead, which is to the model its one parameter `INPUT`.
-    """
-
-    name: str
-    description: str | None = None
-    parameters: Mapping[str, Any] | None = None
-    strict: bool | None = None
-    input: ToolInput | None = None
-
-
-class NamedTool(msgspec.Struct, frozen=True):
-    """The client requires a call of this tool."""
-
-    name: str
-
-
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from backends.contract.protocol import EncoderInput, Reading, room_of_each
+from backends.contract.encoder import EncoderInput, room_of_each
+from backends.contract.protocol import Reading
 
 Tokenize: TypeAlias = Callable[[str], tuple[int, ...]]  # texts of control tokens are plain text
 

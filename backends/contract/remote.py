@@ -18,16 +18,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import (
-    EncoderContainer,
-    Message,
-    ModelContainer,
-    ModelInfo,
-    Shape,
-    TokenLogprob,
-    Tool,
-    ToolChoice,
-)
+from backends.contract.conversation import Message, Shape, Tool, ToolChoice
+from backends.contract.encoder import EncoderContainer
+from backends.contract.protocol import ModelContainer, ModelInfo, TokenLogprob
 
 # Ids of the Roundhouses that a request came through, separated by commas.
 HOPS = "x-roundhouse-hops"

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from backends.contract.encoder import EncoderInput, EncoderTokenizer
 from backends.contract.errors import BackendError, GenerationFailed
 from backends.contract.messages import (
     Broke,
@@ -28,7 +29,7 @@ from backends.contract.messages import (
     Leave,
     Left,
 )
-from backends.contract.protocol import EncoderInput, EncoderTokenizer, ModelInfo
+from backends.contract.protocol import ModelInfo
 from backends.engines.driver import EngineThread, Submit, closed
 from backends.places.encoder_container import PortEncoder
 

@@ -16,6 +16,7 @@ import anyio
 
 from backends.contract.beginnings import Beginnings
 from backends.contract.bounds import bounded, check_choice, check_tokens
+from backends.contract.encoder import EncoderTokenizer
 from backends.contract.errors import CLOSED, GenerationFailed, InvalidJob, NotAble
 from backends.contract.messages import (
     Answered,
@@ -46,7 +47,6 @@ from backends.contract.messages import (
     Withdraw,
 )
 from backends.contract.protocol import (
-    EncoderTokenizer,
     Ended,
     Generation,
     ModelInfo,

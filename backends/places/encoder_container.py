@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import anyio
 
 from backends.contract.bounds import check_inputs
+from backends.contract.encoder import EncoderInput, EncoderTokenizer
 from backends.contract.messages import (
     Encode,
     Encoded,
@@ -17,7 +18,7 @@ from backends.contract.messages import (
     Left,
     Port,
 )
-from backends.contract.protocol import EncoderInput, EncoderTokenizer, Tokenizer
+from backends.contract.protocol import Tokenizer
 from backends.contract.reading import EncoderReader
 from backends.places.container import PortContainer, PortEnd
 

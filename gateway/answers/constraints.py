@@ -11,8 +11,9 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from backends.contract.conversation import Shape
 from backends.contract.grammar_limits import control_tokens
-from backends.contract.protocol import Constraint, ModelContainer, Shape
+from backends.contract.protocol import Constraint, ModelContainer
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from backends.contract.protocol import EncoderTokenizer, SpecialTokens
+from backends.contract.encoder import EncoderTokenizer
+from backends.contract.protocol import SpecialTokens
 from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end

@@ -15,16 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.contract.bounds import ENCODED_TEXTS, check_inputs
-from backends.contract.protocol import (
+from backends.contract.encoder import (
     ITEM,
     EncoderContainer,
     EncoderInput,
-    Task,
-    Vectors,
     cosine,
     shortened,
     values,
 )
+from backends.contract.protocol import Task, Vectors
 from backends.contract.remote import RemoteContainer, RemoteVectors
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording, Terms

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import Tool
+from backends.contract.conversation import Tool
 from backends.contract.remote import RemoteCall, RemoteDelta
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.unparsed import UnparsedCalls

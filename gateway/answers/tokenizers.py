@@ -5,7 +5,8 @@ the server that runs it.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from backends.contract.protocol import EncoderTokenizer, ModelContainer
+from backends.contract.encoder import EncoderTokenizer
+from backends.contract.protocol import ModelContainer
 from backends.contract.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
 from gateway.answers.interpreter import as_configured
 from gateway.answers.remote import template_parameters, thinking_of

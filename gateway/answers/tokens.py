@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.contract.protocol import EncoderTokenizer, ModelContainer, ModelInfo
+from backends.contract.encoder import EncoderTokenizer
+from backends.contract.protocol import ModelContainer, ModelInfo
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt, Spans

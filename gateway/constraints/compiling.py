@@ -9,8 +9,7 @@ import time
 
 from llguidance import LLMatcher
 
-from backends.contract.grammar_limits import parser_limits
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     Choices,
     Grammar,
     JsonObject,
@@ -19,6 +18,7 @@ from backends.contract.protocol import (
     Shape,
     StructuralTags,
 )
+from backends.contract.grammar_limits import parser_limits
 from gateway.constraints.checking import SECONDS, Unchecked, fault_of
 from gateway.constraints.grammars import (
     Check,

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import JsonSchema
+from backends.contract.conversation import JsonSchema
 from gateway.constraints.effort import bounded, every, inside, referred
 from gateway.constraints.grammars import (
     Check,

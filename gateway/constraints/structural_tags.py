@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, Union
 
 import msgspec
 
-from backends.contract.protocol import JsonSchema, StructuralTags
+from backends.contract.conversation import JsonSchema, StructuralTags
 from gateway.constraints.grammars import (
     REPEATS,
     SCHEMA_BYTES,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from backends.contract.protocol import INPUT, Grammar, Regex, ToolInput
+from backends.contract.conversation import INPUT, Grammar, Regex, ToolInput
 from gateway.dialects.fields import Fields
 from gateway.terms.request import Tool, ToolCall
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backends.contract.protocol import values
+from backends.contract.encoder import values
 from gateway.dialects.fields import Fields
 from gateway.terms.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
 

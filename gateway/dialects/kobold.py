@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.contract.protocol import Grammar
+from backends.contract.conversation import Grammar
 from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, body, named_frame
 from gateway.dialects.fields import Fields, fields_of, json_object, order_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.contract.protocol import values
+from backends.contract.encoder import values
 from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import Limit, RerankExchange, ScoreExchange, further, limit, positive
 from gateway.dialects.fields import Fields, read_fields

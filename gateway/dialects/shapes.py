@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     Choices,
     Grammar,
     JsonObject,

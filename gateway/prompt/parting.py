@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import Message, Tool
+from backends.contract.conversation import Message, Tool
 
 What: TypeAlias = Literal["tools", "system", "message", "template"]
 

@@ -9,8 +9,8 @@ import anyio
 import msgspec
 
 from backends.contract.catalog import ModelFiles
+from backends.contract.encoder import EncoderContainer
 from backends.contract.protocol import (
-    EncoderContainer,
     MemoryNeed,
     Modality,
     ModelContainer,

@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import (
-    AdapterScale,
+from backends.contract.conversation import (
     ImagePart,
     Message,
     NamedTool,
@@ -23,6 +22,7 @@ from backends.contract.protocol import (
     ToolCall,
     ToolChoice,
 )
+from backends.contract.protocol import AdapterScale
 from backends.contract.samplers import Sampling
 
 __all__ = [

@@ -10,8 +10,8 @@ import anyio
 import msgspec
 import pytest
 
+from backends.contract.encoder import EncoderContainer, EncoderInput, values
 from backends.contract.errors import InputTooLong, InvalidJob
-from backends.contract.protocol import EncoderContainer, EncoderInput, values
 
 TEXTS = ("A man is eating.", "Grüße aus Köln", "a", "The quick brown fox jumps over it. " * 6)
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from backends.contract import catalog
-from backends.contract.protocol import values
+from backends.contract.encoder import values
 from config.engines import LlamaCppOptions
 from tests.backends import random_bert
 from tests.device.conftest import SHORT

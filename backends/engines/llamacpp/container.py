@@ -3,14 +3,9 @@
 from pathlib import Path
 
 from backends.contract.catalog import ModelFiles, command
+from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing, LoadFailed
-from backends.contract.protocol import (
-    EncoderContainer,
-    ModelContainer,
-    ModelInfo,
-    Report,
-    Tokenizer,
-)
+from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
 from backends.engines.driver import DrivenContainer, of_weights, run_loading
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.tokenizing import VocabularyTokenizer

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.contract.catalog import ModelFiles
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import GenerationFailed, OutOfMemory
-from backends.contract.protocol import EncoderInput, ModelInfo, Reading, Vectors
+from backends.contract.protocol import ModelInfo, Reading, Vectors
 from backends.engines.encoder_driver import Pass
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.batch import Batch

@@ -24,8 +24,9 @@ import msgspec
 import structlog
 
 from backends.contract.catalog import ModelFiles
+from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendError, LoadFailed, process_end
-from backends.contract.protocol import EncoderContainer, Generation, Image, ModelContainer
+from backends.contract.protocol import Generation, Image, ModelContainer
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp.files import adapter_paths, draft, draft_options, fitted, recognise
 from backends.engines.llamacpp.library import api

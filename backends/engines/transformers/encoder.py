@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from backends.contract.catalog import ModelFiles
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import LoadFailed
-from backends.contract.protocol import EncoderInput, MemoryNeed, ModelInfo, Reading, Vectors
+from backends.contract.protocol import MemoryNeed, ModelInfo, Reading, Vectors
 from backends.engines import model_folder
 from backends.engines.encoder_driver import Pass
 from backends.engines.model_folder import Dense, EncoderSteps

@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from backends.contract.errors import UpstreamError
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     ImagePart,
     JsonSchema,
     Message,
@@ -24,6 +23,7 @@ from backends.contract.protocol import (
     Tool,
     ToolCall,
 )
+from backends.contract.errors import UpstreamError
 from backends.contract.remote import (
     RemoteCall,
     RemoteChanges,

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from backends.contract.protocol import Message
+from backends.contract.conversation import Message
 from backends.contract.remote import RemoteStanding, RemoteState
 from backends.places.upstream.faults import Fault
 

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backends.contract.errors import UpstreamError
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     Choices,
     Grammar,
     ImagePart,
@@ -33,6 +32,7 @@ from backends.contract.protocol import (
     ToolCall,
     ToolChoice,
 )
+from backends.contract.errors import UpstreamError
 from backends.contract.remote import (
     RemoteChanges,
     RemoteChat,

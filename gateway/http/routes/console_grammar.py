@@ -9,7 +9,7 @@ import msgspec
 from litestar import post
 from litestar.types import ASGIApp
 
-from backends.contract.protocol import Grammar, JsonSchema, Regex, Shape
+from backends.contract.conversation import Grammar, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from backends.contract.protocol import INPUT, Grammar, JsonSchema, Regex, ToolInput
+from backends.contract.conversation import INPUT, Grammar, JsonSchema, Regex, ToolInput
 from gateway.constraints.grammars import CompileBudget, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
 from gateway.constraints.lark import GAP, GrammarTooLarge, Lark, literal

@@ -20,15 +20,9 @@ from backends.contract.bounds import (
     check_choice,
     check_inputs,
 )
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import InvalidJob, PromptTooLong
-from backends.contract.protocol import (
-    Constraint,
-    EncoderInput,
-    Generation,
-    Image,
-    ModelInfo,
-    ThinkingBudget,
-)
+from backends.contract.protocol import Constraint, Generation, Image, ModelInfo, ThinkingBudget
 from backends.contract.samplers import Number, Sampling, Texts
 from tests.every import for_every
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
     GenerationFailed,
@@ -35,7 +36,6 @@ from backends.contract.messages import (
 from backends.contract.protocol import (
     Candidate,
     Constraint,
-    EncoderInput,
     Ended,
     Generation,
     Image,

@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from backends.contract import catalog
+from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import GenerationFailed
 from backends.contract.messages import Close, Closed, Encode, Event, Leave, Left
-from backends.contract.protocol import EncoderContainer
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.places.encoder_container import PortEncoder
 from backends.places.nodes import node

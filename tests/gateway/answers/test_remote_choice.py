@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.contract.protocol import Tool
+from backends.contract.conversation import Tool
 from backends.contract.remote import RemoteCall, RemoteDelta
 from gateway.answers.remote import reporting_wait
 from gateway.answers.remote_choice import (

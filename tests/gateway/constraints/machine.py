@@ -11,8 +11,8 @@ import llguidance
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
+from backends.contract.conversation import JsonSchema, Shape
 from backends.contract.grammar_limits import parser_limits
-from backends.contract.protocol import JsonSchema, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import ShapeGrammar
 

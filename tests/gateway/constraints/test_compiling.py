@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from backends.contract.protocol import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
+from backends.contract.conversation import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.terms.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine, machine

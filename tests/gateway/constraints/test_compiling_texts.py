@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     Choices,
     Grammar,
     JsonObject,

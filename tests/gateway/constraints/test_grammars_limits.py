@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.contract.protocol import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
+from backends.contract.conversation import (
+    Choices,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Shape,
+    StructuralTags,
+)
 from gateway.constraints import grammars
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import grammar_of

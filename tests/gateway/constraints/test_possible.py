@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
+from backends.contract.conversation import Grammar, JsonSchema, Regex, Shape
 from backends.contract.grammar_limits import parser_limits
-from backends.contract.protocol import Grammar, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import END, ShapeGrammar, byte_tokenizer
 from gateway.terms.errors import InvalidRequest

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
+from backends.contract.conversation import JsonSchema
 from backends.contract.grammar_limits import parser_limits
-from backends.contract.protocol import JsonSchema
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import END, byte_tokenizer
 from gateway.terms.errors import InvalidRequest

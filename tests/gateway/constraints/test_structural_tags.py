@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backends.contract.protocol import StructuralTags
+from backends.contract.conversation import StructuralTags
 from gateway.constraints.compiling import grammar_of
 from gateway.terms.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine

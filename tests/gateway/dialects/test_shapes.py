@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.contract.protocol import JsonObject, JsonSchema
+from backends.contract.conversation import JsonObject, JsonSchema
 from tests.gateway.dialects.corpus import READERS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from backends.contract.protocol import Message, TextPart, Tool, ToolCall
+from backends.contract.conversation import Message, TextPart, Tool, ToolCall
 from gateway.prompt.parting import (
     Outline,
     Turn,

@@ -7,7 +7,7 @@ import gguf
 import pytest
 
 from backends.contract import catalog
-from backends.contract.protocol import EncoderContainer, values
+from backends.contract.encoder import EncoderContainer, values
 from config.engines import LlamaCppOptions
 from tests.backends.encoder_contract import PROMISES, EncoderSubject
 

@@ -10,7 +10,7 @@ from transformers import AutoModel
 
 import bundled
 from backends.contract import catalog
-from backends.contract.protocol import values
+from backends.contract.encoder import values
 from config.engines import LlamaCppOptions
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from backends.contract import catalog
+from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import LoadFailed, UnsupportedModel
-from backends.contract.protocol import EncoderContainer
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import encoder_folders, encoder_gguf
 from tests.backends.encoder_contract import PROMISES, EncoderSubject

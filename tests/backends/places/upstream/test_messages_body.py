@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     ImagePart,
     JsonSchema,
     Message,

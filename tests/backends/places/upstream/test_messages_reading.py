@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import respx
 
+from backends.contract.conversation import Message, TextPart
 from backends.contract.errors import UpstreamError
-from backends.contract.protocol import Message, TextPart
 from backends.contract.remote import (
     RemoteCall,
     RemoteChat,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.contract.protocol import values
+from backends.contract.encoder import values
 from backends.places.upstream.faults import Unhealthy
 from backends.places.upstream.reading import read_scores, read_vectors
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.contract.conversation import Message, TextPart
 from backends.contract.errors import LoadFailed, UpstreamError
-from backends.contract.protocol import Message, TextPart
 from backends.contract.remote import (
     Caller,
     RemoteCall,

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from backends.contract.protocol import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
+from backends.contract.conversation import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
 from backends.contract.remote import RemoteChat, RemoteText
 from backends.places.upstream.wire import chat_body, text_body
 from config.upstreams import UpstreamConfig

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.contract.protocol import (
+from backends.contract.conversation import (
     Choices,
     Grammar,
     JsonObject,

@@ -10,7 +10,7 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from backends.contract.protocol import Grammar, ToolInput
+from backends.contract.conversation import Grammar, ToolInput
 from gateway.dialects.responses import ResponsesExchange, ResponsesReply, read_response
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.events import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from backends.contract.protocol import Grammar, Regex, ToolInput
+from backends.contract.conversation import Grammar, Regex, ToolInput
 from gateway.constraints.compiling import fault_unconstrained
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.grammar import WantedOutput, output_grammar
