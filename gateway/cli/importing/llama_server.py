@@ -228,10 +228,10 @@ class _Line:
         self._put("path", f"hf:{value}")
 
     def _hub_file(self, flag: str, value: str) -> None:
-        scheme, repository, *_ = *self.found.get("path", "").split(":"), ""
+        scheme, _, rest = str(self.found.get("path", "")).partition(":")
         if scheme != "hf":
             raise NotAModel(f"{flag} stands before -hf")
-        self._put("path", f"hf:{repository}:{value}")
+        self._put("path", f"hf:{rest.partition(':')[0]}:{value}")
 
     def _layers(self, _: str, value: str) -> None:
         if value not in ("auto", "all") and int(value) < ALL_LAYERS:

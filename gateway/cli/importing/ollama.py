@@ -57,7 +57,7 @@ def _model(root: Path, manifest: Path) -> tuple[Data | None, list[str]]:
         if "model" not in layers:
             return None, [f"{name}: it has no file of a model, or that was removed"]
         values, unknown = _parameters(layers)
-        entry = {"name": name, "path": str(layers["model"][0]), "backend": "llamacpp"}
+        entry: Data = {"name": name, "path": str(layers["model"][0]), "backend": "llamacpp"}
         entry |= _parts(layers, values)
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         return None, [f"{name}: its files can't be read: {error}"]
