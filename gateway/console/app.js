@@ -1,7 +1,7 @@
 // The frame: who we are decides which pages there are; the address decides which one is shown.
 import { computed, html, render, useEffect, useState } from "./vendor/preact.js";
 import { route, theme, to } from "./core/browser.js";
-import { connect, isAdmin, key, link, me, models, refused, running, useKey } from "./core/server.js";
+import { connect, forgetKey, isAdmin, key, link, me, models, refused, running, useKey } from "./core/server.js";
 import { Dot, Icon, Mark, Segments, Toasts } from "./ui/parts.js";
 
 /** Pages are fetched when they are first shown. `users`: a user's key sees it, too. */
@@ -21,11 +21,11 @@ const current = computed(() => pages.value.find((page) => page.name === route.va
 function App() {
   if (link.value === "locked") return html`<${Door} />`;
   if (me.value === null) return html`<${Waiting} />`;
-  return html`<div class="shell">
+  return html`<div class=${`shell ${link.value === "lost" ? "lost" : ""}`}>
     <a class="skip" href="#page" onClick=${toPage}>Skip to the page</a>
     <${Navigation} />
+    <div class="lost-frame" role="status">${link.value === "lost" && html`<div class="lost-notice"><${Dot} state="waiting" />The server can’t be reached, trying again…</div>`}</div>
     <main id="page" tabindex="-1"><${Page} page=${current.value} /></main>
-    ${link.value === "lost" && html`<div class="lost-notice" role="status"><${Dot} state="waiting" />Connection lost, trying again…</div>`}
     <${Toasts} />
   </div>`;
 }
@@ -49,7 +49,7 @@ function Navigation() {
       <div class="nav-state"><${Dot} state=${link.value} /><span class="cut grow" title=${me.value.server}>${host()}</span></div>
       <div class="row">
         <${ThemeSwitch} />
-        ${key.value && html`<button class="button quiet small icon" title="Forget the key" aria-label="Forget the key" onClick=${() => useKey(null)}><${Icon} name="key" size="14" /></button>`}
+        ${key.value && html`<button class="button quiet small icon" title="Forget the key" aria-label="Forget the key" onClick=${forgetKey}><${Icon} name="key" size="14" /></button>`}
       </div>
     </div>
   </nav>`;
@@ -98,7 +98,7 @@ function Door() {
     ${refused.value && html`<p class="bad" role="alert">${refused.value}</p>`}
     <label class="check"><input type="checkbox" checked=${isRemembered} onChange=${(event) => setRemembered(event.target.checked)} />Remember on this device</label>
     <button class="button primary" disabled=${!value.trim()}>Open</button>
-    <p id="door-hint" class="hint">${isRemembered ? "It is stored in this browser until you choose “Forget the key”." : "It is stored in this tab and deleted when the tab is closed."}</p>
+    <p id="door-hint" class="hint">${isRemembered ? "It is stored in this browser until you choose “Forget the key”." : "It is kept until the last tab of this page is closed."}</p>
   </form></main>`;
 }
 

@@ -30,16 +30,23 @@ OpenPage: TypeAlias = Callable[..., Page]
 Stand: TypeAlias = Callable[..., StandIn]
 
 
+def program() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def arguments_of(path: str | None) -> dict[str, Any]:
+    """How it is started. Root can't make the sandbox; containers have a small /dev/shm."""
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
+    return {"executable_path": path, "args": arguments}
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    if (found := program()) is None:
         pytest.skip("no chromium on this machine")
-    # Root can't make the sandbox; containers have a small /dev/shm.
-    arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
     expect.set_options(timeout=WAIT * 1000)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        browser = playwright.chromium.launch(**arguments_of(found))
         yield browser
         browser.close()
 

@@ -215,6 +215,47 @@ def test_columns_stand_under_their_heads_and_the_editor_is_tall(
     assert box["height"] >= 300
 
 
+WIDTHS = [
+    360,
+    480,
+    640,
+    759,
+    760,
+    800,
+    840,
+    880,
+    960,
+    1024,
+    1099,
+    1100,
+    1140,
+    1190,
+    1280,
+    1440,
+    1600,
+]
+OUTSIDE = """() => [...document.querySelectorAll("button, a.button, input, select, textarea")]
+    .filter(it => it.checkVisibility() && !it.closest(".segments") && !it.matches("[type=file]"))
+    .filter(it => {
+        const box = it.getBoundingClientRect();
+        return box.width > 1 && (box.left < 0 || box.right > innerWidth);
+    }).map(it => it.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_button_is_within_the_window(name: str, stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(f"{stand(answers=ANSWERS).url}#/{name}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(PAGES[name])
+    settled(page)
+    outside = {}
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        if found := page.evaluate(OUTSIDE):
+            outside[width] = found
+    assert not outside
+
+
 @pytest.mark.parametrize("name", ["chat", "models", "memory", "activity", "activity/charts"])
 def test_a_server_without_anything_has_its_own_words(
     name: str, stand: Stand, open_page: OpenPage, shoot: Shoot

@@ -7,7 +7,8 @@ not built.
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -16,6 +17,7 @@ import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+CUT_OFF = "the file is incomplete (cut off in its header): download it again"
 EMBEDDING, POSITIONS = "token_embd.weight", "position_embd.weight"
 _SCALARS = {
     0: "B",
@@ -106,27 +108,29 @@ class Header(msgspec.Struct, frozen=True):
 
 def read_header(path: Path) -> Header:
     """Raises BrokenFile with the reason, OSError when the file can't be opened."""
-    with path.open("rb") as file:
-        if file.read(4) != MAGIC:
-            raise BrokenFile("it doesn't begin with 'GGUF'")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _Reader(data).header()
-            except (struct.error, LookupError, OverflowError, ValueError) as error:
-                raise BrokenFile(f"its header can't be read ({error})") from error
+    with _reading(path) as reader:
+        return reader.header()
 
 
 def metadata_alone(path: Path) -> bytes:
     """A GGUF file with the metadata of that at `path` and no tensors: all that its vocabulary
     needs. Raises as `read_header`.
     """
+    with _reading(path) as reader:
+        return reader.without_tensors()
+
+
+@contextmanager
+def _reading(path: Path) -> "Iterator[_Reader]":
     with path.open("rb") as file:
         if file.read(4) != MAGIC:
             raise BrokenFile("it doesn't begin with 'GGUF'")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return _Reader(data).without_tensors()
-            except (struct.error, LookupError, OverflowError, ValueError) as error:
+                yield _Reader(data)
+            except struct.error:  # what it would unpack lies behind the end
+                raise BrokenFile(CUT_OFF) from None
+            except (LookupError, OverflowError, ValueError) as error:
                 raise BrokenFile(f"its header can't be read ({error})") from error
 
 
@@ -160,7 +164,7 @@ class _Reader:
             key = self._text()
             self._value(self._number("<I"))
             if self._at > len(self._data):
-                raise BrokenFile("its header is cut off")
+                raise BrokenFile(CUT_OFF)
             if not key.startswith("split."):
                 kept.append(self._data[start : self._at])
         return b"".join((MAGIC, struct.pack("<IQQ", version, 0, len(kept)), *kept))
@@ -187,7 +191,8 @@ class _Reader:
         start = -(-self._at // align) * align
         if start + end > len(self._data):
             missing = start + end - len(self._data)
-            raise BrokenFile(f"it is cut off: {missing:,} bytes are missing ({last})")
+            lacking = f"cut off: {missing:,} bytes are missing, from {last} on"
+            raise BrokenFile(f"the file is incomplete ({lacking}): download it again")
         return tuple(table)
 
     def _number(self, form: str) -> int:
@@ -207,7 +212,7 @@ class _Reader:
     def _bytes(self) -> bytes:
         length = self._count()
         if self._at + length > len(self._data):
-            raise BrokenFile("its header is cut off")
+            raise BrokenFile(CUT_OFF)
         self._at += length
         return self._data[self._at - length : self._at]
 

@@ -132,6 +132,9 @@ export function forked(conversation, turn) {
   return changed({ ...conversation, id: newId(), created: Date.now(), turns: conversation.turns.slice(0, index + 1) });
 }
 
+/** A version of an answer, where it is the chosen one. */
+export const versionOf = (conversation, id) => conversation.turns.flatMap((turn) => turn.lanes ?? []).map(chosen).find((one) => one.id === id);
+
 /** The answers that were being written when the page was left. @returns {{turn: string, lane: number, version: Version}[]} */
 export function unfinished(conversation) {
   return conversation.turns.flatMap((turn) => (turn.role !== "assistant" ? []
@@ -399,17 +402,31 @@ export function python(value, depth = 0) {
 
 const STORE = "conversations";
 
-/** A database of things with an `id`. */
+/** A database of things with an `id`; what changes in it is told to this server's other tabs. */
 class Shelf {
   constructor(name) {
     this.name = name;
     this.fallback = new Map();
     this.opened = null;
+    this.others = new BroadcastChannel(name);
   }
 
-  readAll() { return this.within("readonly", (store) => store.getAll(), () => [...this.fallback.values()]); }
-  keep(thing) { return this.within("readwrite", (store) => store.put(thing), () => this.fallback.set(thing.id, thing)); }
-  remove(id) { return this.within("readwrite", (store) => store.delete(id), () => this.fallback.delete(id)); }
+  /** What is there, and how much of it can't be read. One after the other: a broken thing takes no other with it. */
+  async readAll() {
+    const ids = await this.within("readonly", (store) => store.getAllKeys(), () => [...this.fallback.keys()]);
+    const read = await Promise.allSettled(ids.map((id) => this.read(id)));
+    const found = read.filter((one) => one.status === "fulfilled");
+    return { found: found.map((one) => one.value).filter(Boolean), lost: read.length - found.length };
+  }
+
+  read(id) { return this.within("readonly", (store) => store.get(id), () => this.fallback.get(id)); }
+  keep(thing) { return this.change(thing.id, (store) => store.put(thing), () => this.fallback.set(thing.id, thing)); }
+  remove(id) { return this.change(id, (store) => store.delete(id), () => this.fallback.delete(id)); }
+
+  async change(id, act, without) {
+    await this.within("readwrite", act, without);
+    this.others.postMessage(id);
+  }
 
   /** @returns {Promise<IDBDatabase | null>} */
   open() {
@@ -430,17 +447,16 @@ class Shelf {
     return new Promise((resolve, reject) => {
       const transaction = database.transaction(STORE, mode);
       const request = act(transaction.objectStore(STORE));
-      transaction.oncomplete = () => resolve(request.result);
       transaction.onabort = () => reject(transaction.error ?? request.error); // also where the storage is full
-      transaction.commit(); // else it waits for this page, which may be left before
+      // A large value that is read comes after a transaction that was committed early; one that is written waits else for
+      // this page, which may be left before.
+      if (mode === "readonly") request.onsuccess = () => resolve(request.result);
+      else { transaction.oncomplete = () => resolve(); transaction.commit(); }
     });
   }
 }
 
-const shelf = new Shelf("roundhouse");
-export const readAll = () => shelf.readAll();
-export const keep = (conversation) => shelf.keep(conversation);
-export const remove = (id) => shelf.remove(id);
+export const shelf = new Shelf("roundhouse");
 
 /** Pictures and files of messages that are being written, by conversation. */
 export const drafts = new Shelf("roundhouse.drafts");

@@ -1,13 +1,13 @@
 // The page of the chat: the choice of a model, where one writes, the list of conversations.
 import { computed, effect, html, signal, useEffect, useId, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { stored, to } from "../core/browser.js";
-import { byId, isAdmin, me, models, saveAs } from "../core/server.js";
+import { byId, isAdmin, link, me, models, saveAs } from "../core/server.js";
 import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
 import { chosen, drafts, exported, groups, holding, imported, newId } from "./conversation.js";
 import { Panel } from "./panel.js";
 import {
   add, answering, ask, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, setSettings, show, sorted, stop, streams,
-  talking, titled, usable,
+  talking, titled, toggleServer, usable,
 } from "./room.js";
 
 // ------------------------------------------------------------------------------------------------------------
@@ -114,9 +114,9 @@ function keepDraft(id) {
 }
 
 /** What was about to be sent when the page was left, beside what was added while this was read. */
-Promise.all([drafts.readAll(), readConversations()]).then(([kept]) => {
+Promise.all([drafts.readAll(), readConversations()]).then(([{ found: kept }, lost]) => {
   const known = new Set([NEW, ...conversations.value.map((one) => one.id)]);
-  for (const { id } of kept) if (!known.has(id)) drafts.remove(id); // its conversation was deleted
+  for (const { id } of kept) if (!known.has(id) && !lost) drafts.remove(id); // its conversation was deleted
   for (const { id, pictures: before, files: listed } of kept.filter((one) => known.has(one.id))) {
     albums.value = placed(albums.value, id, [...before, ...(albums.value[id] ?? [])]);
     folders.value = placed(folders.value, id, [...listed, ...(folders.value[id] ?? [])]);
@@ -214,11 +214,12 @@ export function Composer() {
   const area = useRef(null), chooser = useRef(null);
   useEffect(() => { area.current?.focus({ preventScroll: true }); }, [open.value.id]);
   useEffect(() => { fit(area.current); }, [draft.value]);
-  const isReading = files.value.some((one) => one.isReading);
-  const canSend = (draft.value.trim() || pictures.value.length || files.value.length) && talking.value.length && !isBusy.value && !isReading;
+  const isEmpty = !draft.value.trim() && !pictures.value.length && !files.value.length;
+  const obstacle = obstacleNow();
   const submit = async (event) => {
     event?.preventDefault();
-    if (!canSend) return;
+    if (isEmpty) return;
+    if (obstacle) { say(obstacle, { kind: "bad" }); return; }
     const place = home.value;
     const sent = files.value.map(({ name, text, pictures: pages, facts }) => ({ name, text, pictures: pages, facts }));
     if (await ask(draft.value, pictures.value, sent)) { setDraft("", place); setPictures([], place); setFiles([], place); }
@@ -247,17 +248,24 @@ export function Composer() {
       <${ContextMeter} />
       <span class="hint grow cut">${isBusy.value ? "Esc stops" : "Enter sends, Shift+Enter breaks the line"}</span>
       ${isBusy.value ? html`<button type="button" class="button icon round" aria-label="Stop" title="Stop (Esc)" onClick=${stop}><${Icon} name="stop" /></button>`
-        : html`<button class="button primary icon round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}><${Icon} name="send" /></button>`}
+        : html`<button class="button primary icon round" aria-label="Send" title=${obstacle ?? "Send (Enter)"} disabled=${isEmpty || obstacle}><${Icon} name="send" /></button>`}
     </div>
   </form>`;
+}
+
+/** Why nothing can be sent now. */
+function obstacleNow() {
+  if (link.value === "lost") return "The server can’t be reached. Your message stays here.";
+  if (!talking.value.length) return placeholder();
+  if (isBusy.value) return "The answer before is still being written: Esc stops it.";
+  return files.value.some((one) => one.isReading) ? "A file is still being read." : null;
 }
 
 /** Which of the server's tools the conversation has; the panel has them one by one. */
 function ToolServers() {
   const { servers = [] } = open.value.settings;
   const on = me.value.mcp.filter((name) => servers.includes(name));
-  const toggle = (name) => import("./tools.js").then((module) => module.toggle(name));
-  const items = me.value.mcp.map((name) => ({ icon: on.includes(name) ? "check" : "plus", text: name, act: () => toggle(name) }));
+  const items = me.value.mcp.map((name) => ({ icon: on.includes(name) ? "check" : "plus", text: name, act: () => toggleServer(name) }));
   return html`<${Menu} label=${on.length ? `Tools: ${on.join(", ")}` : "Tools"} icon="tool" end=${false} items=${items} text=${on.length ? html`<span class="cut">${on.length === 1 ? on[0] : on.length}</span>` : null} />`;
 }
 
@@ -295,6 +303,7 @@ function ContextMeter() {
   const words = `${isExact ? "" : "About "}${count(taken)} of ${count(room)} tokens of context`;
   return html`<span class="meter num" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${room} aria-valuenow=${taken} aria-valuetext=${words} title=${words}>
       <i style=${{ width: `${Math.min(100, (100 * taken) / room)}%` }} class=${taken > room * 0.9 ? "full" : ""} /></span>
+    <span class="meter-number faint small num" aria-hidden="true" title=${words}>${tokens(taken)} / ${tokens(room)}</span>
     ${taken > room && html`<span class="small bad" role="alert">${words}: too long for this model</span>`}`;
 }
 
@@ -492,7 +501,7 @@ function List() {
   ];
   return html`<div class="list-head" ref=${frame}><${Search} label="Search conversations" title="Titles and texts (Ctrl+K)" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>
     <input ref=${chooser} type="file" accept=".json,application/json" hidden aria-label="File of conversations" onChange=${(event) => { if (event.target.files[0]) bring(event.target.files[0]); event.target.value = ""; }} />
-    <div class="lists">${groups(found).map(([name, list]) => html`<h3 key=${`${name} heading`} class="list-day">${name}</h3><ul key=${name} class="list" aria-label=${name}>${list.map((one) => html`<li key=${one.id} class=${one.id === open.value.id ? "current" : ""}>
+    <div class="lists">${groups(found).map(([name, list]) => html`<h2 key=${`${name} heading`} class="list-day">${name}</h2><ul key=${name} class="list" aria-label=${name}>${list.map((one) => html`<li key=${one.id} class=${one.id === open.value.id ? "current" : ""}>
       <button class="list-item" aria-current=${one.id === open.value.id} onClick=${() => pick(one)}><span class="cut">${one.title || "Untitled"}</span><span class="faint small cut">${answering.value.has(one.id) ? "answering…" : ago(one.updated)}</span></button>
       <${Menu} label=${`Actions for ${one.title}`} items=${actions(one, setRenaming)} /></li>`)}</ul>`)}</div>
     ${conversations.value !== null && !found.length && html`<p class="list-none">${text ? "No conversation matches." : "No conversations yet."}</p>`}

@@ -110,7 +110,7 @@ function Presets() {
     { icon: "up", text: "Export presets", disabled: !presets.value.length, act: () => saveAs("presets.json", written()) },
     { icon: "download", text: "Import presets…", act: () => chooser.current.click() },
   ];
-  return html`<section class="presets"><h3>Preset</h3>
+  return html`<section class="presets"><h2>Preset</h2>
     <${Menu} label=${`Preset: ${title}`} icon="settings" end=${false} small=${false} items=${items} text=${html`<span class="cut grow">${title}</span>${now && isChanged && html`<span class="tag">changed</span>`}`} />
     ${isOfModel && html`<p class="hint">New conversations with ${model} begin with it.</p>`}
     <input ref=${chooser} type="file" accept=".json,application/json" hidden aria-label="File of presets" onChange=${(event) => { const [file] = event.target.files; event.target.value = ""; if (file) trying(() => bring(file)); }} />
@@ -156,7 +156,7 @@ export function Panel() {
   const parameters = (abilities[0] ?? abilities[1])?.parameters ?? [];
   return html`<div class="panel-body">
     <${Presets} />
-    <section><h3 id="system-label">System prompt</h3><textarea class="input" rows="4" aria-labelledby="system-label" placeholder="None" value=${system}
+    <section><h2 id="system-label">System prompt</h2><textarea class="input" rows="4" aria-labelledby="system-label" placeholder="None" value=${system}
       onInput=${(event) => change((it) => ({ ...it, system: event.target.value }))} /></section>
     ${grouped(parameters).map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
     <details open><summary>Answer</summary><div class="panel-rows">

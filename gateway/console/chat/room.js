@@ -4,8 +4,8 @@ import { go, instead, route, stored } from "../core/browser.js";
 import { ApiError, byId, call, models, refusalOf, send, serverEvents } from "../core/server.js";
 import { say } from "../ui/parts.js";
 import {
-  PLAIN, abridged, answeredAgain, assistantMessage, chooseAnswer, chooseSaid, chosen, emptyVersion, forked, fresh, keep, newId, readAll, remove, requestBody,
-  saidAgain, setVersion, unfinished, watched, withAnswer, withLane, withResults, withUser,
+  PLAIN, abridged, answeredAgain, assistantMessage, chooseAnswer, chooseSaid, chosen, emptyVersion, forked, fresh, newId, requestBody,
+  saidAgain, setVersion, shelf, unfinished, versionOf, watched, withAnswer, withLane, withResults, withUser,
 } from "./conversation.js";
 
 // ------------------------------------------------------------------------------------------------------------
@@ -17,30 +17,27 @@ const SAVE = 1000; // milliseconds between two savings of what has come
 const TRIES = 8, PAUSE = 1000; // to find the server again; milliseconds between two
 
 /** Answers under way, by their version's id: what is drawn while the conversation itself stays as it is. They go on when
- * another conversation is opened.
- * @type {import("../vendor/preact.js").Signal<Map<string, {version: object, conversation: string, stop: () => void}>>} */
+ * another conversation is opened. One tab reads an answer, the others see what it keeps.
+ * @typedef {{version: import("../vendor/preact.js").Signal<object>, conversation: string, abort: AbortController}} AnswerStream
+ * @type {import("../vendor/preact.js").Signal<Map<string, AnswerStream>>} */
 export const streams = signal(new Map());
+
+const stops = new BroadcastChannel("roundhouse.stops"); // versions that a tab wants no more of
+stops.onmessage = ({ data: id }) => streams.value.get(id)?.abort.abort();
 
 /** A version whose answer can be followed now, and from another page later. */
 export const begun = (version) => ({ ...version, stream: { id: newId(), began: Date.now(), content: version.content, reasoning: version.reasoning } });
 
 /** Follow an answer to its end, and give the finished version. The server keeps what it sends, so where the connection
  * breaks, or the page was left meanwhile, it is read again from its start. Never raises: what went wrong is in `error`.
- * @param {string} conversation its id @param {import("./conversation.js").Version} version as `begun` makes it
- * @param {{body?: object, save: (version: object) => void}} options `body` of the request, where it was not sent before */
-export async function follow(conversation, version, { body = null, save }) {
-  const abort = new AbortController();
-  const shown = signal(version);
-  const reader = new AnswerReader(version, shown, save);
-  const address = `/v1/stream?conv_id=${version.stream.id}`;
-  const stop = () => {
-    abort.abort();
-    call("DELETE", address).catch(() => {}); // to leave it is not enough: it goes on without readers
-  };
-  streams.value = new Map(streams.value).set(version.id, { version: shown, conversation, stop });
-  const options = { signal: abort.signal, accept: "text/event-stream" };
-  const ask = () => send("POST", "/v1/chat/completions", { ...options, body, more: { "x-conversation-id": version.stream.id, "x-request-id": version.stream.id } });
-  const askAgain = () => send("GET", `${address}&from=0`, options);
+ * @param {AnswerStream} stream @param {{body?: object, save: (version: object) => void}} options
+ *   `body` of the request, where it was not sent before */
+async function follow({ version: shown, abort: { signal: stopped } }, { body = null, save }) {
+  const reader = new AnswerReader(shown, save);
+  const { id } = shown.value.stream;
+  const options = { signal: stopped, accept: "text/event-stream" };
+  const ask = () => send("POST", "/v1/chat/completions", { ...options, body, more: { "x-conversation-id": id, "x-request-id": id } });
+  const askAgain = () => send("GET", `${addressOf(shown.value)}&from=0`, options);
   if (body) await reader.read(ask, () => true);
   for (let tries = 1; !reader.isOver; tries += 1) {
     await reader.read(askAgain, (error) => error.status >= 400 || tries === TRIES);
@@ -49,20 +46,29 @@ export async function follow(conversation, version, { body = null, save }) {
   return reader.finished();
 }
 
+const addressOf = (version) => `/v1/stream?conv_id=${version.stream.id}`;
+
+/** End an answer, whichever tab reads it. */
+function stopStream({ version: { value: version }, abort }) {
+  abort.abort();
+  stops.postMessage(version.id);
+  call("DELETE", addressOf(version)).catch(() => {}); // to leave it is not enough: it goes on without readers
+}
+
 /** The finished version is in its conversation: it is drawn from there now. */
-export function release(id) {
+function release(id) {
   streams.value = new Map([...streams.value].filter(([one]) => one !== id));
 }
 
 /** Every answer of a conversation ends here, and its request on the server. */
-export function stopAll(id) {
-  for (const { conversation, stop } of streams.value.values()) if (conversation === id) stop();
+function stopAll(id) {
+  for (const stream of streams.value.values()) if (stream.conversation === id) stopStream(stream);
 }
 
 /** Chunks to a version. */
 class AnswerReader {
-  constructor(begun, shown, save) {
-    this.version = begun;
+  constructor(shown, save) {
+    this.version = shown.value;
     this.shown = shown;
     this.save = save;
     this.saved = performance.now();
@@ -165,7 +171,8 @@ class AnswerReader {
   fail(error) {
     this.isOver = true;
     if (error.name === "AbortError") this.version.finish = "stopped";
-    else if (error.status === 404 && error.param === "conv_id") this.version.error = "The connection ended before the answer did, and the server no longer has the rest.";
+    else if (error.status === 404 && error.param === "conv_id") this.version.error = "The connection broke here, and the server no longer has the rest.";
+    else if (error.status === 0 && this.version.content) this.version.error = `The connection broke here: ${error.message}`;
     else this.version.error = error instanceof ApiError ? error.message : `The answer broke off: ${error.message}`;
   }
 
@@ -220,23 +227,53 @@ function preferred() {
 
 let reading = null;
 
-/** What the shelf has, beside what was said while it was read. Answers that were being written go on. */
+/** What the shelf has, beside what was said while it was read. Answers that were being written go on.
+ * @returns {Promise<number>} how many conversations can't be read */
 export function readConversations() {
-  reading ??= readAll().then((kept) => {
+  reading ??= shelf.readAll().catch(() => ({ found: [], lost: 1 })).then(({ found: kept, lost }) => {
     const present = conversations.value ?? [];
     const known = new Set(present.map((one) => one.id));
     const found = kept.filter((one) => !known.has(one.id)).map(asItWasLeft);
     left.value = [];
     conversations.value = [...present, ...found];
-    for (const one of found) for (const { turn, lane, version } of unfinished(one)) write(one.id, turn, lane, null, version);
+    found.forEach(goOnWriting);
+    if (lost) say(`${lost === 1 ? "A conversation" : `${lost} conversations`} can’t be read from this browser’s storage.`, { kind: "bad" });
+    return lost;
   });
   return reading;
 }
 
 /** With the answers that were being written when the page was left. */
 function asItWasLeft(conversation) {
-  const answers = left.value.filter((one) => one.conversation === conversation.id);
+  const answers = left.value.filter((one) => one.conversation === conversation.id && versionOf(conversation, one.version.id)?.stream);
   return answers.reduce((it, { turn, lane, version }) => withLane(it, turn, lane, setVersion(version)), conversation);
+}
+
+/** What another tab did to a conversation is done here, too. */
+shelf.others.onmessage = async ({ data: id }) => {
+  await reading;
+  if (conversations.value === null) return; // all are read later
+  const there = await shelf.read(id).catch(() => null);
+  if (there) taken(there);
+  else if (there === undefined) dropped(id);
+};
+
+function taken(conversation) {
+  replace(conversation);
+  for (const { version } of unfinished(conversation)) {
+    const stream = streams.value.get(version.id);
+    if (stream && !places.has(version.id)) stream.version.value = version;
+  }
+  goOnWriting(conversation);
+}
+
+function goOnWriting(conversation) {
+  for (const { turn, lane, version } of unfinished(conversation)) if (!streams.value.has(version.id)) write(conversation.id, turn, lane, null, version);
+}
+
+function dropped(id) {
+  conversations.value = conversations.value.filter((one) => one.id !== id);
+  if (open.value.id === id) begin();
 }
 
 /** The address names the conversation that is open: it is found again after a reload, and by the browser's history. */
@@ -272,9 +309,8 @@ export function fork(turn) {
 
 export async function forget(conversation) {
   stopAll(conversation.id);
-  conversations.value = conversations.value.filter((one) => one.id !== conversation.id);
-  if (open.value.id === conversation.id) begin();
-  await remove(conversation.id);
+  dropped(conversation.id);
+  await shelf.remove(conversation.id);
   say("Conversation deleted.", { action: { text: "Undo", act: () => put(conversation) } });
 }
 
@@ -284,12 +320,16 @@ export function add(list) {
 
 /** A changed conversation in place of what it was, on the page and on the shelf. */
 function put(conversation) {
+  replace(conversation);
+  return shelf.keep(conversation).catch(() => say("This browser keeps no more conversations: its storage is full.", { kind: "bad" }));
+}
+
+function replace(conversation) {
   const others = (conversations.value ?? []).filter((one) => one.id !== conversation.id);
   batch(() => {
     conversations.value = [conversation, ...others];
     if (open.value.id === conversation.id) open.value = conversation;
   });
-  keep(conversation).catch(() => say("This browser keeps no more conversations: its storage is full.", { kind: "bad" }));
 }
 
 /** Change the open conversation; one without messages is not kept. */
@@ -308,6 +348,19 @@ export function setSettings(more) {
   const settings = { ...open.value.settings, ...more };
   lastSettings.value = settings;
   change((it) => ({ ...it, settings }));
+}
+
+/** One of this server's own tool servers, chosen or not. The choice counts at once: a message that is sent now waits for its
+ * list. One that has none is not chosen any more. */
+export function toggleServer(name) {
+  const { servers = [] } = open.value.settings;
+  const others = servers.filter((one) => one !== name);
+  setSettings({ servers: servers.includes(name) ? others : [...servers, name] });
+  if (servers.includes(name)) return;
+  import("./tools.js").then((tools) => tools.functionsOf({ servers: [name] })).catch((error) => {
+    say(error.message, { kind: "bad" });
+    setSettings({ servers: (open.value.settings.servers ?? []).filter((one) => one !== name) });
+  });
 }
 
 /** At the head of the list, or among the others again. */
@@ -371,7 +424,7 @@ export async function answerBy(turn, lane, other) {
   const bodies = tryBodies(() => [bodyOf(now, other, { lane, before: turn, served })]);
   if (!bodies) return;
   const version = begun(emptyVersion({ sent: abridged(bodies[0]), model: other }));
-  streams.value.get(waited.id)?.stop();
+  if (streams.value.has(waited.id)) stopStream(streams.value.get(waited.id));
   const replaced = withLane(now, turn, lane, (it) => ({ ...it, model: other, versions: it.versions.map((one) => (one.id === waited.id ? version : one)) }));
   put({ ...replaced, models: talking.value.with(lane, other) });
   write(now.id, turn, lane, bodies[0], version);
@@ -418,25 +471,40 @@ function tryBodies(make) {
 /** Answers whose end this page has seen, by their version's id: their calls haven't run yet. */
 export const finishedHere = new Set();
 
-const places = new Map(); // of the answers under way: their turns and lanes, by their version's id
+const places = new Map(); // of the answers that this tab reads: their turns and lanes, by their version's id
 
 addEventListener("pagehide", () => {
-  left.value = [...streams.value].map(([id, { conversation, version }]) => ({ conversation, ...places.get(id), version: version.value }));
+  left.value = [...places].map(([id, { turn, lane }]) => {
+    const { conversation, version } = streams.value.get(id);
+    return { conversation, turn, lane, version: version.value };
+  });
 });
 
-/** Follow an answer into its conversation. What has come is kept meanwhile, and drawn from where it comes. */
+/** One tab at a time does this. Without TLS a browser can't tell, and each does it. */
+const alone = (name, work) => (navigator.locks ? navigator.locks.request(name, work) : work());
+
+/** An answer comes into its conversation: read here, or by another tab, whose place is taken once that is closed. */
 async function write(conversation, turn, lane, body, version) {
-  const save = (part) => {
-    const home = conversations.value.find((one) => one.id === conversation);
-    if (home) keep(withLane(home, turn, lane, setVersion(part))).catch(() => {}); // said when it is whole
-  };
-  places.set(version.id, { turn, lane });
-  const finished = await follow(conversation, version, { body, save });
-  places.delete(version.id);
-  finishedHere.add(version.id);
-  batch(() => {
-    const home = conversations.value.find((one) => one.id === conversation);
-    if (home) put(withLane(home, turn, lane, setVersion(finished)));
-    release(version.id);
+  const stream = { version: signal(version), conversation, abort: new AbortController() };
+  streams.value = new Map(streams.value).set(version.id, stream);
+  await alone(`roundhouse.answer.${version.stream.id}`, async () => {
+    const there = body ? null : await shelf.read(conversation).catch(() => null);
+    if (there && !versionOf(there, version.id)?.stream) replace(there); // another tab has seen its end
+    else await writeHere(stream, turn, lane, body);
   });
+  release(version.id);
+}
+
+/** What has come is kept meanwhile, and drawn from where it comes. */
+async function writeHere(stream, turn, lane, body) {
+  const { id } = stream.version.value;
+  const home = () => conversations.value.find((one) => one.id === stream.conversation);
+  const save = (part) => {
+    if (home()) shelf.keep(withLane(home(), turn, lane, setVersion(part))).catch(() => {}); // said when it is whole
+  };
+  places.set(id, { turn, lane });
+  const finished = await follow(stream, { body, save });
+  places.delete(id);
+  finishedHere.add(id);
+  if (home()) await batch(() => { release(id); return put(withLane(home(), turn, lane, setVersion(finished))); });
 }

@@ -114,7 +114,8 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
         onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
       : html`<${Text} turn=${turn} lane=${lane} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} isRaw=${isRaw} model=${model} />`}
     ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} isWriting=${isWriting} />`)}
-    ${version.error && html`<${Notice} kind="bad" icon="alert">${version.error}</${Notice}>`}
+    ${version.error && html`<${Notice} kind="bad" icon="alert"><div class="row wrap"><span class="grow">${version.error}</span>
+      ${isLast && !isWriting && version.content && html`<button class="button small" disabled=${isBusy.value} onClick=${() => goOn(turn.id, lane)}>Continue</button>`}</div></${Notice}>`}
     ${!isWriting && ENDINGS[version.finish] && html`<p class="ending">${ENDINGS[version.finish]}</p>`}
     ${version.notes.map((note) => html`<p class="ending" key=${note}>${note}</p>`)}
     ${isWriting ? html`<div class="answer-foot"><${Speed} version=${version} /></div>`
@@ -249,7 +250,7 @@ export default function Thread() {
     last.current = scrollTop;
     setAway(!follows.current);
   };
-  return html`<div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="region" aria-label="Conversation">
+  return html`<div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="region" aria-label="Messages">
     <div class="turns" ref=${inner} role="log" aria-live="off">
       ${turns.map((turn, index) => html`<${Turn} key=${turn.id} turn=${turn} isLast=${index === turns.length - 1} settings=${settings} />`)}
     </div>

@@ -3,18 +3,17 @@
 import { effect, untracked } from "../vendor/preact.js";
 import { byId, call } from "../core/server.js";
 import { chosen, titleOf } from "./conversation.js";
-import { answering, conversations, rename, titled } from "./room.js";
+import { answering, conversations, finishedHere, rename, titled } from "./room.js";
 
 const LONGEST = 1500; // characters of the question, and of the answer, that are shown to the model
 const MOST_TOKENS = 24;
 const ASK = "Write a title for this conversation: at most six words, in its language, without quotation marks. Answer with the title alone.";
 
-const opened = Date.now();
 const tried = new Set(); // once each, whatever came of it
 
 effect(() => {
   if (!titled.value) return;
-  const next = (conversations.value ?? []).find((one) => one.updated > opened && !tried.has(one.id) && isUntitled(one) && !answering.value.has(one.id));
+  const next = (conversations.value ?? []).find((one) => !tried.has(one.id) && isUntitled(one) && finishedHere.has(chosen(one.turns[1].lanes[0]).id) && !answering.value.has(one.id));
   const model = next && answerOf(next).model;
   if (model && isIdle(byId.value.get(model))) untracked(() => entitle(next, model));
 });

@@ -4,7 +4,7 @@ import { html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 import { call, me } from "../core/server.js";
 import { Icon, Progress, say } from "../ui/parts.js";
 import { chosen } from "./conversation.js";
-import { finishedHere, giveResults, open, setSettings } from "./room.js";
+import { finishedHere, giveResults, open, setSettings, toggleServer } from "./room.js";
 
 const MOST_ROUNDS = 16; // of calls that run without a question, after one message
 const REFUSED = "The user did not allow this call.";
@@ -116,27 +116,15 @@ function ServedCall({ call: { id, tool, run: now, arguments: given } }) {
 // ------------------------------------------------------------------------------------------------------------
 // The choice of servers and tools, in the panel.
 
-/** A server on or off for the open conversation. */
-export async function toggle(server) {
-  const { servers = [] } = open.value.settings;
-  if (servers.includes(server)) { setSettings({ servers: servers.filter((one) => one !== server) }); return; }
-  try {
-    if (!offers.value.has(server)) await readTools(server);
-    setSettings({ servers: [...(open.value.settings.servers ?? []), server] });
-  } catch (error) { say(error.message, { kind: "bad" }); }
-}
-
 export function Servers() {
   return html`${(me.value?.mcp ?? []).map((server) => html`<${Server} key=${server} server=${server} />`)}`;
 }
 
 function Server({ server }) {
-  const [isAsking, setAsking] = useState(false);
   const { settings } = open.value;
   const isOn = serversOf(settings).includes(server);
-  useEffect(() => { if (isOn && !offers.value.has(server)) readTools(server).catch((error) => say(error.message, { kind: "bad" })); }, [isOn]);
-  const change = async () => { setAsking(true); await toggle(server); setAsking(false); };
-  return html`<div class="server-tools"><label class="panel-row"><span class="break">${server}</span><input type="checkbox" checked=${isOn} disabled=${isAsking} aria-label=${`Tools of ${server}`} onChange=${change} /></label>
+  useEffect(() => { if (isOn) functionsOf({ servers: [server] }).catch((error) => say(error.message, { kind: "bad" })); }, [isOn]);
+  return html`<div class="server-tools"><label class="panel-row"><span class="break">${server}</span><input type="checkbox" checked=${isOn} aria-label=${`Tools of ${server}`} onChange=${() => toggleServer(server)} /></label>
     ${isOn && html`<ul aria-label=${`Tools of ${server}`}>${(offers.value.get(server) ?? []).map((tool) => html`<${OneTool} key=${tool.function} tool=${tool} settings=${settings} />`)}</ul>`}</div>`;
 }
 

@@ -3,11 +3,19 @@ import { batch, computed, signal } from "../vendor/preact.js";
 import { stored } from "./browser.js";
 
 // ------------------------------------------------------------------------------------------------------------
-// Calls of the server's documented API. The key lives in this tab's session, or in this browser where that is wished, and
-// goes out as a header: no cookies, so no other page can use it.
+// Calls of the server's documented API. The key lives in the sessions of this page's tabs, or in this browser where that
+// is wished, and goes out as a header: no cookies, so no other page can use it.
 
 const remembered = stored("key", null); // in all tabs, where that is wished
 export const key = stored("key", remembered.value, sessionStorage);
+
+/** A tab that has no key asks the others for theirs; one that forgets it has them forget it, too. */
+const tabs = new BroadcastChannel("roundhouse.key");
+tabs.onmessage = ({ data: { told = null, forgotten = null } }) => {
+  if (told && link.value === "locked") useKey(told);
+  else if (forgotten && forgotten === key.value) useKey(null);
+  else if (!told && !forgotten && key.value) tabs.postMessage({ told: key.value });
+};
 
 /** Keep the key in this browser, for other tabs and for later; or forget it there. */
 export function remember(isWished) { remembered.value = isWished ? key.value : null; }
@@ -154,21 +162,28 @@ export const running = computed(() => requests.value.filter((one) => one.state !
 
 let stop = new AbortController();
 
-/** Ask who we are, then follow the stream until the key is another one. */
+/** Ask who we are, then follow the stream until the key is another one; only while the tab is seen, because a browser
+ * allows six connections to a server, for all of its tabs. */
 export async function connect() {
   stop.abort();
   stop = new AbortController();
   const { signal: stopped } = stop;
   for (let pause = RETRY_FIRST; !stopped.aborted; pause = Math.min(pause * 2, RETRY_MOST)) {
+    if (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
+    const left = new AbortController(), until = AbortSignal.any([stopped, left.signal]);
+    document.addEventListener("visibilitychange", () => left.abort(), { signal: until });
     try {
-      me.value = await call("GET", "/v1/admin/me", undefined, { signal: stopped });
+      me.value = await call("GET", "/v1/admin/me", undefined, { signal: until });
       refused.value = null;
-      await follow(stopped, () => { pause = RETRY_FIRST; });
+      await follow(until, () => { pause = RETRY_FIRST; });
     } catch (error) {
       if (stopped.aborted) return;
       if (error instanceof ApiError && error.status === 401) return lock(error);
     }
     if (stopped.aborted) return;
+    const isLeft = left.signal.aborted;
+    left.abort();
+    if (isLeft) continue;
     if (link.value !== "asking" || models.value) link.value = "lost";
     await new Promise((resume) => setTimeout(resume, pause));
   }
@@ -186,7 +201,14 @@ export function useKey(value, isRemembered = false) {
   return connect();
 }
 
+/** The key goes, in all tabs that have it. */
+export function forgetKey() {
+  tabs.postMessage({ forgotten: key.value });
+  return useKey(null);
+}
+
 function lock(error) {
+  if (!key.value) tabs.postMessage({});
   batch(() => {
     forget();
     refused.value = key.value ? error.message : null;
@@ -219,10 +241,7 @@ const waiting = [];
 function take(event) {
   waiting.push(event);
   if (waiting.length > 1) return;
-  const apply = () => batch(() => waiting.splice(0).forEach(applyOne));
-  // A hidden tab has no frames, and must not collect events without end.
-  if (document.hidden) setTimeout(apply, 250);
-  else requestAnimationFrame(apply);
+  requestAnimationFrame(() => batch(() => waiting.splice(0).forEach(applyOne)));
 }
 
 function applyOne({ event, data }) {

@@ -74,8 +74,8 @@ function Failed({ list }) {
   if (!list.length) return null;
   return html`<section class="section" aria-label="Failed"><h2>Failed<span class="count">${list.length}</span></h2>
     ${failedGroups(list).map(([reason, models]) => html`<div class="card failed-group" key=${reason}>
-      <div class="card-head"><span class="bad break">${reason}</span>${models.length > 1 && html`<span class="count soft">${models.length} models</span>`}</div>
-      <div role="table" aria-label=${reason}>${models.slice(0, AT_FIRST).map((model) => html`<${ModelRow} key=${model.id} model=${model} />`)}</div></div>`)}</section>`;
+      ${models.length > 1 && html`<div class="card-head"><span class="bad break">${reason}</span><span class="count soft">${models.length} models</span></div>`}
+      <div role="table" aria-label=${reason}>${models.slice(0, AT_FIRST).map((model) => html`<${ModelRow} key=${model.id} model=${model} isExplained=${models.length > 1} />`)}</div></div>`)}</section>`;
 }
 
 function NoModels({ onAdd }) {

@@ -15,7 +15,8 @@ export function RowHead() {
   return html`<div class="model model-head" role="row">${columns.map(([name, kind]) => html`<span key=${name} class=${kind} role="columnheader">${name || html`<span class="unseen">Actions</span>`}</span>`)}</div>`;
 }
 
-export function ModelRow({ model }) {
+/** `isExplained`: why it failed is said above it. */
+export function ModelRow({ model, isExplained = false }) {
   const [isOpen, setOpen] = useState(false);
   const [dialog, setDialog] = useState(null);
   return html`<div class="model-frame" role="rowgroup">
@@ -27,7 +28,7 @@ export function ModelRow({ model }) {
       <div class="context num soft" role="cell">${tokens(model.context_length)}</div>
       <div class="size num soft" role="cell">${bytes(model.size_bytes)}</div>
       <div class="costs num" role="cell">${Object.entries(model.cost ?? {}).map(([device, cost]) => html`<span key=${device}><span>${device}</span><span>${bytes(cost)}</span></span>`)}</div>
-      <div class="model-doing" role="cell"><${Doing} model=${model} /></div>
+      <div class="model-doing" role="cell">${!isExplained && html`<${Doing} model=${model} />`}</div>
       <div class="model-actions" role="cell"><${Actions} model=${model} onDialog=${setDialog} /></div>
     </div>
     ${isOpen && html`<${Details} model=${model} />`}

@@ -13,7 +13,7 @@ const LONGEST = 90; // characters of a short reason
 
 /** Why a model failed, in few words: without places and what follows the first sentence. */
 export function reasonOf({ why_failed: why }) {
-  const words = (why ?? "").replaceAll(/(?:\/[^\s:,]+)+\/?:?\s?/g, "").replace(/^[^:]{1,60}\.(?:gguf|json|safetensors):\s*/, "").trim();
+  const words = (why ?? "").replaceAll(/(?:\/[^\s:,]+)+\/?:?\s?/g, "").replace(/^[^:]{1,60}\.(?:gguf|json|safetensors):\s*/, "").replace(/^(?:\S+\.gguf )?is not a usable GGUF file: /, "").trim();
   const first = /^.*?(?=[.;](?:\s|$)|\n|$)/s.exec(words)[0];
   return first.length > LONGEST ? `${first.slice(0, LONGEST - 1)}…` : first || "It failed";
 }

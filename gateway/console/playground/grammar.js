@@ -32,9 +32,10 @@ export default function Grammar() {
   return html`<div class="beside"><div class="stack">
       <${Segments} label="Kind" options=${KINDS} value=${kind} onChange=${(value) => set({ kind: value })} />
       <${Text} label=${KINDS.find(([name]) => name === kind)[1]} mono rows="13" value=${grammar} onInput=${(value) => set({ [kind]: value })} aria-invalid=${verdict.value?.ok === false ? "true" : null} />
-      <div role="status"><${Verdict} it=${verdict.value} hasText=${Boolean(text)} /></div><${Failure} request=${checking} />
+      <div role="status"><${Verdict} it=${verdict.value} /></div><${Failure} request=${checking} />
     </div><div class="stack">
       <${Text} label="A text, to be held against it" mono rows="5" value=${text} onInput=${(value) => set({ text: value })} />
+      <div role="status">${text && verdict.value?.ok && html`<${TextVerdict} fault=${verdict.value.fault} />`}</div>
       ${chosenModel("text") && html`<${Form} label="A model keeps to it" onRun=${() => asking.run((signal) => ask(signal))}>
         <${Field} label="A message, to be answered in this form"><input class="input" value=${prompt} onInput=${(event) => set({ prompt: event.target.value })} /></${Field}>
         <div class="row wrap"><${ModelOf} kind="text" /><span class="grow" /><${RunButton} request=${asking} text="Answer" disabled=${!prompt.trim() || verdict.value?.ok !== true} /></div></${Form}>`}
@@ -44,12 +45,15 @@ export default function Grammar() {
     </div></div>`;
 }
 
-function Verdict({ it, hasText }) {
+function Verdict({ it }) {
   if (!it) return null;
   if (!it.ok) return html`<${Notice} kind="bad" icon="alert">${it.error}</${Notice}>`;
   return html`<div class="stack"><p class="row good"><${Icon} name="check" size="14" />It can be enforced.</p>
-    ${it.relaxed.length > 0 && html`<ul class="small soft" aria-label="Relaxed">${it.relaxed.map((note) => html`<li key=${note} class="break">${note}</li>`)}</ul>`}
-    ${hasText && (it.fault ? html`<${Notice} kind="warn" icon="alert">The text: ${it.fault}</${Notice}>` : html`<p class="row good"><${Icon} name="check" size="14" />The text has this form.</p>`)}</div>`;
+    ${it.relaxed.length > 0 && html`<ul class="small soft" aria-label="Relaxed">${it.relaxed.map((note) => html`<li key=${note} class="break">${note}</li>`)}</ul>`}</div>`;
+}
+
+function TextVerdict({ fault }) {
+  return fault ? html`<${Notice} kind="warn" icon="alert">The text: ${fault}</${Notice}>` : html`<p class="row good"><${Icon} name="check" size="14" />The text has this form.</p>`;
 }
 
 /** A request's field for a form. Raises SyntaxError for a schema that is no JSON. */

@@ -9,7 +9,8 @@ import { talking, usable } from "../chat/room.js";
 /** Models that write ("text"), embed ("embedding") or rank ("rerank"). */
 export function ofKind(kind) {
   if (kind === "text") return usable.value;
-  return (models.value ?? []).filter((model) => model.capabilities?.includes(kind) || (model.remote && !model.capabilities?.length));
+  const isOfKind = (model) => Boolean(model.capabilities?.includes(kind)); // an upstream may tell nothing of its models: they are last
+  return (models.value ?? []).filter((model) => isOfKind(model) || (model.remote && !model.capabilities?.length)).sort((a, b) => isOfKind(b) - isOfKind(a));
 }
 
 const last = { text: stored("playground.model", null), embedding: stored("playground.embedding", null), rerank: stored("playground.rerank", null) };
