@@ -170,7 +170,7 @@ class Slider(msgspec.Struct, frozen=True):
     `high`: a field for a number.
     """
 
-    group: Literal["Sampling", "Repetition", "Further samplers"]
+    group: Literal["Sampling", "Repetition", "Advanced"]
     label: str
     low: float | None = None
     high: float | None = None
@@ -314,7 +314,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentTemperature,
             names=("dynatemp_low",),
             sampler="temperature",
-            slider=Slider("Further samplers", "Dynamic, lowest", 0, 3, 0.05),
+            slider=Slider("Advanced", "Dynamic, lowest", 0, 3, 0.05),
         ),
     ] = 1.0
     max_temp: Annotated[
@@ -324,7 +324,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentTemperature,
             names=("dynatemp_high",),
             sampler="temperature",
-            slider=Slider("Further samplers", "Dynamic, highest", 0, 3, 0.05),
+            slider=Slider("Advanced", "Dynamic, highest", 0, 3, 0.05),
         ),
     ] = 1.0
     temp_exponent: Annotated[
@@ -337,13 +337,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SOME,
             SentNotNegative,
             sampler="temperature",
-            slider=Slider("Further samplers", "Smoothing factor", 0, 10, 0.1),
+            slider=Slider("Advanced", "Smoothing factor", 0, 10, 0.1),
         ),
     ] = 0.0
     smoothing_curve: Annotated[
         float,
         Row(
-            SOME, SentNotNegative, slider=Slider("Further samplers", "Smoothing curve", 0, 10, 0.1)
+            SOME, SentNotNegative, slider=Slider("Advanced", "Smoothing curve", 0, 10, 0.1)
         ),
     ] = 1.0
     top_n_sigma: Annotated[
@@ -352,7 +352,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             Number(low=0, high=1e6),
             names=("nsigma",),
             sampler="top_n_sigma",
-            slider=Slider("Further samplers", "Top nσ", 0, 5, 0.1),
+            slider=Slider("Advanced", "Top nσ", 0, 5, 0.1),
         ),
     ] = 0.0
     top_k: Annotated[
@@ -371,7 +371,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentShare,
             names=("tfs_z",),
             sampler="tfs",
-            slider=Slider("Further samplers", "Tail free", 0, 1, 0.01),
+            slider=Slider("Advanced", "Tail free", 0, 1, 0.01),
         ),
     ] = 1.0
     typical_p: Annotated[
@@ -381,7 +381,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SentShare,
             names=("typical", "typ_p"),
             sampler="typical_p",
-            slider=Slider("Further samplers", "Typical P", 0, 1, 0.01),
+            slider=Slider("Advanced", "Typical P", 0, 1, 0.01),
         ),
     ] = 1.0
     top_p: Annotated[
@@ -398,7 +398,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SOME,
             SentNotNegative,
             sampler="top_a",
-            slider=Slider("Further samplers", "Top A", 0, 1, 0.01),
+            slider=Slider("Advanced", "Top A", 0, 1, 0.01),
         ),
     ] = 0.0
     xtc_probability: Annotated[
@@ -407,16 +407,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             SHARE,
             SentShare,
             sampler="xtc",
-            slider=Slider("Further samplers", "XTC probability", 0, 1, 0.01),
+            slider=Slider("Advanced", "XTC probability", 0, 1, 0.01),
         ),
     ] = 0.0
     xtc_threshold: Annotated[
         float,
-        Row(SHARE, SentShare, slider=Slider("Further samplers", "XTC threshold", 0, 0.5, 0.01)),
+        Row(SHARE, SentShare, slider=Slider("Advanced", "XTC threshold", 0, 0.5, 0.01)),
     ] = 0.1
     skew: Annotated[
         float,
-        Row(ANY, slider=Slider("Further samplers", "Skew", -5, 5, 0.1)),
+        Row(ANY, slider=Slider("Advanced", "Skew", -5, 5, 0.1)),
     ] = 0.0
     mirostat_mode: Annotated[
         Literal[0, 1, 2],
@@ -424,28 +424,28 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             Number(low=0, high=2),
             Annotated[int, Meta(ge=0, le=2)],
             names=("mirostat",),
-            slider=Slider("Further samplers", "Mirostat", 0, 2, 1),
+            slider=Slider("Advanced", "Mirostat", 0, 2, 1),
         ),
     ] = 0
     mirostat_tau: Annotated[
         float,
-        Row(SOME, SentNotNegative, slider=Slider("Further samplers", "Mirostat τ", 0, 10, 0.1)),
+        Row(SOME, SentNotNegative, slider=Slider("Advanced", "Mirostat τ", 0, 10, 0.1)),
     ] = 5.0
     mirostat_eta: Annotated[
         float,
-        Row(SOME, SentNotNegative, slider=Slider("Further samplers", "Mirostat η", 0, 1, 0.01)),
+        Row(SOME, SentNotNegative, slider=Slider("Advanced", "Mirostat η", 0, 1, 0.01)),
     ] = 0.1
     adaptive_target: Annotated[
         float,
         Row(
             Number(low=-100, high=1),
-            slider=Slider("Further samplers", "Adaptive target", -1, 1, 0.01, hint="below 0: off"),
+            slider=Slider("Advanced", "Adaptive target", -1, 1, 0.01, hint="below 0: off"),
         ),
     ] = -1.0
     # llama.cpp takes 0.99 for all above.
     adaptive_decay: Annotated[
         float,
-        Row(SHARE, SentShare, slider=Slider("Further samplers", "Adaptive decay", 0, 1, 0.01)),
+        Row(SHARE, SentShare, slider=Slider("Advanced", "Adaptive decay", 0, 1, 0.01)),
     ] = 0.9
     seed: Annotated[
         int | None,

@@ -159,7 +159,7 @@ def test_settings_are_sent_and_what_an_engine_lacks_is_grey(
     page = open_page(server.url)
     page.get_by_label("System prompt").fill("Be brief.")
     page.locator("input[name=temperature]").fill("0.3")
-    page.get_by_text("Further samplers").click()
+    page.get_by_text("Advanced").click()
     expect(page.locator("input[name=tfs]")).to_be_disabled()
     row = page.locator(".panel-row", has=page.locator("input[name=tfs]"))
     expect(row).to_contain_text("llamacpp does not have it")

@@ -90,7 +90,7 @@ def test_a_users_key_has_its_requests(stand: Stand, open_page: OpenPage) -> None
     me = {**reports.ME, "role": "user"}
     page = open_page(f"{stand(reports.snapshot(me=me)).url}#/activity/log")
     expect(page.get_by_role("heading", level=1)).to_have_text("Activity")
-    expect(page.get_by_role("region", name="Requests lately")).to_be_visible()
+    expect(page.get_by_role("region", name="Recent requests")).to_be_visible()
     expect(page.get_by_role("group", name="View")).to_have_count(0)
 
 
@@ -99,7 +99,7 @@ def test_a_chat_is_looked_at_and_goes_on(real: str, open_page: OpenPage, shoot: 
     answer = talk(page, "roundhouse-tiny", "Hello, inspector!")
     answer.get_by_label("What was sent").wait_for()
     page.get_by_role("navigation").get_by_text("Activity").click()
-    page.get_by_role("region", name="Requests lately").get_by_role("link").first.click()
+    page.get_by_role("region", name="Recent requests").get_by_role("link").first.click()
     expect(page.get_by_label("Raw output", exact=True).locator(".content").first).not_to_be_empty()
     prompt = page.get_by_label("Prompt", exact=True)
     expect(prompt.locator("pre .token.control").first).to_be_visible()

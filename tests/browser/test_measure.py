@@ -57,7 +57,7 @@ def test_two_models_are_measured_beside_each_other(
     width: int, theme: str, server: StandIn, open_page: OpenPage, shoot: Shoot, tmp_path: Path
 ) -> None:
     page = opened(server, open_page, width=width, theme=theme)
-    page.get_by_label("Beside it: ").click()
+    page.get_by_label("Compare with: ").click()
     page.get_by_label("Search models").fill("short")
     page.keyboard.press("Enter")
     page.get_by_label("1024").check()

@@ -63,7 +63,7 @@ def test_a_download_is_stopped_resumed_and_taken_off_the_list(
     assert server.sent("POST", "/v1/admin/downloads/1/resume")
     server.tell("download", {**running, "done": 4 * reports.GIB})
     expect(transfer).to_contain_text("4.00 GiB of 5.00 GiB")
-    transfer.get_by_label("Take Qwen/Qwen3-14B-GGUF:Q4_K_M off the list").click()
+    transfer.get_by_label("Remove Qwen/Qwen3-14B-GGUF:Q4_K_M from the list").click()
     assert server.sent("DELETE", "/v1/admin/downloads/1")
     server.tell("download_removed", {"id": "1"})
     expect(transfer).to_have_count(0)

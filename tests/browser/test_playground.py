@@ -94,7 +94,7 @@ def test_a_text_goes_on(width: int, theme: str, tried: Tried, shoot: Shoot) -> N
     page, server = tried("completion", width, theme)
     page.get_by_label("Text", exact=True).fill("Once upon a time")
     page.get_by_label("Temperature").fill("0.5")
-    page.get_by_label("Stop at").fill("END")
+    page.get_by_label("Stop string").fill("END")
     page.keyboard.press("Control+Enter")
     written = page.get_by_label("The text as it goes on")
     expect(written).to_have_text(f"Once upon a time there was a {MARK}")
@@ -203,7 +203,7 @@ def test_documents_are_ranked(width: int, theme: str, tried: Tried, shoot: Shoot
 def test_a_form_is_checked_and_kept_to(width: int, theme: str, tried: Tried, shoot: Shoot) -> None:
     page, server = tried("grammar", width, theme)
     page.get_by_label("JSON schema", exact=True).last.fill('{"type": "object"}')
-    page.get_by_label("A text, to be held against it").fill("{}")
+    page.get_by_label("Text to check").fill("{}")
     expect(page.get_by_text("It can be enforced.")).to_be_visible()
     expect(page.get_by_text(f"The text: not {MARK}")).to_be_visible()
     page.get_by_role("button", name="Answer", exact=True).click()

@@ -72,7 +72,7 @@ def test_probabilities_and_a_schema_of_the_bundled_model(real: str, open_page: O
     page = open_page(real)
     page.get_by_label("Token probabilities").check()
     page.locator("input[name=temperature]").fill("0")
-    page.get_by_label("Most tokens").fill("60")
+    page.get_by_label("Max tokens").fill("60")
     page.get_by_text("Structured output").click()
     page.get_by_text("Schema", exact=True).click()
     page.get_by_label("JSON schema").fill('{"enum": ["yes", "no"]}')
@@ -191,7 +191,7 @@ def test_a_model_is_downloaded_stopped_and_resumed(
     shoot(page, "real-download")
     hub.cut.clear()
     transfer.get_by_label(re.compile("^Resume ")).click()
-    expect(transfer).to_contain_text("There: ")
+    expect(transfer).to_contain_text("Saved as ")
     expect(page.locator(".model", has_text="small-Q4_K_M")).to_be_visible()
     transfer.get_by_label(re.compile("off the list")).click()
     expect(transfer).to_have_count(0)
@@ -233,7 +233,7 @@ def test_a_request_is_watched_and_cancelled(real: str, open_page: OpenPage, shoo
     shoot(watching, "real-activity")
     now.get_by_label(re.compile("Cancel request")).click()
     expect(answer.get_by_role("alert")).to_be_visible()
-    expect(watching.get_by_role("region", name="Requests lately")).to_contain_text("cancelled")
+    expect(watching.get_by_role("region", name="Recent requests")).to_contain_text("cancelled")
     watching.get_by_role("button", name="Log").click()
     expect(watching.get_by_role("log")).to_contain_text("request")
     watching.get_by_label("Search the log").fill("model=alpha")
@@ -250,7 +250,7 @@ def test_an_answer_that_is_stopped_ends_on_the_server(real: str, open_page: Open
     page.keyboard.press("Escape")
     expect(answer).to_contain_text("Stopped.")
     page.get_by_role("link", name="Activity").click()
-    expect(page.get_by_role("region", name="Requests lately")).to_contain_text("client left")
+    expect(page.get_by_role("region", name="Recent requests")).to_contain_text("client left")
     expect(page.get_by_role("region", name="Requests now")).to_have_count(0)
 
 
@@ -324,7 +324,7 @@ def test_settings_say_where_they_come_from_and_what_a_reload_would_do(
     expect(page.get_by_role("button", name="Line 2")).to_be_visible()
     shoot(page, "real-settings")
     page.get_by_text("Reload…").click()
-    expect(page.get_by_text("The configuration in force already matches the file.")).to_be_visible()
+    expect(page.get_by_text("The current configuration already matches the file.")).to_be_visible()
 
 
 def test_a_key_is_asked_for_and_forgotten_with_the_tab(

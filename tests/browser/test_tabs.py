@@ -87,9 +87,9 @@ def test_a_large_conversation_and_a_large_draft_are_there_after_a_reload(
 BROKEN = """() => {
     const read = IDBObjectStore.prototype.get;
     IDBObjectStore.prototype.get = function (id) {
-        if (id !== localStorage.broken) return read.call(this, id);
-        this.transaction.abort();
-        return read.call(this.transaction.db.transaction(this.name).objectStore(this.name), id);
+        const request = read.call(this, id);
+        if (id === localStorage.broken) this.transaction.abort();
+        return request;
     };
 }"""
 

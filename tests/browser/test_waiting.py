@@ -86,7 +86,7 @@ def test_a_queued_answer_says_whom_it_waits_for_and_goes_elsewhere(
     expect(waiting).to_contain_text(
         "It needs the memory of qwen3-8b, which answers 2 requests (agent, open-webui)."
     )
-    expect(waiting).to_contain_text("About 28 s, by the answers of late and its last load.")
+    expect(waiting).to_contain_text("About 28 s, judging by recent answers and its last load.")
     expect(waiting.get_by_role("button")).to_have_text(
         ["Use small instead", "Use qwen3-8b instead"]
     )
@@ -112,7 +112,7 @@ def test_a_model_with_all_slots_taken_says_so(stand: Stand, open_page: OpenPage)
     expect(waiting).to_contain_text(
         "qwen3-8b answers 2 requests (agent, open-webui), as many as it can at a time (2)."
     )
-    expect(waiting).to_contain_text("About 40 s, by the answers of late.")
+    expect(waiting).to_contain_text("About 40 s, judging by recent answers.")
     line.stands("prompt")
     expect(waiting).to_have_text("Reading the prompt…")
     line.go_on.set()

@@ -119,7 +119,7 @@ function Unapplied({ seen }) {
   if (!seen.unapplied.length && !sampling.length && seen.max_tokens === null) return null;
   return html`<section class="card" aria-label="Parameters"><div class="card-head"><h2>Parameters</h2></div><div class="card-body stack">
     ${seen.unapplied.length > 0 && html`<div><h3>Not applied</h3><dl class="facts-list reasons">${seen.unapplied.map((one) => html`<div key=${one.name}><dt><code class="warn">${one.name}</code>${one.partly && html` <span class="tag warn">in part</span>`}</dt><dd>${one.reason}</dd></div>`)}</dl></div>`}
-    <div><h3>In force</h3><p class="row wrap">${seen.max_tokens !== null && html`<span class="tag mono">max_tokens ${seen.max_tokens}</span>`}
+    <div><h3>Applied</h3><p class="row wrap">${seen.max_tokens !== null && html`<span class="tag mono">max_tokens ${seen.max_tokens}</span>`}
       ${sampling.map(([name, value]) => html`<span class="tag mono" key=${name}>${name} ${JSON.stringify(value)}</span>`)}
       ${!sampling.length && html`<span class="soft">Nothing but the model’s own probabilities.</span>`}</p></div></div></section>`;
 }

@@ -16,7 +16,7 @@ export function Log() {
   const options = LEVELS.map((name) => [name, name[0].toUpperCase() + name.slice(1)]);
   const save = () => saveAs("roundhouse.log", found.map(asText).join("\n"), "text/plain");
   return html`<div class="toolbar"><${Search} label="Search the log" value=${text} onInput=${setText} />
-      <${Segments} label="Least level" options=${options} value=${level.value} onChange=${(value) => { level.value = value; }} />
+      <${Segments} label="Minimum level" options=${options} value=${level.value} onChange=${(value) => { level.value = value; }} />
       <button class="button quiet" disabled=${!found.length} onClick=${save}><${Icon} name="download" />Save</button></div>
     <div class="card log" role="log" aria-label="Log" aria-live="off">
       ${found.slice(-most).reverse().map((line) => html`<${Line} key=${line.number} line=${line} />`)}

@@ -1,4 +1,4 @@
-// What happens: requests now and lately, the last hour in charts, and the log.
+// What happens: requests now and recent ones, the last hour in charts, and the log.
 import { html } from "../vendor/preact.js";
 import { go, route } from "../core/browser.js";
 import { isAdmin } from "../core/server.js";

@@ -11,7 +11,7 @@ export function Requests() {
   return html`<${Totals} />
     <section class="section" aria-label="Now"><h2>Now<span class="count">${now.length}</span></h2>
       <div class="card">${now.length ? html`<${Table} list=${now} isNow />` : html`<${Empty} icon="activity" title="No requests"><p>Requests appear here while they wait, load and are answered.</p></${Empty}>`}</div></section>
-    ${done.length > 0 && html`<section class="section" aria-label="Lately"><h2>Lately<span class="count">${done.length}</span></h2>
+    ${done.length > 0 && html`<section class="section" aria-label="Recent"><h2>Recent<span class="count">${done.length}</span></h2>
       <div class="card"><${Table} list=${done} isNow=${false} /></div></section>`}`;
 }
 
@@ -24,7 +24,7 @@ function Totals() {
 }
 
 function Table({ list, isNow }) {
-  return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${isNow ? "Requests now" : "Requests lately"}><table class="table">
+  return html`<div class="table-scroll" tabindex="0" role="region" aria-label=${isNow ? "Requests now" : "Recent requests"}><table class="table">
     <thead><tr><th>State</th><th>Model</th><th class="wide-only">${me.value.keys ? "Key" : "API"}</th><th class="number wide-only">Prompt</th><th class="number">Answer</th><th class="number wide-only">To first</th><th class="number">tok/s</th><th class="number">${isNow ? "Since" : "Took"}</th><th class="number">${isNow ? html`<span class="unseen">Cancel</span>` : "At"}</th></tr></thead>
     <tbody>${list.map((one) => html`<${Row} key=${one.number} request=${one} isNow=${isNow} />`)}</tbody></table></div>`;
 }

@@ -94,7 +94,7 @@ function Presets() {
   const [model] = talking.value;
   const now = named(open.value.settings.preset);
   const isChanged = isChangedFrom(now, open.value);
-  const title = now ? now.name : isChanged ? "Own values" : "None: as the model recommends";
+  const title = now ? now.name : isChanged ? "Custom" : "None: as the model recommends";
   const isOfModel = now && ofModels.value[model] === now.name;
   const items = [
     ...presets.value.map((one) => ({ icon: one === now ? "check" : "settings", text: one.name, act: () => use(one) })),
@@ -160,7 +160,7 @@ export function Panel() {
       onInput=${(event) => change((it) => ({ ...it, system: event.target.value }))} /></section>
     ${grouped(parameters).map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
     <details open><summary>Answer</summary><div class="panel-rows">
-      <${NumberRow} label="Most tokens" value=${settings.maxTokens} placeholder="no limit" step="1" from="1" onChange=${(value) => setSettings({ maxTokens: value })} />
+      <${NumberRow} label="Max tokens" value=${settings.maxTokens} placeholder="no limit" step="1" from="1" onChange=${(value) => setSettings({ maxTokens: value })} />
       <${ThinkingRow} abilities=${abilities[0]} />
       <label class="panel-row"><span>Token probabilities</span><input type="checkbox" checked=${settings.probabilities} disabled=${abilities[0]?.logprobs === false}
         onChange=${(event) => setSettings({ probabilities: event.target.checked })} /></label>
@@ -171,13 +171,13 @@ export function Panel() {
 }
 
 // The groups that the server's sliders have, in the order in which people need them; numbers without a slider are last.
-const TITLES = ["Sampling", "Repetition", "Further samplers", "Others"];
+const TITLES = ["Sampling", "Repetition", "Advanced"];
 
 const grouped = (parameters) => TITLES
   .map((title) => ({ title, isOpen: title === "Sampling", parameters: parameters.filter((one) => titleOf(one) === title) }))
   .filter((group) => group.parameters.length > 0);
 
-const titleOf = (parameter) => parameter.slider?.group ?? (typeof parameter.default === "number" ? "Others" : null);
+const titleOf = (parameter) => parameter.slider?.group ?? (typeof parameter.default === "number" ? "Advanced" : null);
 
 /** Where a parameter has no slider: a field for a number. */
 const plain = ({ name, default: value }) => ({ label: name.replaceAll("_", " "), step: Number.isInteger(value) ? 1 : 0.01 });
@@ -223,7 +223,7 @@ function NumberRow({ label, name, value, placeholder, from, to, step, slides = f
 function ThinkingRow({ abilities }) {
   const { thinking } = open.value.settings;
   if (abilities?.reasoning === false) return html`<div class="panel-row off"><span>Thinking</span><span class="hint">this model does not think</span></div>`;
-  const options = [["default", "As it likes"], ["on", "On"], ["off", "Off"]];
+  const options = [["default", "Auto"], ["on", "On"], ["off", "Off"]];
   return html`<div class="panel-row tall"><span>Thinking</span><${Segments} label="Thinking" options=${options} value=${thinking} onChange=${(value) => setSettings({ thinking: value })} /></div>`;
 }
 

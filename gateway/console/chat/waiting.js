@@ -65,7 +65,7 @@ function usual(model, all) {
 
 function about(time, turns, load) {
   if (time === null) return load ? `Then it is loaded, in about ${seconds(load)}.` : null;
-  return `About ${seconds(time * turns + load)}, by the answers of late${load ? " and its last load" : ""}.`;
+  return `About ${seconds(time * turns + load)}, judging by recent answers${load ? " and its last load" : ""}.`;
 }
 
 /** Loaded models that could answer this conversation, those that are least busy first. */

@@ -47,8 +47,8 @@ function Bar({ device }) {
         ${PARTS.map(([part, title, strength]) => model.parts[part] > 0 && html`<div class="part" key=${part} title=${`${model.id}, ${title.toLowerCase()}: ${bytes(model.parts[part])}`}
           style=${{ width: `${(100 * model.parts[part]) / model.bytes}%`, background: colour(model.id), opacity: strength }} />`)}
         <span class="name">${model.id}</span></div>`)}
-      ${device.claims.map((claim) => html`<div class="holder claim" key=${claim.id} style=${{ ...width(claim.bytes), "--claim": colour(claim.id) }} title=${`Promised to ${claim.id}: ${bytes(claim.bytes)}`} />`)}
-      ${device.others > 0 && html`<div class="others" style=${width(device.others)} title=${`Others on this machine: ${bytes(device.others)}`} />`}
+      ${device.claims.map((claim) => html`<div class="holder claim" key=${claim.id} style=${{ ...width(claim.bytes), "--claim": colour(claim.id) }} title=${`Reserved for ${claim.id}: ${bytes(claim.bytes)}`} />`)}
+      ${device.others > 0 && html`<div class="others" style=${width(device.others)} title=${`Other programs: ${bytes(device.others)}`} />`}
       ${device.budget !== null && device.total > device.budget && html`<div class="limit" style=${{ left: width(device.budget).width }} title=${`Budget: ${bytes(device.budget)}`} />`}
     </div>
     <div class="bar-scale" aria-hidden="true"><span>0</span><span>${bytes(size)}</span></div></div>`;
@@ -56,29 +56,29 @@ function Bar({ device }) {
 
 function Figures({ device }) {
   const figures = [
-    ["Promised to models", device.promised, device.budget !== null && `of ${bytes(device.budget)} budget`],
+    ["Reserved", device.promised, device.budget !== null && `of ${bytes(device.budget)} budget`],
     ["Free for models", device.free, device.free < 0 ? "the budget was cut" : null],
-    ...(device.kept ? [["Kept conversations", device.kept, "given up for models"]] : []),
-    ["Others on this machine", device.others, null],
-    ["This process holds", device.process, null],
-    ["The machine has free", device.available, null],
+    ...(device.kept ? [["Kept conversations", device.kept, "freed when models need it"]] : []),
+    ["Other programs", device.others, null],
+    ["This process", device.process, null],
+    ["Free on this machine", device.available, null],
   ];
   return html`<dl class="device-figures">${figures.map(([name, value, more]) => html`<div class="figure" key=${name}><dt>${name}</dt><dd class=${value < 0 ? "bad" : ""}>${bytes(value)}${more ? html` <small>${more}</small>` : null}</dd></div>`)}</dl>`;
 }
 
 function Holders({ device }) {
   return html`<div class="table-scroll frame" tabindex="0" role="region" aria-label=${`Who holds how much of ${device.device}`}><table class="table"><thead><tr><th>Model</th>${PARTS.map(([part, title]) => html`<th class="number" key=${part}>${title}</th>`)}
-    <th class="number">Kept conversations</th><th class="number">Together</th></tr></thead><tbody>
+    <th class="number">Kept conversations</th><th class="number">Total</th></tr></thead><tbody>
     ${device.models.map((model) => html`<tr key=${model.id}><td><span class="row"><i class="part-key" style=${{ background: colour(model.id) }} /><span>${model.id}</span>${model.state !== "loaded" && html`<span class="tag warn">${model.state}</span>`}</span></td>
       ${PARTS.map(([part]) => html`<td class="number soft" key=${part}>${model.parts[part] ? bytes(model.parts[part]) : "–"}</td>`)}
       <td class="number soft">${model.kept_tokens === null ? "–" : `${count(model.kept_tokens)} tokens`}</td><td class="number">${bytes(model.bytes)}</td></tr>`)}
     ${device.claims.map((claim) => html`<tr key=${`claim-${claim.id}`}><td><span class="row"><i class="part-key" style=${{ background: colour(claim.id), opacity: 0.4 }} /><span>${claim.id}</span><span class="tag">waited for</span></span></td>
-      <td colspan="5" class="soft">promised, as soon as there is room</td><td class="number">${bytes(claim.bytes)}</td></tr>`)}
+      <td colspan="5" class="soft">reserved as soon as there is room</td><td class="number">${bytes(claim.bytes)}</td></tr>`)}
   </tbody></table></div>`;
 }
 
 function Hour({ device, past }) {
   const lines = Object.entries(past.models).map(([id, values]) => ({ label: id, values, colour: colour(id) }));
-  const others = { label: "others on this machine", values: past.others, colour: "var(--part-others)" };
+  const others = { label: "other programs", values: past.others, colour: "var(--part-others)" };
   return html`<${Chart} title="The last hour" times=${series.value.times} lines=${[...lines, others]} format=${bytes} isStacked height=${130} most=${whole(device)} />`;
 }

@@ -11,7 +11,7 @@ const Makers = later(() => import("./details.js"));
 
 export function RowHead() {
   // The classes hide on narrow screens what the rows hide there.
-  const columns = [["Model", ""], ["Engine", "engine"], ["Context", "context"], ["Size", "size"], ["Takes", "costs"], ["State", ""], ["", ""]];
+  const columns = [["Model", ""], ["Engine", "engine"], ["Context", "context"], ["Size", "size"], ["Memory", "costs"], ["State", ""], ["", ""]];
   return html`<div class="model model-head" role="row">${columns.map(([name, kind]) => html`<span key=${name} class=${kind} role="columnheader">${name || html`<span class="unseen">Actions</span>`}</span>`)}</div>`;
 }
 
@@ -24,7 +24,7 @@ export function ModelRow({ model, isExplained = false }) {
       <div class="model-name" role="cell"><${Dot} state=${model.state} words=${model.state} /><div class="grow">
         <button class="name" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${model.id}</button>
         <div class="model-tags"><${Tags} model=${model} /></div></div></div>
-      <div class="engine soft" role="cell"><div class="cut">${model.remote ? "elsewhere" : model.backend ?? "–"}</div><div class="faint small cut">${model.format}</div></div>
+      <div class="engine soft" role="cell"><div class="cut">${model.remote ? "remote" : model.backend ?? "–"}</div><div class="faint small cut">${model.format}</div></div>
       <div class="context num soft" role="cell">${tokens(model.context_length)}</div>
       <div class="size num soft" role="cell">${bytes(model.size_bytes)}</div>
       <div class="costs num" role="cell">${Object.entries(model.cost ?? {}).map(([device, cost]) => html`<span key=${device}><span>${device}</span><span>${bytes(cost)}</span></span>`)}</div>
@@ -82,12 +82,12 @@ function Details({ model }) {
   const { parts } = model;
   const facts = [
     ["File", model.file], ["Other names", model.aliases.join(", ")], ["Architecture", model.architecture], ["Context", model.context_length && `${count(model.context_length)} tokens`],
-    ["At once", model.slots && `${model.slots} requests`], ["Idle time", model.ttl < 0 ? "never unloaded" : seconds(model.ttl)],
-    ["Loaded at", model.loaded_at && clock(model.loaded_at)], ["A load takes", model.load_seconds && seconds(model.load_seconds)],
+    ["Parallel requests", model.slots], ["Idle time", model.ttl < 0 ? "never unloaded" : seconds(model.ttl)],
+    ["Loaded at", model.loaded_at && clock(model.loaded_at)], ["Load time", model.load_seconds && seconds(model.load_seconds)],
   ];
   const memory = [
     ["Weights", parts && bytes(parts.weights)], ["Cache", parts && bytes(parts.cache)], ["Projector", parts?.projector ? bytes(parts.projector) : null],
-    ["Engine", parts && bytes(parts.engine)], ["Known by", model.cost && (model.measured ? "an earlier load" : "an estimate")],
+    ["Engine", parts && bytes(parts.engine)], ["Memory known by", model.cost && (model.measured ? "an earlier load" : "an estimate")],
   ];
   return html`<div role="row"><div class="model-details" role="cell"><${Facts} facts=${facts} /><div><${Facts} facts=${memory} />${model.memory && html`<p class="small faint break">${model.memory}</p>`}</div><${Makers} model=${model} /></div></div>`;
 }

@@ -32,7 +32,7 @@ export function upload(file) {
 }
 
 export function Transfers() {
-  return html`<section class="section" aria-label="On the way"><h2>On the way</h2><div class="card">
+  return html`<section class="section" aria-label="Downloads and uploads"><h2>Downloads and uploads</h2><div class="card">
     ${uploads.value.map((one) => html`<${Upload} key=${`upload-${one.id}`} upload=${one} />`)}
     ${downloads.value.map((one) => html`<${Download} key=${one.id} download=${one} />`)}</div></section>`;
 }
@@ -53,12 +53,12 @@ function Download({ download }) {
     <div class="row">
       ${state === "running" && html`<button class="button small" aria-label=${`Stop ${model}`} onClick=${act("stop")}><${Icon} name="pause" size="14" />Stop</button>`}
       ${(state === "stopped" || state === "failed") && html`<button class="button small" aria-label=${`Resume ${model}`} onClick=${act("resume")}><${Icon} name="play" size="14" />Resume</button>`}
-      <button class="button quiet small icon" aria-label=${`Take ${model} off the list`} title="Take off the list; what has come stays on the disk" onClick=${remove}><${Icon} name="close" size="14" /></button></div>
+      <button class="button quiet small icon" aria-label=${`Remove ${model} from the list`} title="Remove from the list; what has come stays on the disk" onClick=${remove}><${Icon} name="close" size="14" /></button></div>
     ${state === "failed" ? html`<${Notice} kind="bad" icon="alert">${download.why_failed}</${Notice}>` : state !== "finished" && (total > 0 || state !== "stopped") && html`<${Progress} done=${done} total=${total || done} label=${`Download of ${model}`} />`}</div>`;
 }
 
 function words({ state, file, done, total, bytes_per_second: rate, seconds_left: left, path }) {
-  if (state === "finished") return `There: ${path}`;
+  if (state === "finished") return `Saved as ${path}`;
   const much = total ? `${bytes(done)} of ${bytes(total)}` : done ? bytes(done) : "";
   if (state === "stopped") return much ? `Stopped at ${much}` : "Stopped";
   if (state === "failed") return much ? `Failed at ${much}` : "Failed";

@@ -19,9 +19,9 @@ export default function Completion() {
   const number = (event) => (event.target.value === "" ? "" : event.target.valueAsNumber);
   return html`<div class="beside"><${Form} label="Completion" onRun=${run}>
       <${Text} label="Text" mono rows="14" value=${prompt} onInput=${(text) => set({ prompt: text })} />
-      <div class="numbers"><${Field} label="Most tokens"><input class="input" type="number" min="1" max="100000" value=${most} onInput=${(event) => set({ most: number(event) })} /></${Field}>
+      <div class="numbers"><${Field} label="Max tokens"><input class="input" type="number" min="1" max="100000" value=${most} onInput=${(event) => set({ most: number(event) })} /></${Field}>
         <${Field} label="Temperature"><input class="input" type="number" min="0" step="0.05" placeholder="the model’s" value=${temperature} onInput=${(event) => set({ temperature: number(event) })} /></${Field}>
-        <${Field} label="Stop at"><input class="input" placeholder="a text" value=${stop} onInput=${(event) => set({ stop: event.target.value })} /></${Field}></div>
+        <${Field} label="Stop string"><input class="input" placeholder="a text" value=${stop} onInput=${(event) => set({ stop: event.target.value })} /></${Field}></div>
       <div class="row wrap"><${ModelOf} kind="text" /><span class="grow" /><${RunButton} request=${request} text="Complete" disabled=${!prompt} /></div>
     </${Form}>
     <div class="result" aria-busy=${request.isRunning}><${Failure} request=${request} />${answer.value && html`<${Answer} it=${answer.value} />`}</div></div>`;

@@ -34,13 +34,13 @@ export default function Grammar() {
       <${Text} label=${KINDS.find(([name]) => name === kind)[1]} mono rows="13" value=${grammar} onInput=${(value) => set({ [kind]: value })} aria-invalid=${verdict.value?.ok === false ? "true" : null} />
       <div role="status"><${Verdict} it=${verdict.value} /></div><${Failure} request=${checking} />
     </div><div class="stack">
-      <${Text} label="A text, to be held against it" mono rows="5" value=${text} onInput=${(value) => set({ text: value })} />
+      <${Text} label="Text to check" mono rows="5" value=${text} onInput=${(value) => set({ text: value })} />
       <div role="status">${text && verdict.value?.ok && html`<${TextVerdict} fault=${verdict.value.fault} />`}</div>
       ${chosenModel("text") && html`<${Form} label="A model keeps to it" onRun=${() => asking.run((signal) => ask(signal))}>
         <${Field} label="A message, to be answered in this form"><input class="input" value=${prompt} onInput=${(event) => set({ prompt: event.target.value })} /></${Field}>
         <div class="row wrap"><${ModelOf} kind="text" /><span class="grow" /><${RunButton} request=${asking} text="Answer" disabled=${!prompt.trim() || verdict.value?.ok !== true} /></div></${Form}>`}
       <${Failure} request=${asking} />
-      ${answer.value !== null && html`<div class="result"><div class="result-head"><span class="grow" /><button class="button quiet small" onClick=${() => set({ text: answer.value })}>Hold it against the form</button><${Copy} text=${answer.value} /></div>
+      ${answer.value !== null && html`<div class="result"><div class="result-head"><span class="grow" /><button class="button quiet small" onClick=${() => set({ text: answer.value })}>Check this text</button><${Copy} text=${answer.value} /></div>
         <pre class="written" tabindex="0" aria-label="Answer">${answer.value}</pre></div>`}
     </div></div>`;
 }

@@ -18,7 +18,7 @@ export default function Infill() {
   return html`<div class="beside"><${Form} label="Infill" onRun=${() => request.run(fill)}>
       <${Text} label="Before" mono rows="7" value=${before} onInput=${(text) => set({ before: text })} />
       <${Text} label="After" mono rows="5" value=${after} onInput=${(text) => set({ after: text })} />
-      <div class="numbers"><${Field} label="Most tokens"><input class="input" type="number" min="1" max="100000" value=${most} onInput=${(event) => set({ most: event.target.valueAsNumber || "" })} /></${Field}></div>
+      <div class="numbers"><${Field} label="Max tokens"><input class="input" type="number" min="1" max="100000" value=${most} onInput=${(event) => set({ most: event.target.valueAsNumber || "" })} /></${Field}></div>
       <div class="row wrap"><${ModelOf} kind="text" /><span class="grow" /><${RunButton} request=${request} text="Fill in" disabled=${!before && !after} /></div>
       <p class="hint">For models that have tokens for it: Qwen Coder, StarCoder, Codestral, DeepSeek Coder, CodeGemma.</p>
     </${Form}>

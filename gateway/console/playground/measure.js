@@ -42,8 +42,8 @@ export default function Measure() {
 }
 
 function Other({ other, first }) {
-  return html`<${ModelPicker} label="Beside it" value=${other?.id ?? "nothing beside it"} list=${ofKind("text").filter((model) => model.id !== first.id)} onPick=${(id) => change({ other: id })} />
-    ${other && html`<button type="button" class="button quiet small icon" aria-label="Nothing beside it" onClick=${() => change({ other: null })}><${Icon} name="close" size="14" /></button>`}`;
+  return html`<${ModelPicker} label="Compare with" value=${other?.id ?? "Compare with…"} list=${ofKind("text").filter((model) => model.id !== first.id)} onPick=${(id) => change({ other: id })} />
+    ${other && html`<button type="button" class="button quiet small icon" aria-label="Compare with no other" onClick=${() => change({ other: null })}><${Icon} name="close" size="14" /></button>`}`;
 }
 
 /** Some of few numbers. */

@@ -50,7 +50,7 @@ function Conversation() {
       <button type="button" class="button quiet small icon" aria-label=${`Remove message ${place + 1}`} disabled=${messages.length < 2} onClick=${() => set({ messages: messages.filter((_, index) => index !== place) })}><${Icon} name="close" size="12" /></button></div>`)}</div>
     <div class="row wrap"><button type="button" class="button small" disabled=${messages.length >= MOST} onClick=${() => set({ messages: [...messages, { role: next, content: "" }] })}><${Icon} name="plus" size="14" />Message</button>
       <label class="check"><input type="checkbox" checked=${opens} onChange=${(event) => set({ opens: event.target.checked })} />The answer is begun</label>
-      <span class="grow" /><${Segments} label="Thinking" value=${thinking} onChange=${(value) => set({ thinking: value })} options=${[["default", "As it likes"], ["on", "Thinks"], ["off", "Doesn’t"]]} /></div>
+      <span class="grow" /><${Segments} label="Thinking" value=${thinking} onChange=${(value) => set({ thinking: value })} options=${[["default", "Auto"], ["on", "Thinks"], ["off", "Doesn’t"]]} /></div>
     <details open=${tools !== ""}><summary class="label">Tools</summary><${Text} label="Functions, as OpenAI lists them" mono rows="5" value=${tools} onInput=${(value) => set({ tools: value })}
       placeholder='[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]' /></details>`;
 }

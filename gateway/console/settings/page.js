@@ -19,7 +19,7 @@ export default function SettingsPage() {
   const view = route.value[1] === "file" ? "file" : "values";
   return html`<div class="page">
     <header class="page-head"><h1>Settings</h1>
-      <${Segments} label="View" options=${[["values", "In force"], ["file", "Configuration file"]]} value=${view} onChange=${(value) => go("settings", value)} />
+      <${Segments} label="View" options=${[["values", "Current"], ["file", "Configuration file"]]} value=${view} onChange=${(value) => go("settings", value)} />
       ${it?.reload && html`<button class="button" onClick=${() => setReloading(true)}><${Icon} name="retry" />Reload…</button>`}</header>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
     ${it === null ? !fault && html`<div class="card"><${Bones} rows="8" /></div>` : view === "file" ? html`<${ConfigText} settings=${it} />` : html`<${Values} settings=${it} />`}

@@ -4,7 +4,7 @@ import { call } from "../core/server.js";
 import { Bones, Dialog, Notice, say } from "../ui/parts.js";
 
 const ROWS = [
-  ["Put in force", (plan) => plan.changed], ["Needs a restart", (plan) => plan.restart], ["Models added", (plan) => plan.models.added], ["Models removed", (plan) => plan.models.removed],
+  ["Applied", (plan) => plan.changed], ["Needs a restart", (plan) => plan.restart], ["Models added", (plan) => plan.models.added], ["Models removed", (plan) => plan.models.removed],
   ["Models loaded again", (plan) => plan.models.reloaded], ["Models changed in place", (plan) => plan.models.updated],
 ];
 
@@ -16,15 +16,15 @@ export function ReloadDialog({ onClose }) {
   const apply = async () => {
     try {
       await call("POST", "/v1/admin/reload");
-      say("The configuration is in force.");
+      say("The configuration is applied.");
       onClose();
     } catch (error) { setFault(error.message); }
   };
   return html`<${Dialog} title="Reload the configuration" onClose=${onClose} foot=${html`<button class="button" onClick=${onClose}>Cancel</button>
-      <button class="button primary" disabled=${!plan || isNothing || fault} onClick=${apply}>Put in force</button>`}>
+      <button class="button primary" disabled=${!plan || isNothing || fault} onClick=${apply}>Apply</button>`}>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
     ${!plan && !fault && html`<${Bones} rows="3" />`}
-    ${isNothing && html`<p class="soft">The configuration in force already matches the file.</p>`}
+    ${isNothing && html`<p class="soft">The current configuration already matches the file.</p>`}
     ${plan && !isNothing && html`<p class="soft">Running answers end on what they began with.</p><dl class="plan-list">${ROWS.filter(([, names]) => names(plan)?.length).map(([title, names]) => html`<dt key=${title}>${title}</dt>
       <dd>${names(plan).map((name) => html`<code class="tag" key=${name}>${name}</code>`)}</dd>`)}</dl>`}
   </${Dialog}>`;
