@@ -4,13 +4,13 @@ import { route, theme, to } from "./core/browser.js";
 import { connect, forgetKey, isAdmin, key, link, me, models, refused, running, useKey } from "./core/server.js";
 import { Dot, Icon, Mark, Segments, Toasts } from "./ui/parts.js";
 
-/** Pages are fetched when they are first shown. `users`: a user's key sees it, too. */
+/** Pages are fetched when they are first shown. `users`: a user's key sees it, too. On phones the first four are in the bar. */
 const PAGES = [
   { name: "chat", title: "Chat", users: true, fetch: () => import("./chat/page.js") },
   { name: "models", title: "Models", users: true, fetch: () => import("./models/page.js") },
-  { name: "memory", title: "Memory", users: false, fetch: () => import("./memory/page.js") },
   { name: "playground", title: "Playground", users: true, fetch: () => import("./playground/page.js") },
   { name: "activity", title: "Activity", users: true, fetch: () => import("./activity/page.js") },
+  { name: "memory", title: "Memory", users: false, fetch: () => import("./memory/page.js") },
   { name: "usage", title: "Usage", users: true, fetch: () => import("./usage/page.js") },
   { name: "connect", title: "Connect", users: true, fetch: () => import("./connect/page.js") },
   { name: "settings", title: "Settings", users: false, fetch: () => import("./settings/page.js") },
@@ -24,7 +24,7 @@ function App() {
   return html`<div class=${`shell ${link.value === "lost" ? "lost" : ""}`}>
     <a class="skip" href="#page" onClick=${toPage}>Skip to the page</a>
     <${Navigation} />
-    <div class="lost-frame" role="status">${link.value === "lost" && html`<div class="lost-notice"><${Dot} state="waiting" />The server can’t be reached, trying again…</div>`}</div>
+    <div class="lost-frame">${link.value === "lost" && html`<div class="lost-notice" role="status"><${Dot} state="waiting" />The server can’t be reached, trying again…</div>`}</div>
     <main id="page" tabindex="-1"><${Page} page=${current.value} /></main>
     <${Toasts} />
   </div>`;
@@ -41,10 +41,12 @@ const COUNTS = {
 };
 
 function Navigation() {
-  return html`<nav class="nav" aria-label="Pages">
+  const [isMore, setMore] = useState(false);
+  return html`<nav class=${`nav ${isMore ? "more" : ""}`} aria-label="Pages">
     <a class="brand" href=${to("chat")}><${Mark} />Roundhouse</a>
-    <ul>${pages.value.map(({ name, title }) => html`<li key=${name}><a href=${to(name)} aria-current=${current.value.name === name ? "page" : null}>
+    <ul onClick=${() => setMore(false)}>${pages.value.map(({ name, title }) => html`<li key=${name}><a href=${to(name)} aria-current=${current.value.name === name ? "page" : null}>
       <${Icon} name=${name} />${title}<span class="count" aria-hidden="true">${COUNTS[name]?.()}</span></a></li>`)}</ul>
+    <button class="nav-more" aria-expanded=${isMore} onClick=${() => setMore(!isMore)}><${Icon} name="more" />More</button>
     <div class="nav-foot">
       <div class="nav-state"><${Dot} state=${link.value} /><span class="cut grow" title=${me.value.server}>${host()}</span></div>
       <div class="row">

@@ -26,6 +26,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 WAIT = float(os.environ.get("BROWSER_WAIT", HANG))  # shorter while one writes a test
 
+UNFOLDED = 'localStorage["roundhouse.chat.panel"] ??= "true"'
+
 OpenPage: TypeAlias = Callable[..., Page]
 Stand: TypeAlias = Callable[..., StandIn]
 
@@ -53,7 +55,9 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(chromium: Browser) -> Iterator[OpenPage]:
-    """Opens pages. What one says on its console as an error fails the test."""
+    """Opens pages. What one says on its console as an error fails the test. `panel`: the settings
+    beside the conversation are unfolded.
+    """
     contexts, faults = [], []
 
     def hear(message: ConsoleMessage) -> None:
@@ -61,7 +65,9 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         if message.type == "error" and "the server responded with a status" not in message.text:
             faults.append(message.text)
 
-    def opened(url: str, *, width: int = 1440, theme: Any = "light", height: int = 900) -> Page:
+    def opened(
+        url: str, *, width: int = 1440, theme: Any = "light", height: int = 900, panel: bool = False
+    ) -> Page:
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme=theme,
@@ -71,6 +77,8 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(WAIT * 1000)
+        if panel:
+            page.add_init_script(UNFOLDED)
         page.on("console", hear)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(url)

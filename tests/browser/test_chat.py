@@ -156,7 +156,7 @@ def test_settings_are_sent_and_what_an_engine_lacks_is_grey(
     stand: Stand, open_page: OpenPage
 ) -> None:
     server = stand(answers={CHAT: reports.answer("Yes.")})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     page.get_by_label("System prompt").fill("Be brief.")
     page.locator("input[name=temperature]").fill("0.3")
     page.get_by_text("Advanced").click()
@@ -183,7 +183,7 @@ def test_probabilities_are_shown_under_the_pointer_and_by_keys(
     stand: Stand, open_page: OpenPage, shoot: Callable[[Page, str], None]
 ) -> None:
     server = stand(answers={CHAT: reports.answer("A sure word or not", size=3, logprobs=True)})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     page.get_by_label("Token probabilities").check()
     answer = say(page, "Hello")
     answer.locator(".tokens span").nth(1).hover()
@@ -216,7 +216,7 @@ def test_calls_are_shown_and_their_results_sent(
         yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
 
     server = stand(answers={CHAT: call})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     page.get_by_text("Tools", exact=True).click()
     page.get_by_label("Functions, as OpenAI lists them").fill('[{"name": "weather"}]')
     answer = say(page, "What is the weather?")
@@ -288,7 +288,7 @@ def test_two_models_answer_side_by_side(stand: Stand, open_page: OpenPage) -> No
 
 def test_what_was_sent_is_shown_as_curl_and_python(stand: Stand, open_page: OpenPage) -> None:
     server = stand(answers={CHAT: reports.answer("Yes.")})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     page.locator("input[name=min_p]").fill("0.1")
     answer = say(page, "It's \"true\", isn't it?\nNo: false, null")
     answer.get_by_label("What was sent").click()

@@ -158,6 +158,47 @@ def test_a_conversation_is_forked(stand: Stand, open_page: OpenPage) -> None:
     expect(page.locator(".said-text")).to_have_text(["Hello", "Go on"])
 
 
+def test_what_is_sent_to_a_lost_server_stays_where_it_was_written(
+    stand: Stand, open_page: OpenPage
+) -> None:
+    server = stand(answers={CHAT: reports.answer("Yes.")})
+    page = open_page(server.url)
+    message(page).fill("Hello")
+    server.is_away = True
+    server.hang_up()
+    notice, composer = page.locator(".lost-notice"), page.locator(".composer")
+    expect(notice).to_be_visible()
+    bottom, top = notice.bounding_box(), composer.bounding_box()
+    assert bottom is not None
+    assert top is not None
+    assert bottom["y"] + bottom["height"] <= top["y"]
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Your message stays here.")).to_be_visible()
+    expect(message(page)).to_have_value("Hello")
+    server.is_away = False
+    expect(notice).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer")).to_contain_text("Yes.")
+
+
+def test_what_a_connection_broke_off_is_gone_on_with(stand: Stand, open_page: OpenPage) -> None:
+    def broken(body: Any) -> Any:
+        yield from list(reports.answer("One two")(body))[:-2]
+        raise ConnectionResetError
+
+    error = {"message": "There is no stream", "code": "not_found", "param": "conv_id"}
+    server = stand(answers={CHAT: broken, STREAM: (404, {"error": error})})
+    page = open_page(server.url)
+    message(page).fill("Count")
+    page.keyboard.press("Enter")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The connection broke here")
+    server.answers[CHAT] = reports.answer(" three")
+    alert.get_by_role("button", name="Continue").click()
+    expect(page.locator(".answer .markdown")).to_have_text("One two three")
+    expect(alert).to_have_count(0)
+
+
 NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
 
 

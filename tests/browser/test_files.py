@@ -270,7 +270,7 @@ def test_files_that_were_not_sent_yet_stay(stand: Stand, open_page: OpenPage) ->
 
 DRAFTS = """async () => {
     const {drafts} = await import('/ui/chat/conversation.js');
-    return (await drafts.readAll()).length;
+    return (await drafts.readAll()).found.length;
 }"""
 
 

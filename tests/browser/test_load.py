@@ -12,7 +12,7 @@ from tests.browser.standin import CONSOLE
 pytestmark = pytest.mark.browser
 
 CHAT = ("POST", "/v1/chat/completions")
-FIRST_LOAD = 200_000  # bytes, compressed
+FIRST_LOAD = 65_000  # bytes, compressed
 ALL = 380_000  # the same, of all pages, charts, the highlighter and icons
 PDF = ("pdf.", "openjpeg")
 READER = 700_000  # the same, of what reads PDFs, fetched with the first one
@@ -75,6 +75,29 @@ def test_thousands_of_blocks_of_code_leave_half_of_the_thread_free(
     page.keyboard.press("Enter")
     expect(page.locator(".snippet").nth(20)).to_be_attached()
     assert 0 < least_busy(page) < 0.5
+
+
+FRAMES = """
+    window.frames = 0;
+    const count = () => { window.frames += 1; requestAnimationFrame(count); };
+    new MutationObserver((_, it) => {
+        if (document.querySelector(".snippet")) { it.disconnect(); count(); }
+    }).observe(document, {childList: true, subtree: true});
+"""
+
+
+def test_an_answer_with_a_thousand_blocks_is_opened_without_a_pause(
+    stand: Stand, open_page: OpenPage
+) -> None:
+    text = "```python\nprint(1)\n```\n\n" * 1_000
+    page = open_page(stand(answers={CHAT: reports.answer(text, size=1_000)}).url)
+    page.get_by_label("Message", exact=True).fill("Talk")
+    page.keyboard.press("Enter")
+    page.get_by_label("What was sent").wait_for()
+    page.add_init_script(FRAMES)
+    page.reload()
+    expect(page.locator(".snippet")).to_have_count(1_000)
+    assert page.evaluate("window.frames") > 3  # was drawn in between
 
 
 def test_four_streams_leave_half_of_the_thread_free(stand: Stand, open_page: OpenPage) -> None:

@@ -27,6 +27,31 @@ def drop(page: Page, name: str) -> None:
     )
 
 
+def test_the_first_minute_leads_from_the_demo_model_to_another(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    begun = {**reports.downloads()[0], "id": "9", "model": "Qwen/Qwen3-8B-GGUF", "done": 0}
+    demo = reports.model("roundhouse-tiny", state="loaded", capabilities=["tools", "reasoning"])
+    server = stand(
+        reports.snapshot(models=[demo], downloads=[]),
+        {**ANSWERS, ("POST", "/v1/admin/downloads"): (202, begun)},
+    )
+    page = open_page(server.url)
+    expect(page.get_by_role("heading", name="Demo model")).to_be_visible()
+    expect(page.get_by_role("button", name="What is 3 + 4?")).to_be_visible()
+    offered = page.get_by_role("region", name="Models for this machine").get_by_role("listitem")
+    expect(offered).to_have_count(1)  # of three one is gated, and one of unknown size
+    check(page)
+    shoot(page, "first-minute")
+    page.get_by_label("Download Qwen/Qwen3-8B-GGUF").click()
+    assert server.sent("POST", "/v1/admin/downloads") == [{"model": "Qwen/Qwen3-8B-GGUF"}]
+    path = "/models/Qwen/Qwen3-8B-Q4_K_M.gguf"
+    server.tell("model", reports.model("qwen3-8b-q4_k_m", file="Qwen3-8B-Q4_K_M.gguf"))
+    server.tell("download", {**begun, "state": "finished", "path": path})
+    page.get_by_text("Chat with it").click()
+    expect(page.get_by_label("Model: qwen3-8b-q4_k_m")).to_be_visible()
+
+
 def test_a_quantization_is_chosen_and_downloaded(stand: Stand, open_page: OpenPage) -> None:
     begun = {**reports.downloads()[0], "id": "9", "model": "org/name:Q8_0", "done": 0}
     server = stand(answers={**ANSWERS, ("POST", "/v1/admin/downloads"): (202, begun)})
@@ -80,6 +105,7 @@ def test_a_file_is_dragged_in(stand: Stand, open_page: OpenPage) -> None:
     page.get_by_role("heading", name="Models", level=1).wait_for()
     drop(page, "mine.gguf")
     expect(page.get_by_text("mine.gguf is there.")).to_be_visible()
+    expect(page.get_by_role("button", name="Chat with it")).to_be_visible()
     assert server.sent("PUT", path) == [b"GGUF and so on"]
     drop(page, "mine.safetensors")
     expect(page.get_by_text("mine.safetensors is no GGUF file.")).to_be_visible()

@@ -256,5 +256,5 @@ def test_the_views_are_found_in_a_real_server(real: str, open_page: OpenPage) ->
     answer = page.get_by_label("Answer", exact=True).last
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     assert set(json.loads(answer.inner_text())) == {"name", "age"}
-    page.get_by_text("Hold it against the form").click()
+    page.get_by_text("Check this text").click()
     expect(page.get_by_text("The text has this form.")).to_be_visible()

@@ -1,6 +1,7 @@
 """Presets of the chat: kept by name and by model, gone back from, exported and imported."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -42,11 +43,29 @@ def pirate(page: Page) -> None:
     page.locator("input[name=temperature]").fill("1.2")
 
 
+def test_presets_come_with_the_page_and_are_changed(stand: Stand, open_page: OpenPage) -> None:
+    server = stand(answers={CHAT: reports.answer("Ja.")})
+    page = open_page(server.url, panel=True)
+    pick(page, "Translator")
+    say(page, "Yes.")
+    assert bodies(server)[-1]["messages"][0]["content"].startswith("Translate")
+    page.reload()
+    page.get_by_label("New conversation").click()
+    expect(page.get_by_label("System prompt")).to_have_value(re.compile("^Translate"))
+    page.get_by_label("System prompt").fill("Into Latin.")
+    pick(page, "Save the changes to Translator")
+    expect(page.locator(".presets .tag")).to_have_count(0)
+    pick(page, "Delete Translator")
+    page.get_by_label("Preset: ").first.click()
+    page.get_by_role("menuitem", name="Translator", exact=True).click()
+    expect(page.get_by_label("System prompt")).to_have_value(re.compile("^Translate"))
+
+
 def test_a_preset_is_saved_used_changed_and_left(
     stand: Stand, open_page: OpenPage, shoot: Shoot
 ) -> None:
     server = stand(answers={CHAT: reports.answer("Arr.")})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     pirate(page)
     save(page, "Pirate")
     say(page, "Hello")
@@ -74,7 +93,7 @@ def test_a_preset_is_saved_used_changed_and_left(
 
 
 def test_a_model_begins_with_its_preset(stand: Stand, open_page: OpenPage) -> None:
-    page = open_page(stand(answers={CHAT: reports.answer("Arr.")}).url)
+    page = open_page(stand(answers={CHAT: reports.answer("Arr.")}).url, panel=True)
     pirate(page)
     save(page, "Pirate")
     pick(page, "Begin with it for qwen3-8b")
@@ -99,7 +118,7 @@ def test_a_model_begins_with_its_preset(stand: Stand, open_page: OpenPage) -> No
 
 def test_sampling_goes_back_to_what_the_model_recommends(stand: Stand, open_page: OpenPage) -> None:
     server = stand(answers={CHAT: reports.answer("Yes.")})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     page.locator("input[name=temperature]").fill("1.2")
     page.locator("input[name=top_k]").fill("3")
     page.get_by_text("As the model recommends", exact=True).click()
@@ -113,7 +132,7 @@ def test_presets_are_exported_and_imported(
     stand: Stand, open_page: OpenPage, tmp_path: Path
 ) -> None:
     server = stand(answers={CHAT: reports.answer("Yes.")})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     pirate(page)
     save(page, "Pirate")
     pick(page, "Begin with it for qwen3-8b")
@@ -121,7 +140,7 @@ def test_presets_are_exported_and_imported(
     with page.expect_download() as download:
         pick(page, "Export presets")
     download.value.save_as(file)
-    other = open_page(server.url)
+    other = open_page(server.url, panel=True)
     other.get_by_label("File of presets").set_input_files(file)
     expect(other.get_by_text("1 preset imported.")).to_be_visible()
     other.get_by_label("New conversation").click()
@@ -134,7 +153,7 @@ def test_a_hostile_file_of_presets_sets_nothing_unknown(
     stand: Stand, open_page: OpenPage, tmp_path: Path
 ) -> None:
     server = stand(answers={CHAT: reports.answer("Yes.")})
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     settings = {"sampling": {"temperature": "hot", "top_k": 3}, "model": "x", "maxTokens": "many"}
     given = {"format": "roundhouse.presets", "presets": [
         None, {"name": 1}, {"name": "<b>x</b>" * 20, "system": ["a"], "settings": settings},

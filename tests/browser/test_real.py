@@ -69,7 +69,7 @@ def test_a_chat_with_the_bundled_model(real: str, open_page: OpenPage, shoot: Sh
 
 
 def test_probabilities_and_a_schema_of_the_bundled_model(real: str, open_page: OpenPage) -> None:
-    page = open_page(real)
+    page = open_page(real, panel=True)
     page.get_by_label("Token probabilities").check()
     page.locator("input[name=temperature]").fill("0")
     page.get_by_label("Max tokens").fill("60")
@@ -91,7 +91,7 @@ def test_reasoning_of_a_scripted_model(real: str, open_page: OpenPage) -> None:
 
 
 def test_a_call_of_a_scripted_model(real: str, open_page: OpenPage) -> None:
-    page = open_page(real)
+    page = open_page(real, panel=True)
     talk(page, "alpha", "Hello").get_by_label("What was sent").wait_for()
     page.get_by_text("Tools", exact=True).click()
     page.get_by_label("Functions, as OpenAI lists them").fill(
@@ -193,7 +193,7 @@ def test_a_model_is_downloaded_stopped_and_resumed(
     transfer.get_by_label(re.compile("^Resume ")).click()
     expect(transfer).to_contain_text("Saved as ")
     expect(page.locator(".model", has_text="small-Q4_K_M")).to_be_visible()
-    transfer.get_by_label(re.compile("off the list")).click()
+    transfer.get_by_label(re.compile("from the list")).click()
     expect(transfer).to_have_count(0)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
+from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.standin import StandIn
 from tests.browser.test_chat import CHAT, bodies
@@ -108,7 +109,7 @@ def test_a_call_runs_once_its_user_allows_it(
 def test_a_tool_runs_unasked_after_it_was_allowed_and_only_here(
     server: StandIn, open_page: OpenPage
 ) -> None:
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     choose(page)
     ask(page)
     page.get_by_text("Run, and don’t ask again").click()
@@ -137,9 +138,59 @@ def test_a_call_is_refused(server: StandIn, open_page: OpenPage) -> None:
     assert not [one for one in server.calls if one[1] == CALL[1]]
 
 
+def test_tools_that_are_chosen_and_used_at_once_are_sent(
+    server: StandIn, open_page: OpenPage
+) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page = open_page(server.url)
+    page.route("**/v1/admin/mcp/tools*", hold)
+    choose(page)
+    ask(page)
+    expect(page.get_by_label("Message", exact=True)).to_have_value("The weather?")
+    assert not [one for one in server.calls if one[1] == CHAT[1]]
+    for route in held:
+        route.continue_()
+    page.unroute("**/v1/admin/mcp/tools*")
+    page.get_by_label("Call of find").wait_for()
+    assert len(server.sent(*CHAT)[0]["tools"]) == 2
+
+
+SAID = """I will look.
+
+```json
+{"name": "search__find", "parameters": {"q": "Bern"}}
+```"""
+
+
+def test_an_answer_that_reads_like_a_call_becomes_one(
+    server: StandIn, open_page: OpenPage, shoot: Shoot
+) -> None:
+    again = answering("search__find")
+
+    def stream(body: Any) -> Iterator[dict[str, Any]]:
+        told = body["messages"][-1]["role"] == "tool"
+        yield from again(body) if told else reports.answer(SAID)(body)
+
+    server.answers[CHAT] = stream
+    page = open_page(server.url)
+    choose(page)
+    ask(page)
+    expect(page.get_by_text("This looks like a call of find")).to_be_visible()
+    shoot(page, "looks-like-a-call")
+    page.get_by_text("Run it", exact=True).click()
+    expect(page.get_by_text("It said: Rain.")).to_be_visible()
+    assert server.sent(*CALL)[0]["arguments"] == {"q": "Bern"}
+    asked = server.sent(*CHAT)[-1]["messages"][-2]
+    assert asked["tool_calls"][0]["function"]["name"] == "search__find"
+
+
 def test_own_functions_and_several_calls_go_together(server: StandIn, open_page: OpenPage) -> None:
     server.answers[CHAT] = answering("search__find", "weather", "search__buy")
-    page = open_page(server.url)
+    page = open_page(server.url, panel=True)
     choose(page)
     page.get_by_label("Functions, as OpenAI lists them").fill(json.dumps([{"name": "weather"}]))
     ask(page)

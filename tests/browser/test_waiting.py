@@ -119,6 +119,19 @@ def test_a_model_with_all_slots_taken_says_so(stand: Stand, open_page: OpenPage)
     expect(waiting).to_have_count(0)
 
 
+def test_a_prompt_behind_another_says_what_is_read(stand: Stand, open_page: OpenPage) -> None:
+    line = Line(stand, busy(), idle())
+    waiting = line.ask(open_page(line.server.url))
+    other = reports.request(9, "prompt", model="qwen3-8b", key="agent", prompt_tokens=6614)
+    line.server.tell("request", other)
+    line.stands("prompt", place=1)
+    expect(waiting).to_contain_text(
+        re.compile("Reading 6.614 tokens for another request; yours is next")
+    )
+    line.go_on.set()
+    expect(waiting).to_have_count(0)
+
+
 def test_a_load_says_how_far_it_is(stand: Stand, open_page: OpenPage) -> None:
     progress = {"stage": "weights", "done": 1, "total": 4, "began_at": 0.0, "seconds_left": 6.0}
     line = Line(stand, reports.model("big", state="loading", progress=progress, waiting=1), idle())

@@ -14,7 +14,7 @@ export function Charts() {
     ["Waiting", ofModels(past, "waiting"), count],
     ["Memory of models", ofMemory(past), bytes],
   ];
-  return html`<div class="charts">${all.map(([title, lines, format]) => html`<section class="card" key=${title} aria-label=${title}>
+  return html`<h2 class="unseen">The last hour</h2><div class="charts">${all.map(([title, lines, format]) => html`<section class="card" key=${title} aria-label=${title}>
     <${Chart} title=${title} times=${past.times} lines=${lines} format=${format} isStacked=${format === bytes} height=${170} /></section>`)}</div>`;
 }
 

@@ -11,6 +11,7 @@ import { stored } from "../core/browser.js";
 import { saveAs } from "../core/server.js";
 import { copyText } from "../ui/parts.js";
 
+const SLICE = 6000; // characters that are drawn at a time: a long answer's page answers its user meanwhile
 const SHARE = 6; // at most a sixth of the time goes into drawing one answer
 const LONGEST_COLOURED = 30000; // characters of a block of code
 const LONGEST_LIVE = 12000; // the same, of one that is being written: it is coloured anew each time it is drawn
@@ -298,16 +299,19 @@ async function typeset(element) {
 export function Markdown({ text, isWhole }) {
   const element = useRef(null), state = useRef(null);
   useLayoutEffect(() => {
-    const it = state.current ??= { writer: new MarkdownWriter(element.current), next: 0, timer: 0 };
+    const it = state.current ??= { writer: new MarkdownWriter(element.current), drawn: 0, next: 0, timer: 0 };
     clearTimeout(it.timer);
     const draw = () => {
       const began = performance.now();
-      it.writer.write(text, isWhole);
+      it.drawn = Math.min(text.length, (text.startsWith(it.writer.done) ? it.drawn : 0) + SLICE);
+      it.writer.write(text.slice(0, it.drawn), isWhole && it.drawn === text.length);
       it.next = performance.now() + (performance.now() - began) * SHARE;
+      if (it.drawn < text.length) it.timer = setTimeout(draw);
     };
     const wait = it.next - performance.now();
     if (isWhole || wait <= 0) draw();
     else it.timer = setTimeout(draw, wait);
+    return () => clearTimeout(it.timer);
   }, [text, isWhole]);
   return html`<div class="markdown" ref=${element} />`;
 }

@@ -4,9 +4,8 @@ import { stored, to } from "../core/browser.js";
 import { byId, isAdmin, link, me, models, saveAs } from "../core/server.js";
 import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, later, say, seconds, tokens, trying, useDismiss } from "../ui/parts.js";
 import { chosen, drafts, exported, groups, holding, imported, newId } from "./conversation.js";
-import { Panel } from "./panel.js";
 import {
-  add, answering, ask, begin, conversations, forget, isBusy, open, pin, readConversations, rename, setModels, setSettings, show, sorted, stop, streams,
+  add, answering, ask, begin, conversations, forget, isBusy, open, pin, presets, readConversations, rename, setModels, setSettings, show, sorted, stop, streams,
   talking, titled, toggleServer, usable,
 } from "./room.js";
 
@@ -301,9 +300,13 @@ function ContextMeter() {
   const taken = (before ?? 0) + added + estimated(draft.value);
   const isExact = !draft.value && files.value.every(isCounted);
   const words = `${isExact ? "" : "About "}${count(taken)} of ${count(room)} tokens of context`;
-  return html`<span class="meter num" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${room} aria-valuenow=${taken} aria-valuetext=${words} title=${words}>
+  const attached = added + open.value.turns.flatMap((turn) => turn.files ?? []).reduce((sum, file) => sum + tokensOf(file), 0);
+  const tooling = estimated(open.value.settings.tools);
+  const filling = [["files", attached], ["tools", tooling], ["history", Math.max(0, taken - attached - tooling - estimated(draft.value))], ["this message", estimated(draft.value)]];
+  const title = `${words}. About: ${filling.filter(([, size]) => size).map(([name, size]) => `${name} ${tokens(size)}`).join(", ")}`;
+  return html`<span class="meter num" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${room} aria-valuenow=${taken} aria-valuetext=${words} title=${title}>
       <i style=${{ width: `${Math.min(100, (100 * taken) / room)}%` }} class=${taken > room * 0.9 ? "full" : ""} /></span>
-    <span class="meter-number faint small num" aria-hidden="true" title=${words}>${tokens(taken)} / ${tokens(room)}</span>
+    <span class="meter-number faint small num" aria-hidden="true" title=${title}>${tokens(taken)} / ${tokens(room)}</span>
     ${taken > room && html`<span class="small bad" role="alert">${words}: too long for this model</span>`}`;
 }
 
@@ -319,14 +322,17 @@ function fit(area) {
 // The chat: conversations at the left, the one that is open, and its settings at the right.
 
 const WIDE = matchMedia("(min-width: 1100px)");
-const hasPanel = stored("chat.panel", WIDE.matches);
+const hasPanel = stored("chat.panel", false);
 const hasList = stored("chat.list", true);
 const drawer = signal(null); // "list" or "panel", on narrow screens
 const Thread = later(() => import("./thread.js"));
+const panel = () => import("./panel.js");
+const Panel = later(panel);
 
 const Shortcuts = later(() => import("./shortcuts.js"));
 const areKeysShown = signal(false);
 
+effect(() => { if (presets.value.length || open.value.settings.preset) panel().catch(() => {}); }); // a model's conversations may begin with one
 effect(() => { if (titled.value) import("./titles.js").catch(() => {}); }); // offline: with the next load
 
 /** Keys that work wherever one is on the page; a sign only where one isn't writing. */
@@ -417,8 +423,18 @@ function Welcome() {
     return html`<div class="welcome"><${Mark} size="36" /><h2>No model yet</h2>
       <p class="soft">${isAdmin.value ? html`Add one on the page <a href=${to("models")}>Models</a>: drag a GGUF file in, or enter the name of a repository on the hub.` : "No available model can be used with this key."}</p></div>`;
   }
+  if (talking.value[0] === DEMO) return html`<${Demo} />`;
   return html`<div class="welcome">${talking.value.map((name) => html`<${Introduction} key=${name} model=${byId.value.get(name)} />`)}
     <${Samples} model=${byId.value.get(talking.value[0])} /></div>`;
+}
+
+const DEMO = "roundhouse-tiny"; // the bundled model
+const First = later(() => import("../models/first.js"));
+
+function Demo() {
+  return html`<div class="welcome"><h2>Demo model</h2>
+    <p class="soft">A toy of 1.6 MB that shows the page: it greets, adds, counts, repeats and calls tools. For real answers add a model.</p>
+    <${Samples} model=${byId.value.get(DEMO)} />${isAdmin.value && html`<${First} />`}</div>`;
 }
 
 const WEATHER = '[{"name": "weather", "description": "The weather in a city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}]';
@@ -435,6 +451,12 @@ const SAMPLES = [
   { icon: "chat", text: "Explain in five sentences how a heat pump works." },
 ];
 const OFFERED = 4;
+const DEMO_SAMPLES = [
+  { icon: "chat", text: "Hello! Who are you?" },
+  { icon: "chat", text: "What is 3 + 4?" },
+  { icon: "chat", text: "Count from 3 to 9." },
+  { icon: "tool", text: "What is the weather in Bern?", tools: WEATHER, title: "With a sample tool, whose result you give" },
+];
 
 const fits = (model) => ({ sees: mustSee, capability, context = 0 }) => (!mustSee || model.modalities.includes("image"))
   && (!capability || model.capabilities?.includes(capability)) && (model.context_length ?? 0) >= context;
@@ -450,7 +472,7 @@ function Samples({ model }) {
     document.querySelector(".composer textarea")?.focus();
   };
   return html`<input ref=${chooser} type="file" multiple hidden aria-label="Files for the sample" onChange=${(event) => { addFiles(event.target.files); event.target.value = ""; }} />
-    <ul class="samples" aria-label="To begin with">${SAMPLES.filter(fits(model)).slice(0, OFFERED).map((sample) => html`<li key=${sample.text}>
+    <ul class="samples" aria-label="To begin with">${(model.id === DEMO ? DEMO_SAMPLES : SAMPLES.filter(fits(model))).slice(0, OFFERED).map((sample) => html`<li key=${sample.text}>
       <button class="sample" title=${sample.title ?? ""} onClick=${() => take(sample)}><${Icon} name=${sample.icon} size="14" /><span>${sample.text}</span></button></li>`)}</ul>`;
 }
 
@@ -466,9 +488,9 @@ function Introduction({ model }) {
 }
 
 function readiness(model) {
+  if (model.state === "failed") return `It failed: ${model.why_failed}`;
   if (model.state === "loaded" || model.remote) return "Ready.";
   if (model.state === "loading") return "Loading now.";
-  if (model.state === "failed") return `It failed: ${model.why_failed}`;
   return `It will be loaded at the first message${model.load_seconds ? `, in about ${seconds(model.load_seconds)}` : ""}.`;
 }
 

@@ -4,7 +4,7 @@ import { stored } from "../core/browser.js";
 import { byId, call, me, saveAs } from "../core/server.js";
 import { Dialog, Menu, Segments, later, say, trying } from "../ui/parts.js";
 import { PLAIN, cleanSettings, parsed } from "./conversation.js";
-import { change, open, setSettings, talking } from "./room.js";
+import { change, open, presets, setSettings, talking } from "./room.js";
 
 // ------------------------------------------------------------------------------------------------------------
 // Presets: a system prompt and settings by a name, kept in this browser. A model may have one that its conversations
@@ -14,11 +14,18 @@ const FORMAT = "roundhouse.presets";
 const MOST = 500; // of one file
 const LONGEST_NAME = 60;
 
-/** @type {{value: {name: string, system: string, settings: object}[]}} */
-const presets = stored("chat.presets", []);
 const ofModels = stored("chat.presets.models", {}); // names of presets, by model
 
-const named = (name) => presets.value.find((one) => one.name === name);
+/** Those that come with the page; one's own of the same name takes its place. */
+const PROVIDED = [
+  { name: "Steady", system: "", settings: { sampling: { temperature: 0.2, top_p: 0.9 } } },
+  { name: "Creative", system: "", settings: { sampling: { temperature: 1.1, min_p: 0.05 } } },
+  { name: "Code", system: "You are an experienced programmer. Answer with code that works, then explain it in a few sentences.", settings: { sampling: { temperature: 0.2 } } },
+  { name: "Translator", system: "Translate what the user writes into English; English into the language that the user wrote last, else into German. Answer with the translation alone.", settings: { sampling: { temperature: 0.3 } } },
+];
+
+const all = () => [...presets.value, ...PROVIDED.filter(({ name }) => !presets.value.some((one) => one.name === name))];
+const named = (name) => all().find((one) => one.name === name);
 
 /** What a preset holds of a conversation. What runs unasked is each conversation's own. */
 const heldBy = ({ system, settings: { preset: _, allowed: __, ...settings } }) => {
@@ -97,14 +104,14 @@ function Presets() {
   const title = now ? now.name : isChanged ? "Custom" : "None: as the model recommends";
   const isOfModel = now && ofModels.value[model] === now.name;
   const items = [
-    ...presets.value.map((one) => ({ icon: one === now ? "check" : "settings", text: one.name, act: () => use(one) })),
+    ...all().map((one) => ({ icon: one === now ? "check" : "settings", text: one.name, act: () => use(one) })),
     { icon: now || isChanged ? "close" : "check", text: "None: as the model recommends", act: () => use(null) },
     null,
     { icon: "plus", text: "Save as a preset…", act: () => setNaming(true) },
     ...(now ? [
       { icon: "retry", text: `Save the changes to ${now.name}`, act: () => savePreset(now.name), disabled: !isChanged },
       { icon: "pin", text: isOfModel ? `No longer begin with it for ${model}` : `Begin with it for ${model}`, disabled: !model, act: () => setOfModel(model, isOfModel ? null : now.name) },
-      { icon: "trash", text: `Delete ${now.name}`, danger: true, act: () => removePreset(now.name) },
+      { icon: "trash", text: `Delete ${now.name}`, danger: true, disabled: !presets.value.includes(now), act: () => removePreset(now.name) },
     ] : []),
     null,
     { icon: "up", text: "Export presets", disabled: !presets.value.length, act: () => saveAs("presets.json", written()) },
@@ -149,7 +156,7 @@ function useAbilities(model) {
   return abilities;
 }
 
-export function Panel() {
+export default function Panel() {
   const { system, settings } = open.value;
   const [first, second] = talking.value;
   const abilities = [useAbilities(first), useAbilities(second)];

@@ -194,6 +194,9 @@ const lastSettings = stored("chat.settings", PLAIN);
 const lastModels = stored("chat.models", []);
 /** Whether the model writes the titles of conversations: `titles.js` does it. */
 export const titled = stored("chat.titled", false);
+/** What `panel.js` keeps, which is fetched once it is seen or there are some.
+ * @type {{value: {name: string, system: string, settings: object}[]}} */
+export const presets = stored("chat.presets", []);
 /** Answers as they were when the page was left: the shelf writes nothing that late. */
 const left = stored("chat.left", []);
 
@@ -293,6 +296,11 @@ effect(() => {
 export function begin() {
   open.value = fresh([], { ...PLAIN, ...lastSettings.value, schema: "", shape: "none", tools: "", allowed: [] });
   go("chat");
+}
+
+export function beginWith(model) {
+  begin();
+  setModels([model]);
 }
 
 export function show(conversation) {
@@ -448,6 +456,9 @@ export async function goOn(turn, lane) {
 }
 
 export const editAnswer = (turn, lane, content) => change((it) => withLane(it, turn, lane, (one) => setVersion({ ...chosen(one), content })(one)));
+
+/** An answer's text, which is a call. */
+export const makeCall = (turn, lane, call) => change((it) => withLane(it, turn, lane, (one) => setVersion({ ...chosen(one), content: "", toolCalls: [call], finish: "tool_calls" })(one)));
 
 const bodyOf = (conversation, model, options) => watched({ ...requestBody(conversation, options), model }, byId.value.get(model));
 

@@ -9,6 +9,8 @@ import { askAgain, editAnswer, fork, goOn, isBusy, open, regenerate, streams, to
 import { Waiting } from "./waiting.js";
 
 const Calls = later(() => import("./tools.js"));
+const LooksLikeCall = later(() => import("./tools.js").then(({ LooksLikeCall: View }) => ({ default: View })));
+const Permission = later(() => import("./tools.js").then(({ Permission: View }) => ({ default: View })));
 
 // ------------------------------------------------------------------------------------------------------------
 // An answer token by token: how likely each was, and what else could have come.
@@ -95,8 +97,9 @@ const ENDINGS = {
   content_filter: "Ended by a filter.",
 };
 
-/** @param {{turn: object, lane: number, showName: boolean, isLast: boolean, showProbabilities: boolean}} props */
-function Answer({ turn, lane, showName, isLast, showProbabilities }) {
+/** @param {{turn: object, lane: number, showName: boolean, isLast: boolean, showProbabilities: boolean, results: object[]}} props
+ * `results`: of its calls, once they are there */
+function Answer({ turn, lane, showName, isLast, showProbabilities, results }) {
   const it = turn.lanes[lane];
   const stream = streams.value.get(chosen(it).id);
   const version = stream ? stream.version.value : chosen(it);
@@ -105,7 +108,7 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
   const isWriting = Boolean(stream);
   const model = version.model ?? it.model;
   const isMixed = it.versions.some((one) => (one.model ?? it.model) !== model);
-  return html`<article class="answer" aria-label=${`Answer of ${model}`} aria-busy=${isWriting}>
+  return html`<article class=${`answer ${isLast ? "last" : ""}`} aria-label=${`Answer of ${model}`} aria-busy=${isWriting}>
     ${(showName || isMixed) && html`<div class="answer-model cut">${model}</div>`}
     ${(version.reasoning || version.reasoningSeconds !== null) && html`<${Reasoning} version=${version} isWriting=${isWriting} />`}
     ${version.ran?.map((one, index) => html`<${Ran} key=${index} ran=${one} />`)}
@@ -113,7 +116,9 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
         onSave=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); }}
         onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
       : html`<${Text} turn=${turn} lane=${lane} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} isRaw=${isRaw} model=${model} />`}
-    ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} isWriting=${isWriting} />`)}
+    ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} id=${`${version.id}-${index}`} isWriting=${isWriting}
+      result=${results.find((one) => one.id === call.id)} isWaiting=${isLast && !isBusy.value} />`)}
+    ${isLast && !isWriting && !version.toolCalls.length && version.content.includes("{") && hasTools(open.value.settings) && html`<${LooksLikeCall} turn=${turn} lane=${lane} version=${version} />`}
     ${version.error && html`<${Notice} kind="bad" icon="alert"><div class="row wrap"><span class="grow">${version.error}</span>
       ${isLast && !isWriting && version.content && html`<button class="button small" disabled=${isBusy.value} onClick=${() => goOn(turn.id, lane)}>Continue</button>`}</div></${Notice}>`}
     ${!isWriting && ENDINGS[version.finish] && html`<p class="ending">${ENDINGS[version.finish]}</p>`}
@@ -122,6 +127,8 @@ function Answer({ turn, lane, showName, isLast, showProbabilities }) {
       : html`<${Foot} turn=${turn} lane=${lane} version=${version} model=${model} isLast=${isLast} onEdit=${() => setEditing(true)} isRaw=${isRaw} onRaw=${() => setRaw(!isRaw)} />`}
   </article>`;
 }
+
+const hasTools = ({ tools, servers }) => tools.trim() !== "" || servers?.length > 0;
 
 function Text({ turn, lane, version, isWriting, showProbabilities, isRaw, model }) {
   if (showProbabilities && version.probabilities.length) return html`<${Probabilities} list=${version.probabilities} />`;
@@ -140,16 +147,23 @@ function Reasoning({ version, isWriting }) {
     <div class="reasoning-text">${isOpen && html`<${Markdown} text=${version.reasoning} isWhole=${!isThinking} />`}</div></details>`;
 }
 
-function Call({ call, isWriting }) {
-  return html`<div class="call"><div class="call-head"><${Icon} name="tool" size="14" /><code class="break">${call.name || "…"}</code>
-    <span class="faint small">${isWriting ? "called" : "tool call"}</span></div><pre tabindex="0" aria-label="Arguments">${pretty(call.arguments)}</pre></div>`;
+/** A call with what became of it, in one card that is folded once it has its result. */
+function Call({ call, id, isWriting, result, isWaiting }) {
+  return html`<${CallCard} name=${call.name || "…"} words=${isWriting ? "calling…" : result ? "done" : ""} given=${call.arguments} isOpen=${!result}>
+    ${isWaiting && html`<${Permission} call=${call} id=${id} />`}
+    ${result && html`<pre tabindex="0" aria-label="Result">${result.content}</pre>`}</${CallCard}>`;
 }
 
 /** A tool that the server ran within the answer. */
 function Ran({ ran }) {
-  return html`<details class="call ran"><summary class="call-head"><${Icon} name="tool" size="14" /><code class="break">${ran.name}</code>
-    <span class=${`small ${ran.isError ? "bad" : "faint"}`}>${ran.isError ? "failed" : "ran"} · ${ran.server}</span><${Icon} name="right" size="12" /></summary>
-    <pre tabindex="0" aria-label="Arguments">${pretty(ran.arguments)}</pre><pre tabindex="0" aria-label="Result">${ran.output}</pre></details>`;
+  return html`<${CallCard} name=${ran.name} words=${`${ran.isError ? "failed" : "done"} · ${ran.server}`} isBad=${ran.isError} given=${ran.arguments}>
+    <pre tabindex="0" aria-label="Result">${ran.output}</pre></${CallCard}>`;
+}
+
+function CallCard({ name, words, isBad = false, given, isOpen = false, children }) {
+  return html`<details class="call" open=${isOpen}><summary class="call-head"><${Icon} name="tool" size="14" /><code class="break">${name}</code>
+    <span class=${`small ${isBad ? "bad" : "faint"}`}>${words}</span><${Icon} name="right" size="12" /></summary>
+    <pre tabindex="0" aria-label="Arguments">${pretty(given)}</pre>${children}</details>`;
 }
 
 function pretty(text) {
@@ -200,6 +214,7 @@ function Tool({ icon, text, act, disabled = false, pressed = null }) {
 
 /** What the answer took: speed, time, tokens, and what its model holds in memory. */
 function Speed({ version, model = null }) {
+  const [isOpen, setOpen] = useState(false);
   const { usage, timings, ttft } = version;
   const cost = model && isAdmin.value ? byId.value.get(model)?.cost : null;
   const held = cost ? Object.values(cost).reduce((sum, part) => sum + part, 0) : null;
@@ -211,7 +226,10 @@ function Speed({ version, model = null }) {
     usage && version.seconds !== null && [seconds(version.seconds), "The whole request"],
     held && [bytes(held), "Memory that the model takes"],
   ].filter(Boolean);
-  return html`<div class="speed num">${parts.map(([text, title]) => html`<span key=${title} title=${title}>${text}</span>`)}</div>`;
+  if (!parts.length) return null;
+  const [[chip, what], ...others] = parts;
+  return html`<div class="speed num"><button class="chip" title=${what} aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${chip}</button>
+    <span hidden=${!isOpen}>${others.map(([text, title]) => html`<span key=${title} title=${title}>${text}</span>`)}</span></div>`;
 }
 
 function tokensText(usage) {
@@ -252,18 +270,19 @@ export default function Thread() {
   };
   return html`<div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="region" aria-label="Messages">
     <div class="turns" ref=${inner} role="log" aria-live="off">
-      ${turns.map((turn, index) => html`<${Turn} key=${turn.id} turn=${turn} isLast=${index === turns.length - 1} settings=${settings} />`)}
+      ${turns.map((turn, index) => html`<${Turn} key=${turn.id} turn=${turn} next=${turns[index + 1]} settings=${settings} />`)}
     </div>
     ${isAway && html`<button class="button icon to-end" aria-label="To the end" onClick=${toEnd}><${Icon} name="down" /></button>`}
   </div>`;
 }
 
-function Turn({ turn, isLast, settings }) {
+function Turn({ turn, next, settings }) {
   if (turn.role === "user") return html`<${Said} turn=${turn} />`;
-  if (turn.role === "tool") return html`<${Results} turn=${turn} />`;
+  if (turn.role === "tool") return null; // each result is in the card of its call
+  const isLast = next === undefined;
   const isPair = turn.lanes.length > 1;
   return html`<div class=${`lanes ${isPair ? "pair" : ""}`}>${turn.lanes.map((_, lane) => html`<${Answer} key=${lane} turn=${turn} lane=${lane}
-    showName=${isPair} isLast=${isLast} showProbabilities=${settings.probabilities} />`)}</div>
+    showName=${isPair} isLast=${isLast} showProbabilities=${settings.probabilities} results=${next?.results?.[lane] ?? []} />`)}</div>
     ${isLast && !isBusy.value && turn.lanes.some((lane) => chosen(lane).toolCalls.length) && html`<${Calls} key=${turn.id} turn=${turn} />`}`;
 }
 
@@ -287,9 +306,4 @@ function SaidFile({ file }) {
   const [isShown, setShown] = useState(false);
   return html`<li class="file"><${Icon} name="file" size="14" /><button class="file-name cut" title=${file.name} onClick=${() => setShown(true)}>${file.name}</button>
     <span class="faint small num">${file.facts}</span>${isShown && html`<${FileDialog} file=${file} onClose=${() => setShown(false)} />`}</li>`;
-}
-
-function Results({ turn }) {
-  return html`<div class=${`lanes ${turn.results.length > 1 ? "pair" : ""}`}>${turn.results.map((results, lane) => html`<div key=${lane} class="stack">${results.map((one) => html`<div class="call result" key=${one.id}>
-    <div class="call-head"><${Icon} name="right" size="14" /><code class="break">${one.name}</code><span class="faint small">result</span></div><pre tabindex="0" aria-label="Result">${one.content}</pre></div>`)}</div>`)}</div>`;
 }

@@ -1,10 +1,10 @@
 // Tools of the server's own MCP servers in a chat: which of them a conversation has, and each call, which runs once its
 // user has allowed it. To the model they are functions like any others, so what it called and what ran is in the conversation.
-import { html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, signal, useEffect, useRef } from "../vendor/preact.js";
 import { call, me } from "../core/server.js";
-import { Icon, Progress, say } from "../ui/parts.js";
+import { Notice, Progress, say } from "../ui/parts.js";
 import { chosen } from "./conversation.js";
-import { finishedHere, giveResults, open, setSettings, toggleServer } from "./room.js";
+import { finishedHere, giveResults, makeCall, open, setSettings, toggleServer } from "./room.js";
 
 const MOST_ROUNDS = 16; // of calls that run without a question, after one message
 const REFUSED = "The user did not allow this call.";
@@ -63,22 +63,26 @@ function rounds({ turns }) {
   return turns.slice(last).filter((turn) => turn.role === "tool").length;
 }
 
+/** What the user says that tools said which this server doesn't run, by the call. */
+const texts = signal({});
+
+const toolOf = (name, settings) => chosenTools(settings).find((tool) => tool.function === name);
+
 /** What is to be done with the calls of the last turn: those of this server's tools are run or refused, to others the user says
  * what their tools would have said. The answer goes on when all have their results. */
 export default function Calls({ turn }) {
   const { settings } = open.value;
-  const [texts, setTexts] = useState({});
   const isSent = useRef(false);
   const calls = turn.lanes.flatMap((lane, index) => chosen(lane).toolCalls.map((one, place) => {
     const id = `${chosen(lane).id}-${place}`;
-    return { ...one, id, call: one.id, lane: index, tool: chosenTools(settings).find((tool) => tool.function === one.name), run: runs.value.get(id) };
+    return { ...one, id, call: one.id, lane: index, tool: toolOf(one.name, settings), run: runs.value.get(id) };
   }));
   const served = calls.filter((one) => one.tool), others = calls.filter((one) => !one.tool);
   const waiting = served.filter((one) => !one.run);
   const send = async () => {
     if (isSent.current) return;
     isSent.current = true;
-    const results = turn.lanes.map((_, lane) => calls.filter((one) => one.lane === lane).map(({ id, call: number, name, run: ran }) => ({ id: number, name, content: ran ? ran.text : texts[id] ?? "" })));
+    const results = turn.lanes.map((_, lane) => calls.filter((one) => one.lane === lane).map(({ id, call: number, name, run: ran }) => ({ id: number, name, content: ran ? ran.text : texts.value[id] ?? "" })));
     isSent.current = await giveResults(results);
   };
   useEffect(() => { functionsOf(settings).catch((error) => say(error.message, { kind: "bad" })); }, []);
@@ -87,29 +91,58 @@ export default function Calls({ turn }) {
     if (!isHere || rounds(open.value) >= MOST_ROUNDS) return;
     for (const { id, tool, arguments: given } of waiting) if (!tool.asks && settings.allowed?.includes(tool.function)) run(id, tool, given);
   }, [waiting.length, settings.allowed]);
-  const isReady = served.length > 0 && !others.length && served.every((one) => one.run?.state === "done");
+  const isDone = served.every((one) => one.run?.state === "done");
+  const isReady = served.length > 0 && !others.length && isDone;
   useEffect(() => { if (isReady) send(); }, [isReady]);
-  return html`<form class="results-form" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    ${served.map((one) => html`<${ServedCall} key=${one.id} call=${one} />`)}
-    ${waiting.length > 1 && html`<div><button type="button" class="button small" onClick=${() => waiting.forEach(({ id, tool, arguments: given }) => run(id, tool, given))}>Run all ${waiting.length}</button></div>`}
-    ${others.map(({ id, name }) => html`<label class="field" key=${id}><span class="label">Result of <code class="break">${name}</code></span>
-      <textarea class="input mono" rows="2" value=${texts[id] ?? ""} onInput=${(event) => setTexts({ ...texts, [id]: event.target.value })} /></label>`)}
-    ${others.length > 0 && html`<div><button class="button primary" disabled=${served.some((one) => one.run?.state !== "done")}>Send results</button></div>`}
-  </form>`;
+  return html`<div class="row wrap">
+    ${waiting.length > 1 && html`<button class="button small" onClick=${() => waiting.forEach(({ id, tool, arguments: given }) => run(id, tool, given))}>Run all ${waiting.length}</button>`}
+    ${others.length > 0 && html`<button class="button primary" disabled=${!isDone} onClick=${send}>Send results</button>`}</div>`;
 }
 
-/** One call: it waits for its user, runs, or has its result. */
-function ServedCall({ call: { id, tool, run: now, arguments: given } }) {
-  const { allowed = [] } = open.value.settings;
+/** A call of one of `names` in a text that a model wrote as its answer. Pure. @returns {{name: string, arguments: string} | null} */
+export function callIn(text, names) {
+  let it;
+  try { it = JSON.parse(/\{[^]*\}/.exec(text)?.[0]); } catch { return null; }
+  const { name, arguments: given = it.parameters ?? {} } = it.function?.name ? it.function : it;
+  return names.includes(name) ? { name, arguments: typeof given === "string" ? given : JSON.stringify(given) } : null;
+}
+
+/** The functions that the user has written down. */
+function ownNames({ tools }) {
+  try { return JSON.parse(tools).map((tool) => (tool.function ?? tool).name); } catch { return []; }
+}
+
+/** An answer that reads like a call, which it becomes where its user wants that. */
+export function LooksLikeCall({ turn, lane, version }) {
+  const { settings } = open.value;
+  useEffect(() => { functionsOf(settings).catch(() => {}); }, []);
+  const found = callIn(version.content, [...chosenTools(settings).map((tool) => tool.function), ...ownNames(settings)]);
+  if (!found) return null;
+  const tool = toolOf(found.name, settings);
+  const accept = () => {
+    makeCall(turn.id, lane, { id: `call_${version.id}`, ...found });
+    if (tool) run(`${version.id}-0`, tool, found.arguments);
+  };
+  return html`<${Notice}><div class="row wrap"><span class="grow">This looks like a call of <code>${tool?.name ?? found.name}</code>.</span>
+    <button class="button small" onClick=${accept}>${tool ? "Run it" : "Make it one"}</button></div></${Notice}>`;
+}
+
+/** Within the card of a call that has no result yet: it waits for its user, runs, or has been run. */
+export function Permission({ call: { name, arguments: given }, id }) {
+  const { settings } = open.value;
+  const tool = toolOf(name, settings), now = runs.value.get(id);
+  if (!tool) {
+    return html`<label class="field permission"><span class="label">Result of <span class="mono break">${name}</span></span>
+      <textarea class="input mono" rows="2" value=${texts.value[id] ?? ""} onInput=${(event) => { texts.value = { ...texts.value, [id]: event.target.value }; }} /></label>`;
+  }
   const start = () => run(id, tool, given);
-  const always = () => { setSettings({ allowed: [...allowed, tool.function] }); start(); };
-  return html`<div class="served-call" role="group" aria-label=${`Call of ${tool.name}`}>
-    <div class="row"><${Icon} name="tool" size="14" /><b class="break">${tool.name}</b><span class="faint small cut grow" title=${tool.description}>${tool.server} · ${tool.description}</span></div>
-    ${!now && html`<div class="row wrap"><button type="button" class="button primary small" onClick=${start}>Run</button>
-      ${!tool.asks && html`<button type="button" class="button small" title="In this conversation" onClick=${always}>Run, and don’t ask again</button>`}
-      <button type="button" class="button quiet small" onClick=${() => refuse(id)}>Don’t run</button></div>`}
+  const always = () => { setSettings({ allowed: [...(settings.allowed ?? []), tool.function] }); start(); };
+  return html`<div class="permission stack" role="group" aria-label=${`Call of ${tool.name}`}>
+    ${!now && html`<p class="faint small">${tool.server} · ${tool.description}</p><div class="row wrap"><button class="button primary small" onClick=${start}>Run</button>
+      ${!tool.asks && html`<button class="button small" title="In this conversation" onClick=${always}>Run, and don’t ask again</button>`}
+      <button class="button quiet small" onClick=${() => refuse(id)}>Don’t run</button></div>`}
     ${now?.state === "running" && html`<div class="row"><div class="grow"><${Progress} done=${0} total=${0} label=${`${tool.name} runs`} /></div>
-      <button type="button" class="button small" onClick=${now.stop}>Stop</button></div>`}
+      <button class="button small" onClick=${now.stop}>Stop</button></div>`}
     ${now?.state === "done" && html`<pre tabindex="0" aria-label=${`Result of ${tool.name}`} class=${now.isError ? "bad" : ""}>${now.text}</pre>`}</div>`;
 }
 

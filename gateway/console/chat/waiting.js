@@ -16,7 +16,7 @@ export function Waiting({ turn, lane, model, version }) {
   const place = request?.place ?? version.place;
   const reasons = stage === "queued" ? reasonsOf(it, place, byId.value, requests.value) : [];
   const others = stage === "prompt" ? [] : instead(model);
-  return html`<div class="awaited"><p class="thinking-now"><${Dot} state="waiting" /><span>${headline(stage, model, it, place, version.progress)}…</span></p>
+  return html`<div class="awaited"><p class="thinking-now"><${Dot} state="waiting" /><span>${headline(stage, model, it, place, version.progress, request)}…</span></p>
     ${reasons.map((reason) => html`<p class="soft" key=${reason}>${reason}</p>`)}
     ${others.length > 0 && isBusy.value && html`<div class="row wrap">${others.map(({ id }) => html`<button class="button small" key=${id} onClick=${() => answerBy(turn.id, lane, id)}>Use ${id} instead</button>`)}</div>`}</div>`;
 }
@@ -29,7 +29,11 @@ function stageOf({ progress, place }, request, it) {
   return isWaiting ? "queued" : "prompt";
 }
 
-function headline(stage, model, it, place, progress) {
+function headline(stage, model, it, place, progress, request) {
+  if (stage === "prompt" && request?.state === "prompt" && request.place) {
+    const read = requests.value.find((one) => one.model === model && one.state === "prompt" && !one.place);
+    return `Reading ${read?.prompt_tokens ? `${count(read.prompt_tokens)} tokens` : "a prompt"} for another request; yours is ${request.place === 1 ? "next" : `number ${request.place}`}`;
+  }
   if (stage === "queued") return place ? `Waiting in line, place ${place}` : "Waiting in line";
   if (stage === "prompt") return `Reading the prompt${progress?.total ? ` ${Math.floor((100 * progress.processed) / progress.total)} % of ${count(progress.total)} tokens` : ""}`;
   const share = it.progress?.total ? ` ${Math.floor((100 * it.progress.done) / it.progress.total)} %` : "";

@@ -38,9 +38,12 @@ function nodeRow(node) {
 
 const STATES = { up: "live", trial: "waiting" };
 
+/** A server that refused the last request, or didn't answer it, gets further ones until too many fail; it isn't well. */
+const stateOf = ({ draining, state, reason }) => (draining ? "draining" : reason ? "failed" : STATES[state] ?? "failed");
+
 function serverRow({ upstream, ...server }) {
-  const words = [server.draining ? "drained" : server.state, server.reason, server.lease !== null && `announced, for ${seconds(server.lease)} more`].filter(Boolean).join(" · ");
-  return html`<tr key=${`${upstream} ${server.url}`}><td><span class="row"><${Dot} state=${server.draining ? "draining" : STATES[server.state] ?? "failed"} words=${server.state} /><span class="break">${server.url} <span class="faint small">${upstream}</span></span></span></td>
+  const words = [server.draining ? "drained" : server.reason && server.state === "up" ? "fails" : server.state, server.reason, server.lease !== null && `announced, for ${seconds(server.lease)} more`].filter(Boolean).join(" · ");
+  return html`<tr key=${`${upstream} ${server.url}`}><td><span class="row"><${Dot} state=${stateOf(server)} words=${stateOf(server) === "failed" ? "fails" : server.state} /><span class="break">${server.url} <span class="faint small">${upstream}</span></span></span></td>
     <td class="soft break">${words}</td><td class="soft num">${count(server.busy)} now, ${count(server.asked)} in all${server.failed ? html`, <span class="bad">${count(server.failed)} failed</span>` : null}</td>
     <td><${Drain} isDrained=${server.draining} name=${server.url} act=${() => drainServer(upstream, server)} /></td></tr>`;
 }

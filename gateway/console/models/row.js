@@ -1,9 +1,8 @@
 // One model in the list, and what unfolds below it.
 import { html, useState } from "../vendor/preact.js";
-import { go } from "../core/browser.js";
 import { call, gauges, isAdmin, learn } from "../core/server.js";
 import { Dot, Menu, Progress, bytes, clock, count, later, seconds, tokens, trying } from "../ui/parts.js";
-import { begin, setModels } from "../chat/room.js";
+import { beginWith } from "../chat/room.js";
 import { DuplicateDialog, LoadDialog } from "./options.js";
 import { doing, fitWords, reasonOf } from "./sorting.js";
 
@@ -59,7 +58,7 @@ function Doing({ model }) {
 const act = (name, body) => () => trying(async () => { learn(await call("POST", `/v1/admin/models/${name}`, body)); });
 
 function Actions({ model, onDialog }) {
-  const chat = () => { begin(); setModels([model.id]); go("chat"); };
+  const chat = () => beginWith(model.id);
   if (!isAdmin.value) return model.state === "failed" ? null : html`<button class="button small" onClick=${chat}>Chat</button>`;
   if (model.remote) return html`<button class="button small" onClick=${chat}>Chat</button>`;
   const isThere = model.state !== "unloaded" && model.state !== "failed";

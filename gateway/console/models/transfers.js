@@ -1,7 +1,8 @@
 // Downloads from the hub and files from this computer, on their way here.
 import { html, signal } from "../vendor/preact.js";
-import { address, call, downloads, headers, refusalOf } from "../core/server.js";
+import { address, call, downloads, headers, models, refusalOf } from "../core/server.js";
 import { Icon, Notice, Progress, bytes, say, seconds, trying } from "../ui/parts.js";
+import { beginWith } from "../chat/room.js";
 
 /** Files on their way from this page. */
 export const uploads = signal([]);
@@ -26,7 +27,8 @@ export function upload(file) {
   request.onload = () => {
     if (request.status >= 400) return patch(id, { fault: refusalOf(request.status, request.responseText).message });
     drop(id);
-    return say(`${file.name} is there.`);
+    const [model] = JSON.parse(request.responseText).models;
+    return say(`${file.name} is there.`, model ? { action: { text: "Chat with it", act: () => beginWith(model) } } : {});
   };
   request.send(file);
 }
@@ -48,9 +50,11 @@ function Upload({ upload: { id, name, done, total, began, fault, stop } }) {
 function Download({ download }) {
   const { id, model, state, done, total } = download;
   const act = (name) => () => trying(() => call("POST", `/v1/admin/downloads/${id}/${name}`));
+  const there = state === "finished" && models.value?.find((one) => one.aliases.includes(model) || (one.file && download.path?.endsWith(one.file)));
   const remove = () => trying(() => call("DELETE", `/v1/admin/downloads/${id}`));
   return html`<div class="transfer"><div class="grow"><div class="break">${model}</div><div class="small soft num">${words(download)}</div></div>
     <div class="row">
+      ${there && html`<button class="button primary small" onClick=${() => beginWith(there.id)}><${Icon} name="chat" size="14" />Chat with it</button>`}
       ${state === "running" && html`<button class="button small" aria-label=${`Stop ${model}`} onClick=${act("stop")}><${Icon} name="pause" size="14" />Stop</button>`}
       ${(state === "stopped" || state === "failed") && html`<button class="button small" aria-label=${`Resume ${model}`} onClick=${act("resume")}><${Icon} name="play" size="14" />Resume</button>`}
       <button class="button quiet small icon" aria-label=${`Remove ${model} from the list`} title="Remove from the list; what has come stays on the disk" onClick=${remove}><${Icon} name="close" size="14" /></button></div>

@@ -1,12 +1,16 @@
 // The configuration's text, to be tried: it is checked as the file would be read, and nothing is put in force.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 import { call, saveAs } from "../core/server.js";
 import { Copy, Empty, Icon, Notice } from "../ui/parts.js";
 
 const PAUSE = 500; // milliseconds after the last key before the text is checked
 
+/** The file's text with one's changes; null: none were made. */
+export const draft = signal(null);
+
 export function ConfigText({ settings }) {
-  const [text, setText] = useState(settings.text ?? "");
+  const text = draft.value ?? settings.text ?? "";
+  const setText = (value) => { draft.value = value === settings.text ? null : value; };
   const result = useCheck(text);
   const area = useRef(null);
   if (settings.text === null) return html`<div class="card"><${Empty} icon="settings" title="No configuration file"><p>Every option has its default, or comes from a variable or the command line. A file <code>roundhouse.yaml</code> in the folder you start in is read by itself.</p></${Empty}></div>`;
