@@ -342,9 +342,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
     smoothing_curve: Annotated[
         float,
-        Row(
-            SOME, SentNotNegative, slider=Slider("Advanced", "Smoothing curve", 0, 10, 0.1)
-        ),
+        Row(SOME, SentNotNegative, slider=Slider("Advanced", "Smoothing curve", 0, 10, 0.1)),
     ] = 1.0
     top_n_sigma: Annotated[
         float,
