@@ -73,6 +73,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     context: int  # tokens
     cache_type: str
+    is_pool: bool = False  # one for all requests, where each would have a part
     caches: tuple[int, ...]
     buffers: int
     moved: int = 0
@@ -314,6 +315,8 @@ def _reasoned(
         reasons.append(f"all of it takes {_gib(whole)}, free are {free}")
     if found.variant.context != wanted.context:
         reasons.append(f"nothing of it fits with {wanted.context:,} tokens of context")
+    if found.variant.is_pool:
+        reasons.append("nothing of it fits with a part of the cache for each request")
     if found.variant.cache_type != wanted.cache_type:
         reasons.append(f"nothing of it fits with a cache of {wanted.cache_type}")
     return msgspec.structs.replace(found, reasons=tuple(reasons))
@@ -334,6 +337,8 @@ def sentence(found: Fit, weights: ModelWeights, wanted: Variant) -> str:
         parts.append("all experts in RAM")
     if found.variant.context != wanted.context:
         parts.append(f"{found.variant.context:,} tokens of context in place of {wanted.context:,}")
+    if found.variant.is_pool:
+        parts.append("one cache for all requests")
     if found.variant.cache_type != wanted.cache_type:
         parts.append(f"cache {found.variant.cache_type} in place of {wanted.cache_type}")
     if not parts:

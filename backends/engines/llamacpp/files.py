@@ -368,6 +368,10 @@ def _variants(
         for kind in _cache_types(options):
             changed = msgspec.structs.replace(options, **_cache_of(options, length, kind))
             yield _variant(files, changed, weights)
+            if cache_layout(files, changed).split:  # a shorter context may have more cells
+                pooled = msgspec.structs.replace(changed, cache_tokens=length)
+                pool = _variant(files, pooled, weights)
+                yield msgspec.structs.replace(pool, is_pool=True)
 
 
 def _lengths(files: ModelFiles, options: LlamaCppOptions) -> Iterable[int]:
@@ -434,6 +438,8 @@ def _fitted(
     changes: dict[str, Any] = {"gpu_layers": count, "cpu_experts": found.away}
     if form != wanted:
         changes |= _cache_of(options, form.context, form.cache_type)
+    if form.is_pool:
+        changes["cache_tokens"] = form.context
     if count and len(usable) > 1:
         changes["tensor_split"] = tuple(float(found.layers.get(name, 0)) for name in usable)
         changes["main_gpu"] = None

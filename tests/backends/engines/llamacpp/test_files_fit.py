@@ -145,6 +145,19 @@ def test_the_context_is_shortened_to_its_floor_and_no_further(mixture: ModelFile
     assert fitted(mixture, 0, floor, main=size * 12 // 10) is None
 
 
+def test_a_pool_is_taken_where_a_part_for_each_request_is_too_much(mixture: ModelFiles) -> None:
+    """Of a short context, sixteen of which take more than a long one's pool."""
+    many = LlamaCppOptions(context_length=512, max_concurrent=16)
+    pool = msgspec.structs.replace(many, cache_tokens=512)
+    main = estimate(mixture, pool).total * 21 // 20
+    assert main < estimate(mixture, many).total
+    found = fitted(mixture, 0, many, main=main)
+    assert changed(found, many).get("cache_tokens") == 512
+    assert found is not None
+    assert found.need.total <= main
+    assert "one cache for all requests" in found.note
+
+
 def test_a_smaller_cache_is_taken_where_it_is_allowed(mixture: ModelFiles) -> None:
     size = estimate(mixture, AUTO).total
     allowed = msgspec.structs.replace(AUTO, cache_floor="q8_0", context_floor=32_768)
