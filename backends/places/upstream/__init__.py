@@ -1,7 +1,9 @@
 """Models that other servers run, over HTTP with OpenAI's API, or Anthropic's.
 
 wire.py       request bodies; structured output in each kind of server's fields
-reading.py    bytes to events within limits, in every server's spelling; tool calls put in order
+events.py     bytes to server-sent events, within limits
+reading.py    answers in every server's spelling; tool calls put in order
+vectors.py    vectors and scores
 messages.py   Anthropic's Messages
 http1.py      HTTP/1.1 for httpx, over a parser in C
 replicas.py   which of several servers is asked next, and which one is out

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.protocol import Progress, Report
+from backends.places.upstream.events import EventReader
 from backends.places.upstream.faults import broken, cut, late
-from backends.places.upstream.reading import EventReader
 from backends.places.upstream.relay import httpx_errors, plain, refused
 from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream

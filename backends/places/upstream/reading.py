@@ -1,19 +1,13 @@
 """Parses another server's answers, streamed or whole, in OpenAI's format and its variants: chats
-and texts, vectors and scores, errors. Pure.
+and texts, and their errors. Pure.
 
 Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `reasoning`
 (OpenRouter, Ollama, newer vLLM), `reasoning_text` (Copilot), or stands in blocks of the content
 (Mistral). `<think>` in the content is text here; the gateway, which knows formats, splits it.
-Vectors come as OpenAI's, numbers or base64; scores as Jina's and Cohere's `results`, or as TEI's
-bare list.
 """
 
-import binascii
-import math
 import re
 import uuid
-from array import array
-from base64 import b64decode
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -27,8 +21,8 @@ from backends.contract.remote import (
     RemoteEvent,
     RemoteFurther,
     RemoteUsage,
-    RemoteVectors,
 )
+from backends.places.upstream.events import ErrorData
 from backends.places.upstream.faults import broken, too_large
 
 MOST_CALLS = 1_000  # of one answer
@@ -178,77 +172,6 @@ def _is_whole(call: _GrowingCall) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
-
-
-MARKED = b"\xef\xbb\xbfdata:"  # a byte order mark may stand at the beginning of a stream
-
-
-class ErrorData(bytes):
-    """The data of an event that is named "error"."""
-
-    __slots__ = ()
-
-
-class EventReader:
-    """Server-sent events from bytes, in pieces of any size: the data of each, within limits. Linear
-    in what it is fed.
-
-    As https://html.spec.whatwg.org/multipage/server-sent-events.html has it, but for a lone
-    carriage return, which no server of models ends a line with. Ids, comments and names but "error"
-    are passed over.
-    """
-
-    def __init__(self, *, max_line: int, max_total: int) -> None:
-        """`max_line`: bytes of one line, `max_total`: of the whole stream."""
-        self._max_line = max_line
-        self._left = max_total  # bytes that may still come
-        self._max_total = max_total
-        self._rest: list[bytes] = []  # of a line whose end has not come
-        self._held = 0
-        self._data: list[bytes] = []  # of an event whose end has not come
-        self._is_error = False
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The data of the events that `data` ends. Raises Unhealthy past a limit."""
-        self._left -= len(data)
-        if self._left < 0:
-            raise too_large(f"a stream of more than {self._max_total} bytes")
-        *lines, rest = data.split(b"\n")
-        if lines and self._rest:
-            lines[0] = b"".join((*self._rest, lines[0]))
-            self._rest.clear()
-            self._held = 0
-        if rest:
-            self._rest.append(rest)
-            self._held += len(rest)
-        longest = self._max_line
-        may_be_long = max(self._held, len(data)) > longest or bool(
-            lines and len(lines[0]) > longest
-        )
-        if may_be_long and max((self._held, *map(len, lines))) > longest:
-            raise too_large(f"a line of more than {longest} bytes")
-        return self._events(lines)
-
-    def _events(self, lines: list[bytes]) -> list[bytes]:
-        found = []
-        for line in lines:
-            if line in (b"", b"\r"):
-                if self._data:
-                    data = b"\n".join(self._data)
-                    found.append(ErrorData(data) if self._is_error else data)
-                    self._data.clear()
-                self._is_error = False
-            elif line.startswith(b"data:"):
-                self._data.append(line[5:].strip())
-            elif line.startswith(MARKED):
-                self._data.append(line[len(MARKED) :].strip())
-            elif line.startswith(b"event:"):
-                self._is_error = line[6:].strip() == b"error"
-        return found
-
-    def rest(self) -> list[bytes]:
-        """The event that the end of the stream cut off from its empty line, if it is whole."""
-        return self.feed(b"\n\n")
 
 
 DONE = b"[DONE]"
@@ -603,101 +526,3 @@ def _candidate(token: _Token) -> Candidate:
 
 def _named(text: str, logprob: float | None) -> Candidate:
     return Candidate(NO_TOKEN, text.encode(), _UNLIKELY if logprob is None else logprob)
-
-
-WIDEST = 1 << 16  # values of one vector
-LARGEST = 3.4e38  # what float32 holds
-
-
-class _VectorUsage(msgspec.Struct, frozen=True):
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-
-
-class _Embedding(msgspec.Struct, frozen=True):
-    embedding: list[float] | str
-    index: int | None = None
-
-
-class _Embeddings(msgspec.Struct, frozen=True):
-    data: list[_Embedding]
-    usage: _VectorUsage | None = None
-
-
-class _Result(msgspec.Struct, frozen=True):
-    index: int
-    relevance_score: float | None = None
-    score: float | None = None
-
-
-class _Results(msgspec.Struct, frozen=True):
-    results: list[_Result]
-    usage: _VectorUsage | None = None
-
-
-def read_vectors(body: bytes, count: int) -> RemoteVectors:
-    """The vectors of `count` texts, by their indices. Raises Unhealthy."""
-    answer = _decoded_vectors(body, _Embeddings)
-    vectors: list[bytes | None] = [None] * count
-    for place, one in enumerate(answer.data):
-        at = place if one.index is None else one.index
-        if not 0 <= at < count or vectors[at] is not None:
-            raise broken(f"a vector of text {at} for a request with {count} texts")
-        vectors[at] = _vector(one.embedding)
-    found = tuple(one for one in vectors if one is not None)
-    if len(found) < count:
-        raise broken(f"{len(found)} vectors of {count} texts")
-    if len({len(one) for one in found}) > 1:
-        raise broken("vectors of several widths")
-    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
-
-
-def read_scores(body: bytes, count: int) -> RemoteVectors:
-    """The scores of `count` documents, by their indices. Raises Unhealthy."""
-    if body.lstrip()[:1] == b"[":
-        answer = _Results(_decoded_vectors(body, list[_Result]))
-    else:
-        answer = _decoded_vectors(body, _Results)
-    scores: list[bytes | None] = [None] * count
-    for one in answer.results:
-        score = one.score if one.relevance_score is None else one.relevance_score
-        if not 0 <= one.index < count or score is None or scores[one.index] is not None:
-            raise broken(f"a score of document {one.index} for a request with {count}")
-        scores[one.index] = _packed([score])
-    found = tuple(one for one in scores if one is not None)
-    if len(found) < count:
-        raise broken(f"{len(found)} scores of {count} documents")
-    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
-
-
-def _decoded_vectors(body: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise broken("a body without vectors or scores") from None
-
-
-def _vector(value: list[float] | str) -> bytes:
-    if isinstance(value, list):
-        return _packed(value)
-    try:
-        packed = b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise broken("a vector with invalid base64") from None
-    numbers = array("f")
-    if len(packed) % numbers.itemsize:
-        raise broken("a vector whose base64 is not an array of numbers")
-    numbers.frombytes(packed)
-    return _packed(numbers.tolist())
-
-
-def _packed(numbers: list[float]) -> bytes:
-    if not 0 < len(numbers) <= WIDEST:
-        raise broken(f"a vector of {len(numbers)} values")
-    if not all(math.isfinite(one) and abs(one) < LARGEST for one in numbers):
-        raise broken("a vector with values that are not numbers")
-    return array("f", numbers).tobytes()
-
-
-def _tokens(usage: _VectorUsage | None) -> int:
-    return max(0, usage.prompt_tokens or usage.total_tokens) if usage else 0

@@ -39,6 +39,7 @@ from backends.contract.remote import (
     RemoteRequest,
     RemoteUsage,
 )
+from backends.places.upstream.events import EventReader
 from backends.places.upstream.faults import (
     Fault,
     Unhealthy,
@@ -49,7 +50,7 @@ from backends.places.upstream.faults import (
     too_large,
     unreached,
 )
-from backends.places.upstream.reading import AnswerReader, EventReader
+from backends.places.upstream.reading import AnswerReader
 from backends.places.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
 from backends.places.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig

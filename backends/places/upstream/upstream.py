@@ -41,10 +41,10 @@ from backends.places.upstream.messages import (
     messages_body,
     messages_changes,
 )
-from backends.places.upstream.reading import read_scores, read_vectors
 from backends.places.upstream.refusals import Cleaner
 from backends.places.upstream.relay import Question, Relay, key_headers, single, with_missing
 from backends.places.upstream.replicas import Balance, Replica, beginning, first_part, stable_hash
+from backends.places.upstream.vectors import read_scores, read_vectors
 from backends.places.upstream.wire import (
     OWNERS,
     TokenCall,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.contract.errors import UpstreamError
-from backends.places.upstream.reading import EventReader
+from backends.places.upstream.events import EventReader
 
 
 def reader(**limits: int) -> EventReader:

@@ -8,7 +8,7 @@ import pytest
 
 from backends.contract.encoder import values
 from backends.places.upstream.faults import Unhealthy
-from backends.places.upstream.reading import read_scores, read_vectors
+from backends.places.upstream.vectors import read_scores, read_vectors
 
 
 def body(answer: Any) -> bytes:

@@ -1,0 +1,113 @@
+"""Parses another server's vectors and scores. Pure.
+
+Vectors come as OpenAI's, numbers or base64; scores as Jina's and Cohere's `results`, or as TEI's
+bare list.
+"""
+
+import binascii
+import math
+from array import array
+from base64 import b64decode
+from typing import Any
+
+import msgspec
+
+from backends.contract.remote import RemoteVectors
+from backends.places.upstream.faults import broken
+
+WIDEST = 1 << 16  # values of one vector
+LARGEST = 3.4e38  # what float32 holds
+
+
+class _VectorUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class _Embedding(msgspec.Struct, frozen=True):
+    embedding: list[float] | str
+    index: int | None = None
+
+
+class _Embeddings(msgspec.Struct, frozen=True):
+    data: list[_Embedding]
+    usage: _VectorUsage | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    index: int
+    relevance_score: float | None = None
+    score: float | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: list[_Result]
+    usage: _VectorUsage | None = None
+
+
+def read_vectors(body: bytes, count: int) -> RemoteVectors:
+    """The vectors of `count` texts, by their indices. Raises Unhealthy."""
+    answer = _decoded_vectors(body, _Embeddings)
+    vectors: list[bytes | None] = [None] * count
+    for place, one in enumerate(answer.data):
+        at = place if one.index is None else one.index
+        if not 0 <= at < count or vectors[at] is not None:
+            raise broken(f"a vector of text {at} for a request with {count} texts")
+        vectors[at] = _vector(one.embedding)
+    found = tuple(one for one in vectors if one is not None)
+    if len(found) < count:
+        raise broken(f"{len(found)} vectors of {count} texts")
+    if len({len(one) for one in found}) > 1:
+        raise broken("vectors of several widths")
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
+
+
+def read_scores(body: bytes, count: int) -> RemoteVectors:
+    """The scores of `count` documents, by their indices. Raises Unhealthy."""
+    if body.lstrip()[:1] == b"[":
+        answer = _Results(_decoded_vectors(body, list[_Result]))
+    else:
+        answer = _decoded_vectors(body, _Results)
+    scores: list[bytes | None] = [None] * count
+    for one in answer.results:
+        score = one.score if one.relevance_score is None else one.relevance_score
+        if not 0 <= one.index < count or score is None or scores[one.index] is not None:
+            raise broken(f"a score of document {one.index} for a request with {count}")
+        scores[one.index] = _packed([score])
+    found = tuple(one for one in scores if one is not None)
+    if len(found) < count:
+        raise broken(f"{len(found)} scores of {count} documents")
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
+
+
+def _decoded_vectors(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise broken("a body without vectors or scores") from None
+
+
+def _vector(value: list[float] | str) -> bytes:
+    if isinstance(value, list):
+        return _packed(value)
+    try:
+        packed = b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise broken("a vector with invalid base64") from None
+    numbers = array("f")
+    if len(packed) % numbers.itemsize:
+        raise broken("a vector whose base64 is not an array of numbers")
+    numbers.frombytes(packed)
+    return _packed(numbers.tolist())
+
+
+def _packed(numbers: list[float]) -> bytes:
+    if not 0 < len(numbers) <= WIDEST:
+        raise broken(f"a vector of {len(numbers)} values")
+    if not all(math.isfinite(one) and abs(one) < LARGEST for one in numbers):
+        raise broken("a vector with values that are not numbers")
+    return array("f", numbers).tobytes()
+
+
+def _tokens(usage: _VectorUsage | None) -> int:
+    return max(0, usage.prompt_tokens or usage.total_tokens) if usage else 0
