@@ -185,12 +185,7 @@ class Cluster:
         model = self._models[place] = self._planned(self._models[place])
         ticket = Ticket(number=number, arrived=now)
         self._arrivals[number] = now
-        return self._timed(lambda: self._asked(now, ticket, model))
-
-    def _asked(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
-        if self._scheduler.grant_at_once(now, ticket, model.name):
-            return [Grant(ticket.number)]
-        return self._scheduler.requested(now, ticket, model)
+        return self._timed(lambda: self._scheduler.requested(now, ticket, model))
 
     def _timed(self, decide: Callable[[], list[Order]]) -> list[Order]:
         """The processor's time: others may run on this machine, too."""
@@ -255,8 +250,6 @@ class Cluster:
         return self._timed(lambda: self._scheduler.loaded(now, name, need, seconds))
 
     def _released(self, number: int, now: float) -> list[Order]:
-        if self._scheduler.give_back(now, number) is not None:
-            return []
         return self._timed(lambda: self._scheduler.released(now, number))
 
     def _unloaded(self, name: str, now: float) -> list[Order]:

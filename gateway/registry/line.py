@@ -1,7 +1,6 @@
 """One waiter in line: what is reported to it while it waits, and how it gets its answer."""
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -58,11 +57,6 @@ class Alarm:
         if when != self._when:
             self._when = when
             self._changed.set()
-
-    def set_by(self, when: float) -> None:
-        """Ring then, where it is not set to ring earlier."""
-        if when < (math.inf if self._when is None else self._when):
-            self.set(when)
 
     async def run(self, ring: Callable[[], None]) -> None:
         """For ever: call `ring` when the time has come. It may set the alarm anew."""

@@ -87,11 +87,6 @@ class Orders:
     def _now(self) -> float:
         return self._clock.now()
 
-    def rest(self, name: str, until: float) -> None:
-        """A lease of `name` was given back, and nothing follows before that time."""
-        self._changed(name)
-        self._alarm.set_by(until)
-
     def carry_out(self, orders: Iterable[Order], *models: str) -> None:
         """Carry orders out; `models`: whose lines may have moved besides."""
         moved = set(models)

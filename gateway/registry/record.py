@@ -361,10 +361,6 @@ class Records(Mapping[str, ModelRecord]):
         """Those in one of these phases."""
         return [record for phase in phases for record in self._phases[phase].values()]
 
-    def any_among(self, *phases: Phase) -> bool:
-        """Whether there is one."""
-        return any(self._phases[phase] for phase in phases)
-
     def asked(self) -> list[ModelRecord]:
         """Those with a line, or wanted by an administrator."""
         return list(self._asked.values())
@@ -381,11 +377,6 @@ class Records(Mapping[str, ModelRecord]):
         if known is None or known[0].need is not model.need or known[0].others is not model.others:
             known = self._known[model.name] = model, ways(model)
         return known[1]
-
-    @property
-    def any_asked(self) -> bool:
-        """Whether there is one."""
-        return bool(self._asked)
 
     def claims(self) -> list[ModelRecord]:
         """Those that are to be loaded."""

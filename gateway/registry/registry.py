@@ -561,11 +561,9 @@ class Registry:
             entry.name, self._now, holds=holds, keep_alive=keep_alive, owner=owner
         )
         try:
-            if holds and self._scheduler.grant_at_once(self._now, place.ticket, entry.name):
-                place.answer()
-                self.watchers.note(entry.name)
-            else:
-                self._request(entry, place)
+            model = self._planner.model(entry)
+            orders = self._scheduler.requested(self._now, place.ticket, model)
+            self._orders.carry_out(orders, entry.name)
         except BaseException:
             self._places.give_up(place)
             raise
@@ -578,14 +576,10 @@ class Registry:
                     self._scheduler.cancelled(self._now, place.ticket.number), entry.name
                 )
             elif place.is_lease:
-                self._give_back(entry.name, place.ticket.number)
+                self._orders.carry_out(
+                    self._scheduler.released(self._now, place.ticket.number), entry.name
+                )
             self._orders.note_change()
-
-    def _request(self, entry: ModelEntry, place: Place) -> None:
-        model = self._planner.model(entry)
-        self._orders.carry_out(
-            self._scheduler.requested(self._now, place.ticket, model), entry.name
-        )
 
     def _changed(self, name: str) -> None:
         """A model is in another state, or its line has moved."""
@@ -602,13 +596,6 @@ class Registry:
         if isinstance(event, ModelLoaded):
             self._replicas.fill()
         self._watch(event)
-
-    def _give_back(self, name: str, number: int) -> None:
-        until = self._scheduler.give_back(self._now, number)
-        if until is None:
-            self._orders.carry_out(self._scheduler.released(self._now, number), name)
-        else:
-            self._orders.rest(name, until)
 
     def _aborted(self, name: str) -> GatewayError:
         if self._closing:

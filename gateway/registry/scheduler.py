@@ -69,52 +69,6 @@ class Scheduler:
         self._recent_wait = 0.0  # seconds, of those granted lately
         self._closing = False
 
-    def grant_at_once(self, now: float, ticket: Ticket, name: str) -> bool:
-        """Whether the ticket is a lease already: its model is loaded and has room, and everything
-        rests, so nothing else follows. Else it is to be `requested`.
-        """
-        record = self._records.get(name)
-        if record is None or self._closing or len(record.users) >= record.model.slots:
-            return False
-        if not self._rests(record) or now >= record.expires_at():
-            return False
-        self._homes[ticket.number] = record
-        record.users[ticket.number] = ticket
-        self._sharing.asked(name, now)
-        self._recent_wait -= self._recent_wait / SMOOTHING
-        return True
-
-    def give_back(self, now: float, number: int) -> float | None:
-        """A lease was given back, and nothing else follows from it before the time that is
-        returned. None: it is to be `released`.
-        """
-        record = self._homes[number]
-        if not self._rests(record):
-            return None
-        ticket = record.users[number]
-        ttl = record.model.ttl if ticket.keep_alive is None else ticket.keep_alive
-        if ttl == 0 or self._sharing.agreement(record.model.name) is not None:
-            return None
-        del self._homes[number], record.users[number]
-        self._note_answer(now, record, ticket)
-        record.ttl = ttl
-        if not record.users:
-            record.idle_since = now
-        return record.expires_at()
-
-    def _note_answer(self, now: float, record: ModelRecord, ticket: Ticket) -> None:
-        began = max(ticket.arrived, record.loaded_at)
-        self._sharing.answered(record.model.name, max(0.0, now - began), record.speed)
-
-    def _rests(self, record: ModelRecord) -> bool:
-        """The model is loaded, and no other comes, goes or is waited for."""
-        return (
-            record.phase == "loaded"
-            and self._turns.rest
-            and not self._records.any_among("loading", "draining", "leaving")
-            and not self._records.any_asked
-        )
-
     def requested(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
         """A ticket for a lease; or for `model` to be loaded, with one that doesn't hold."""
         orders = list(self._settle(now))
@@ -146,7 +100,8 @@ class Scheduler:
         ticket = record.users.pop(number)
         requested = ticket.keep_alive
         record.ttl = record.model.ttl if requested is None else requested
-        self._note_answer(now, record, ticket)
+        began = max(ticket.arrived, record.loaded_at)
+        self._sharing.answered(record.model.name, max(0.0, now - began), record.speed)
         if not record.users:
             record.idle_since = now
             self._agreements.regret(record)

@@ -67,11 +67,6 @@ class Turns:
         self._swaps: dict[str, Swap] = {}  # by the node that the claim is started on
         self._moments: dict[str, float] = {}  # by node, when more may leave it
 
-    @property
-    def rest(self) -> bool:
-        """No room is being made."""
-        return not self._swaps
-
     def beneficiary(self, victim: ModelRecord) -> ModelRecord | None:
         """The claim that room is being made for where `victim` lies."""
         return next(self._begun(victim.nodes), None)

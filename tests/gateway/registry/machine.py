@@ -56,8 +56,6 @@ class SimulatedMachine:
             owner=owner,
         )
         self.waiting[ticket.number] = ticket, name
-        if holds and self.scheduler.grant_at_once(self.now, ticket, name):
-            return self.carry_out([Grant(ticket.number), *self.scheduler.tick(self.now)])
         return self.carry_out(self.scheduler.requested(self.now, ticket, self.models[name]))
 
     def cancel(self, number: int) -> list[Order]:
@@ -66,9 +64,6 @@ class SimulatedMachine:
 
     def release(self, number: int) -> list[Order]:
         del self.using[number]
-        if self.scheduler.give_back(self.now, number) is not None:
-            assert self.scheduler.tick(self.now) == [], "nothing follows"
-            return []
         return self.carry_out(self.scheduler.released(self.now, number))
 
     def finish_load(self, name: str, took: dict[str, int] | None = None) -> list[Order]:

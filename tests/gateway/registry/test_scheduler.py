@@ -36,24 +36,6 @@ def test_a_resident_model_is_granted_at_once() -> None:
     assert place.request("a") == [Grant(2)]
 
 
-def test_a_warm_lease_needs_no_settling_while_nothing_else_happens() -> None:
-    place = machine(named("a", slots=2), named("b", 40))
-    record(place, "a")
-
-    def warm(number: int) -> bool:
-        return place.scheduler.grant_at_once(
-            place.now, Ticket(number=number, arrived=place.now), "a"
-        )
-
-    assert warm(90)
-    assert warm(91)
-    assert not warm(92)  # it has no room
-    assert place.scheduler.give_back(place.now, 91) is not None
-    place.request("b")
-    assert not warm(93)  # another is on its way
-    assert place.scheduler.give_back(place.now, 90) is None
-
-
 def test_an_idle_model_goes_for_the_first_who_asks() -> None:
     place = machine(named("a"), named("b"))
     record(place, "a")
