@@ -1,4 +1,5 @@
-"""The files of the console's page, read once and kept in memory: compressed, with their digests.
+"""The files of the console's page, read once and kept in memory, each compressed at its first
+request.
 
 A page of this server may talk to it with its reader's key, so nothing runs in it but these files:
 no inline script, nothing from another host, no frame around it.
@@ -6,10 +7,12 @@ no inline script, nothing from another host, no frame around it.
 
 import gzip
 from collections.abc import Iterator, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+from anyio import to_thread
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
@@ -50,11 +53,10 @@ HEADERS = {
 
 
 class PageFile(msgspec.Struct, frozen=True):
-    """One file as it is sent. `packed` is None where compression gains nothing."""
+    """One file as it is sent."""
 
     media_type: str
     content: bytes
-    packed: bytes | None
     tag: str  # an entity tag (RFC 9110, section 8.8.3), of the content
 
 
@@ -73,13 +75,18 @@ def _read(folder: Path) -> Iterator[tuple[str, PageFile]]:
 
 def _file(path: Path) -> PageFile:
     content = path.read_bytes()
-    packed = gzip.compress(content, mtime=0)
     return PageFile(
         media_type=TYPES.get(path.suffix, OTHER_TYPE),
         content=content,
-        packed=packed if len(packed) < len(content) else None,
         tag=f'"{sha256(content).hexdigest()[:32]}"',
     )
+
+
+@cache
+def packed(content: bytes) -> bytes | None:
+    """`content` compressed; None where that gains nothing. Blocks, once for each."""
+    small = gzip.compress(content, mtime=0)
+    return small if len(small) < len(content) else None
 
 
 def page_routes(files: Mapping[str, PageFile]) -> list[HTTPRouteHandler]:
@@ -95,27 +102,27 @@ def page_routes(files: Mapping[str, PageFile]) -> list[HTTPRouteHandler]:
         """The page; its own addresses begin behind the slash."""
         if not request.scope["raw_path"].endswith(b"/"):
             return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
-        return _answer(request, files.get(INDEX))
+        return await _answer(request, files.get(INDEX))
 
     @get("/ui/{path:path}", access="open")
     async def file(request: AnyRequest, path: str) -> ASGIApp:
         """A file of the page."""
-        return _answer(request, files.get(str(path).lstrip("/")))
+        return await _answer(request, files.get(str(path).lstrip("/")))
 
     return [root, index, file]
 
 
-def _answer(request: AnyRequest, file: PageFile | None) -> ASGIApp:
+async def _answer(request: AnyRequest, file: PageFile | None) -> ASGIApp:
     """Raises NotFound."""
     if file is None:
         raise NotFound(f"The page has no file {request.url.path!r:.200}.")
     headers = {**HEADERS, "etag": file.tag}
     if file.tag in _tags(request.headers.get("if-none-match", "")):
         return Plain(b"", status=304, media_type=file.media_type.encode(), headers=headers)
-    packs = file.packed is not None and _takes_gzip(request.headers.get("accept-encoding", ""))
-    body = file.packed if packs and file.packed is not None else file.content
-    coding = {"content-encoding": "gzip"} if packs else {}
-    return Plain(body, media_type=file.media_type.encode(), headers={**headers, **coding})
+    body, packs = file.content, _takes_gzip(request.headers.get("accept-encoding", ""))
+    if packs and (small := await to_thread.run_sync(packed, file.content)) is not None:
+        body, headers["content-encoding"] = small, "gzip"
+    return Plain(body, media_type=file.media_type.encode(), headers=headers)
 
 
 def _tags(header: str) -> set[str]:
