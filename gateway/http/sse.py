@@ -3,6 +3,7 @@ Plain ASGI, which spares Litestar's own serialising. Knows of dialects only the 
 server-sent events, or lines of JSON.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -108,8 +109,8 @@ NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
-    One task writes it, another sends comments (`with_comments`). They never send at the same time:
-    a comment is begun only while the writer sends nothing, and the writer waits until it is out.
+    One task writes it, another sends comments (`with_comments`), never both at a time: a comment is
+    begun only while the writer sends nothing.
     """
 
     def __init__(
@@ -135,33 +136,26 @@ class EventStream:
         self._patience = patience
         self._due = anyio.Event()  # the first comment
         self._ended = False
-        self._writing = False
+        self._one_sends = asyncio.Lock()
         self._last = time.monotonic()
         self._news: Waiting | None = None
         self.says: Callable[[], str] = str  # what a comment in a silence says
-        self._comment: anyio.Event | None = None  # while one is sent
 
     async def begin(self, headers: Mapping[str, str] = {}) -> None:
         """Send status 200, unless that has happened. The wait is over: no more reports of it."""
-        await self._commented()
-        self._news = None
-        if not self.began:
-            self._writing = True
-            await self._start(headers)
-            self._writing = False
+        async with self._one_sends:
+            self._news = None
+            if not self.began:
+                await self._start(headers)
 
-    async def write(self, frames: bytes) -> None:
-        if self._comment is not None:
-            await self._commented()
-        self._last = time.monotonic()
-        self._writing = True
-        await self._send({"type": "http.response.body", "body": frames, "more_body": True})
-        self._writing = False
+    async def write(self, frames: bytes, *, more: bool = True) -> None:
+        async with self._one_sends:
+            self._last = time.monotonic()
+            await self._send({"type": "http.response.body", "body": frames, "more_body": more})
 
     async def end(self, frames: bytes) -> None:
         self._ended = True
-        await self._commented()
-        await self._send({"type": "http.response.body", "body": frames, "more_body": False})
+        await self.write(frames, more=False)
 
     def wait(self, news: Waiting) -> None:
         """Report the wait at the next comment. A `Call.on_wait`."""
@@ -180,8 +174,9 @@ class EventStream:
         with anyio.move_on_after(self._patience):
             await self._due.wait()
         while True:
-            if not (self._ended or self._writing):
-                await self._fill_silence()
+            if not (self._ended or self._one_sends.locked()):
+                async with self._one_sends:
+                    await self._fill_silence()
             await anyio.sleep(self._patience)
 
     async def _fill_silence(self) -> None:
@@ -193,25 +188,15 @@ class EventStream:
         else:
             said = self.says()
             frames = self._framing.remark(said) if said else self._framing.silence
-        sent = self._comment = anyio.Event()
-        try:
-            if not self.began:
-                await self._start({})
-            self._last = time.monotonic()
-            await self._send({"type": "http.response.body", "body": frames, "more_body": True})
-        finally:
-            self._comment = None
-            sent.set()
+        if not self.began:
+            await self._start({})
+        self._last = time.monotonic()
+        await self._send({"type": "http.response.body", "body": frames, "more_body": True})
 
     def _wait_frames(self, news: Waiting) -> bytes:
         return (
             self._report_wait(news) if self._report_wait else self._framing.remark(sentence(news))
         )
-
-    async def _commented(self) -> None:
-        """A comment that is on its way goes first."""
-        while self._comment is not None:
-            await self._comment.wait()
 
     async def _start(self, headers: Mapping[str, str]) -> None:
         self.began = True
