@@ -5,10 +5,12 @@ All of it is pure: it knows tokens, and nothing of what a draft is worth
 (`backends.engines.speculation`).
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
+
+from backends.contract.latest import Latest
 
 SHORTEST = 3  # tokens that must be repeated before what followed them is drafted
 LONGEST = 24  # tokens compared
@@ -175,7 +177,7 @@ class RecentAnswers:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, deque[Repetitions]] = OrderedDict()
+        self._known = Latest[str, deque[Repetitions]](OWNERS)
 
     def keep(self, owner: str, answer: Sequence[int]) -> None:
         """The last of the answer's tokens; the oldest answers make room."""
@@ -184,10 +186,9 @@ class RecentAnswers:
         kept = Repetitions(list(answer[-ANSWER_TOKENS:]))
         while not kept.read():
             pass
-        self._known.setdefault(owner, deque(maxlen=ANSWERS)).append(kept)
-        self._known.move_to_end(owner)
-        if len(self._known) > OWNERS:
-            self._known.popitem(last=False)
+        answers = self._known.get(owner) or deque(maxlen=ANSWERS)
+        answers.append(kept)
+        self._known[owner] = answers
 
     def find(self, owner: str, end: Sequence[int], most: int) -> Draft | None:
         """See `Repetitions.find`; the newest answer first."""

@@ -21,6 +21,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from backends.contract.errors import LoadFailed
+from backends.contract.latest import Latest
 from backends.contract.protocol import ModelInfo, SpecialTokens
 from backends.engines.model_folder import read_json_if_there, text_config
 from backends.engines.tokenizing import VocabularyTokenizer
@@ -278,7 +279,7 @@ class HfVocabulary:
         self.longest_token_bytes = longest_token_bytes(description)
         self._pieces: dict[int, bytes] = {}
         self._lock = threading.Lock()  # of the lists below
-        self._containing: dict[tuple[str, ...], frozenset[int]] = {}
+        self._containing = Latest[tuple[str, ...], frozenset[int]](_LISTS_KEPT)
         self.size = size
         self.special = self._special(folder)
         ends = (*_named_ends(folder), *self._known_ends())
@@ -309,8 +310,6 @@ class HfVocabulary:
             found = self._search(texts)
         with self._lock:
             self._containing[texts] = found
-            if len(self._containing) > _LISTS_KEPT:
-                del self._containing[next(iter(self._containing))]
         return found
 
     def _search(self, texts: Sequence[str]) -> frozenset[int]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backends.contract.conversation import Shape
 from backends.contract.grammar_limits import control_tokens
+from backends.contract.latest import Latest
 from backends.contract.protocol import Constraint, ModelContainer
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
@@ -234,12 +235,10 @@ class Kept(Generic[T]):
     """The values last used, at most `KEPT` of them."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, T] = {}
+        self._known = Latest[Hashable, T](KEPT)
 
     async def of(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """The value of `key`, made if it isn't known. What `make` raises is not kept."""
         value = self._known.pop(key) if key in self._known else await make()
-        self._known[key] = value  # the last used stands last
-        while len(self._known) > KEPT:
-            del self._known[next(iter(self._known))]
+        self._known[key] = value
         return value

@@ -17,6 +17,7 @@ import structlog
 from anyio import to_thread
 from msgspec.structs import replace
 
+from backends.contract.latest import Latest
 from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
 from backends.contract.remote import Container, RemoteTarget
 from config.document import parse
@@ -405,7 +406,7 @@ class Interpreters:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._known: dict[TemplateKey, Interpreter] = {}
+        self._known = Latest[TemplateKey, Interpreter](MOST_INTERPRETERS)
 
     async def of(self, container: Container, entry: ModelEntry, *, tools: bool) -> Interpreter:
         """Waits for a thread where the template must be read first. `tools`: some stand in the
@@ -426,9 +427,7 @@ class Interpreters:
         found = self._known.pop(key, None)
         if found is None:
             found = await to_thread.run_sync(interpret, info, entry, source)
-        self._known[key] = found  # the last used stands last
-        while len(self._known) > MOST_INTERPRETERS:
-            del self._known[next(iter(self._known))]
+        self._known[key] = found
         return found
 
 
@@ -515,7 +514,7 @@ class Capabilities:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._known: dict[ModelKey, Known] = {}
+        self._known = Latest[ModelKey, Known](MOST_MODELS)  # templates can be switched without end
         self._one_looks = Lock()
 
     async def of(self, status: ModelStatus) -> Known | None:
@@ -564,8 +563,6 @@ class Capabilities:
         with self._one_looks:
             if key not in self._known:
                 self._known[key] = _known(status, entry, source)
-                while len(self._known) > MOST_MODELS:  # templates can be switched without end
-                    del self._known[next(iter(self._known))]
 
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:

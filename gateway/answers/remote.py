@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from backends.contract.latest import Latest
 from backends.contract.protocol import (
     AdapterScale,
     Cause,
@@ -46,7 +47,7 @@ from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
 from gateway.answers.recording import RecordedChoice, Recording
-from gateway.answers.remote_choice import HabitKey, RemoteChoice, ThinkingHabit
+from gateway.answers.remote_choice import MOST_HABITS, HabitKey, RemoteChoice, ThinkingHabit
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.prompt import RenderedPrompt
@@ -544,7 +545,7 @@ class RemotePipeline:
     def __init__(self, tokens: Tokens, constraints: Constraints) -> None:
         self._tokens = tokens
         self._constraints = constraints
-        self._habits: dict[HabitKey, None] = {}
+        self._habits = Latest[HabitKey, None](MOST_HABITS)
 
     async def chat(
         self,

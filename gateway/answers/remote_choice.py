@@ -58,11 +58,10 @@ class ThinkingHabit:
 
     def note(self, *, begins: bool) -> None:
         """What the newest one did."""
-        self._known.pop(self._kind, None)
         if begins:
             self._known[self._kind] = None
-        if len(self._known) > MOST_HABITS:
-            del self._known[next(iter(self._known))]
+        else:
+            self._known.pop(self._kind, None)
 
 
 class RemoteChoice:

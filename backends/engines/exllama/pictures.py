@@ -6,7 +6,6 @@ the markers that enclose a picture along; those that the chat template has alrea
 repeated.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import msgspec
 from PIL import Image as Pillow
 
 from backends.contract.errors import InvalidJob
+from backends.contract.latest import Latest
 from backends.contract.protocol import Generation, Image
 
 REMEMBERED = 32  # pictures; a conversation sends its pictures again at every turn
@@ -40,7 +40,7 @@ class ImageEmbeddings:
 
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder
-        self._known: OrderedDict[Image, Any] = OrderedDict()
+        self._known = Latest[Image, Any](REMEMBERED)
 
     def prepare(self, job: Generation) -> PromptWithImages:
         """Raises InvalidJob for a picture that is too large, or when there are not as many
@@ -82,6 +82,4 @@ class ImageEmbeddings:
             picture = Pillow.frombytes("RGB", (image.width, image.height), image.rgb)
             embedding = self._encoder.embed(picture)
         self._known[image] = embedding
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
         return embedding

@@ -29,6 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.contract.conversation import Message
+from backends.contract.latest import Latest
 from backends.contract.remote import RemoteStanding, RemoteState
 from backends.places.upstream.faults import Fault
 
@@ -165,7 +166,7 @@ class Balance:
         self.replicas = tuple(replicas)
         self._patience = patience
         self._clock = clock
-        self._homes: dict[int, Replica] = {}
+        self._homes = Latest[int, Replica](KEPT)
 
     def choose(
         self, conversation: int | None, besides: Iterable[Replica] = (), model: str = ""
@@ -223,12 +224,8 @@ class Balance:
 
     def returns_to(self, replica: Replica, conversation: int | None) -> None:
         """It has begun to answer: its cache knows the conversation now."""
-        if conversation is None:
-            return
-        self._homes.pop(conversation, None)
-        self._homes[conversation] = replica  # the last used stands last
-        if len(self._homes) > KEPT:
-            del self._homes[next(iter(self._homes))]
+        if conversation is not None:
+            self._homes[conversation] = replica
 
     def answers(self, replica: Replica) -> None:
         """It has begun to answer: a trial is over."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from backends.contract.conversation import Tool
+from backends.contract.latest import Latest
 from backends.contract.remote import RemoteCall, RemoteDelta
 from gateway.answers.remote import reporting_wait
 from gateway.answers.remote_choice import (
@@ -127,7 +128,7 @@ def test_who_writes_about_the_tags_changes_nothing() -> None:
 
 
 def test_only_so_many_habits_are_kept() -> None:
-    known: dict[HabitKey, None] = {}
+    known = Latest[HabitKey, None](MOST_HABITS)
     for number in range(MOST_HABITS + 2):
         ThinkingHabit(known, (number,)).note(begins=True)
 
