@@ -6,11 +6,11 @@ server down. Another replica is tried only before the first event was handed on.
 """
 
 import asyncio
+import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterator,
     Mapping,
     Sequence,
@@ -22,7 +22,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -115,11 +115,7 @@ class Relay:
             return answer
 
         async with self._first(question, begun) as (replica, answer):
-            patience = _Patience(self._config.stall_timeout, self._config.total_timeout)
-            try:
-                yield self._read(replica, answer, question, patience)
-            finally:
-                patience.end()
+            yield self._read(replica, answer, question)
 
     async def whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         """What `read` makes of an answer that is one JSON body; what it raises as `Unhealthy` is
@@ -261,13 +257,14 @@ class Relay:
         return headers
 
     async def _read(
-        self, replica: Replica, answer: "RelayedAnswer", question: Question, patience: "_Patience"
+        self, replica: Replica, answer: "RelayedAnswer", question: Question
     ) -> AsyncIterator[Sequence[RemoteEvent]]:
+        began = time.monotonic()
         self._balance.answers(replica)
         self._balance.returns_to(replica, question.conversation)
         try:
             with httpx_errors(self._config):
-                while (events := await _next(answer, patience)) is not None:
+                while (events := await _next(answer, self._config, began)) is not None:
                     if events:
                         yield events
         except UpstreamError as error:
@@ -276,57 +273,21 @@ class Relay:
         self._balance.succeeded(replica, question.caller.key)
 
 
-async def _next(answer: "RelayedAnswer", patience: "_Patience") -> Sequence[RemoteEvent] | None:
-    """The events of the next bytes, which may be none; None at the end."""
+async def _next(
+    answer: "RelayedAnswer", config: UpstreamConfig, began: float
+) -> Sequence[RemoteEvent] | None:
+    """The events of the next bytes, which may be none; None at the end. While the client reads,
+    nothing is late.
+    """
     if (events := answer.ready()) is not None:
         return events
-    return await patience.wait(answer.next())
-
-
-class _Patience:
-    """The time-outs of one stream: seconds between two bytes, and of all of it. One timer looks at
-    a stamp; a timer for each chunk cost as much as reading it.
-    """
-
-    def __init__(self, stall: float, total: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stall, self._total = stall, total
-        self._began = self.since = self._loop.time()
-        self._task: asyncio.Task[Any] | None = None  # that waits, since then
-        self._error: UpstreamError | None = None
-        self._timer = self._loop.call_at(self._due, self._look)
-
-    @property
-    def _due(self) -> float:
-        return min(self.since + self._stall, self._began + self._total)
-
-    async def wait(self, bytes_to_come: Coroutine[Any, Any, T]) -> T:
-        """What they give. Raises UpstreamError when they come too late."""
-        task = asyncio.current_task()
-        assert task is not None, "it runs in one"
-        self._task, self.since, cancelled = task, self._loop.time(), task.cancelling()
-        try:
-            return await bytes_to_come
-        except asyncio.CancelledError:
-            if self._error is not None and task.uncancel() <= cancelled:
-                raise self._error from None
-            raise
-        finally:
-            self._task = None
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        if self._task is None or now < self._due:  # while the client reads, nothing is late
-            at = self._due if now < self._due else now + min(self._stall, self._total) / 8
-            self._timer = self._loop.call_at(at, self._look)
-            return
-        is_over = self._began + self._total <= now
-        self._error = late("end", self._total) if is_over else late("go on", self._stall)
-        self._task.cancel()
-
-    def end(self) -> None:
-        """The answer is over, or given up."""
-        self._timer.cancel()
+    stall, left = config.stall_timeout, began + config.total_timeout - time.monotonic()
+    try:
+        async with asyncio.timeout(min(stall, left)):
+            return await answer.next()
+    except TimeoutError:
+        over = late("end", config.total_timeout) if left < stall else late("go on", stall)
+        raise over from None
 
 
 def _is_about(error: UpstreamError, model: str) -> bool:
