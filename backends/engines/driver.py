@@ -376,7 +376,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             return None
 
     def _admit_waiting(self) -> None:
-        while self._waiting and len(self._active) < self._engine.info.max_concurrent:
+        while len(self._jobs) > len(self._active) < self._engine.info.max_concurrent:
             owners = [active.job.owner for active in self._active.values()]
             running = self._waiting.next(owners)
             if running is None:
@@ -405,7 +405,9 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         self._active[running.key] = running
 
     def _step(self) -> None:
-        self._masks.begin(running.matcher for running in self._active.values() if running.matcher)
+        matchers = [running.matcher for running in self._active.values() if running.matcher]
+        if matchers:
+            self._masks.begin(matchers)
         try:
             results = self._engine.step()
         except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread

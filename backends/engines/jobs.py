@@ -119,10 +119,6 @@ class Turns(Generic[Job]):
     def __init__(self) -> None:
         self._turns: deque[Turn[Job]] = deque()
 
-    def __bool__(self) -> bool:
-        """Whether anybody waits."""
-        return any(turn.line for turn in self._turns)
-
     def join(self, kind: Hashable, owner: str, request: Hashable, job: Job) -> None:
         """`job` waits."""
         first = self._turns[0] if self._turns else None
@@ -217,7 +213,7 @@ def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
     """How many tokens each job has in `results`; None where none has more than one, as in nearly
     every step.
     """
-    if len({result.key for result in results}) == len(results):
+    if len(results) < 2 or len({result.key for result in results}) == len(results):
         return None
     return Counter(result.key for result in results if isinstance(result, Token))
 

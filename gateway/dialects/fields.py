@@ -483,7 +483,10 @@ def unapplied_below(
     """
     paths: dict[str, None] = {}
     for name, kind in _fields(shape):
-        for path in _paths_below(values.get(name), kind, name):
+        value = values.get(name)
+        if not isinstance(value, dict | list):  # nearly all
+            continue
+        for path in _paths_below(value, kind, name):
             paths[path] = None
             if len(paths) == MOST_NAMED:
                 return all_unapplied(*paths)
