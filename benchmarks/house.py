@@ -9,8 +9,8 @@ a module is imported or later; what only type checkers read doesn't count. Circl
 modules at import, of which there must be none.
 
 The chat is the second of two to `roundhouse serve` in this process, over a socket, on the scripted
-engine: every function of ours that it enters, in any thread, by `sys.setprofile`. A comprehension
-is part of its function.
+engine: every function of ours that it enters, in any thread, by `sys.setprofile`, and how often. A
+comprehension is part of its function, and a call of its own.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import asyncio
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
@@ -37,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("config", "backends", "gateway")
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 PATIENCE = 60.0  # seconds
-SCRIPT = {"lines": [{"say": "Hello, how are you?"}], "context_length": 4096}
+SCRIPT = {"lines": [{"say": "Hello there, how are you today"}], "context_length": 4096}
 
 
 def modules() -> Mapping[str, Path]:
@@ -113,14 +114,14 @@ class Entered:
     """The functions of ours that were entered while it was on."""
 
     def __init__(self) -> None:
-        self.codes: set[CodeType] = set()
+        self.codes: Counter[CodeType] = Counter()
         self._on = False
         self._folders = tuple(f"{ROOT / package}/" for package in PACKAGES)
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
         """For `setprofile`."""
         if self._on and event == "call" and frame.f_code.co_filename.startswith(self._folders):
-            self.codes.add(frame.f_code)
+            self.codes[frame.f_code] += 1
 
     def switch(self, *, on: bool) -> None:
         """From now on calls are noted, or not."""
@@ -136,7 +137,7 @@ class Entered:
         return {path: sorted(names) for path, names in sorted(by_file.items())}
 
 
-async def chat(folder: Path) -> Mapping[str, list[str]]:
+async def chat(folder: Path) -> Entered:
     """What the second of two chats enters."""
     entered = Entered()
     threading.setprofile(entered.note)
@@ -162,7 +163,7 @@ async def chat(folder: Path) -> Mapping[str, list[str]]:
     sys.setprofile(None)
     server.should_exit = True
     await running
-    return entered.functions()
+    return entered
 
 
 def main() -> None:
@@ -181,7 +182,8 @@ def main() -> None:
     folders = sorted(name for name in rooms if "/" in name or name == "config")
     lines = sum(len(path.read_text().splitlines()) for path in known.values())
     with tempfile.TemporaryDirectory() as folder:
-        functions = asyncio.run(chat(Path(folder)))
+        entered = asyncio.run(chat(Path(folder)))
+    functions = entered.functions()
     if arguments.list:
         for file, names in functions.items():
             print(f"{file} ({len(names)})", *names, sep="\n    ")
@@ -193,7 +195,7 @@ def main() -> None:
     print(f"circles     {circles(at_import) or 'none'} of modules at import")
     print(f"            {circles({name: rooms[name] for name in rooms}) or 'none'} of rooms")
     count = sum(map(len, functions.values()))
-    print(f"warm chat   {len(functions)} files, {count} functions")
+    print(f"warm chat   {len(functions)} files, {count} functions, {entered.codes.total()} calls")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from gateway.http.standing import GAPS, Api, RequestReport, RequestStanding, Sta
 from gateway.keys.access import ADMIN, Access
 from gateway.registry import Waiting
 from gateway.terms.errors import Cancelled, GatewayError
-from gateway.terms.events import NO_USAGE
+from gateway.terms.events import NO_USAGE, Usage
 
 LONGEST_NAME = 200  # characters of what a client calls a model
 SHOWN = 2000  # characters of a prompt's end, where prompts are shown at all
@@ -215,12 +215,13 @@ class RequestRecord:
         """It is over. The log says so in the request's line; in one of its own where that is
         written already.
         """
+        usage = self._answer.usage() if self._answer else None
         self.report = report = RequestReport(
-            standing=self.standing(outcome),
+            standing=self._standing(usage or NO_USAGE, outcome),
             access=self.access,
             gaps=tuple(self._gaps),
             gaps_seconds=self._gaps_seconds,
-            usage=self._answer.usage() if self._answer else None,
+            usage=usage,
             is_fault=is_fault,
         )
         self._answer = None
@@ -231,17 +232,20 @@ class RequestRecord:
             log.info("answered", request=self.id, key=self.access.label, **fields)
         return report
 
-    def standing(self, outcome: str | None = None) -> RequestStanding:
-        """As it is now; `outcome`: of one that ends here. Of one that is over, the last."""
+    def standing(self) -> RequestStanding:
+        """As it is now; of one that is over, the last."""
         if self.report is not None:
             return self.report.standing
+        return self._standing(self._answer.usage() if self._answer else NO_USAGE)
+
+    def _standing(self, usage: Usage, outcome: str | None = None) -> RequestStanding:
+        """`outcome`: it ends here."""
         answer = self._answer
         news: Waiting | PromptProgress | None = None
         if outcome is None:
             news = self._news if answer is None else self._still_read()
         seconds = perf_counter() - self.began
         queued, loading = self._waited()
-        usage = answer.usage() if answer else NO_USAGE
         return RequestStanding(
             number=self.number,
             request=self.id,

@@ -229,7 +229,7 @@ class Making:
             yield answer
 
     def _chat(self, call: Call[ChatRequest]) -> AbstractAsyncContextManager[Answer]:
-        return self.services.rounds.chat(call, "calls", can_approve=True)
+        return self.services.chat(call, "calls", can_approve=True)
 
     async def _is_long(self, call: Call[ChatRequest]) -> bool:
         """The conversation is to be made shorter first."""

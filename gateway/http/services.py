@@ -3,6 +3,7 @@ dialects' cards. Built once in `gateway.serving.app` and passed to every handler
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,6 +15,7 @@ from backends.contract.catalog import Catalog, LoadFacts
 from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
+from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
@@ -42,7 +44,7 @@ from gateway.hub import Downloads, Hub, Uploads
 from gateway.keys.access import Access
 from gateway.keys.store import Store
 from gateway.keys.usage import UsageBook
-from gateway.mcp.rounds import ToolRounds
+from gateway.mcp.rounds import Shown, ToolRounds
 from gateway.mcp.servers import McpServers
 from gateway.reconfiguring.joining import Announcements
 from gateway.reconfiguring.reloading import Reloader
@@ -206,6 +208,14 @@ class Services(msgspec.Struct, frozen=True):
                 yield from _spellings(Path(text).expanduser(), status.id)
         for model in filter(lambda model: model.path, config.models):
             yield from _spellings(Path(model.path).expanduser(), model.name)
+
+    def chat(
+        self, call: Call[ChatRequest], shown: Shown = "nothing", *, can_approve: bool = False
+    ) -> AbstractAsyncContextManager[Answer]:
+        """The answer to a conversation; see `ToolRounds.chat`."""
+        if not (call.request.served or call.request.approved or self.config.mcp):
+            return self.pipeline.chat(call)
+        return self.rounds.chat(call, shown, can_approve=can_approve)
 
     async def count_tokens(self, call: Call[ChatRequest], *, can_approve: bool = False) -> int:
         """How many tokens the prompt has, with the tools that the server adds to it. Raises as

@@ -41,7 +41,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = record_of(request).id
     return Exchange(
-        lambda call: services.rounds.chat(call, "calls"),
+        lambda call: services.chat(call, "calls"),
         call_of(request, exchange.request),
         lambda answer: anthropic.MessagesReply(
             exchange,

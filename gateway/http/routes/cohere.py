@@ -40,7 +40,7 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     request_id = record_of(request).id
     wants_logprobs = exchange.request.answering.logprobs is not None
     return Exchange(
-        services.rounds.chat,
+        services.chat,
         call_of(request, exchange.request),
         lambda _answer: cohere.CohereReply(id=request_id, logprobs=wants_logprobs),
         services.failed(request.auth, cohere.error_event),

@@ -105,7 +105,7 @@ def _opened(
     def opened(call: Call[ChatRequest | TextRequest]) -> AbstractAsyncContextManager[Answer]:
         match call.request:
             case ChatRequest() as chat:
-                return services.rounds.chat(call.of(chat))
+                return services.chat(call.of(chat))
             case text:
                 return services.pipeline.text(call.of(text))
 

@@ -41,7 +41,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = record_of(request).id, int(time.time())
     answered = Exchange(
-        lambda call: services.rounds.chat(call, "answers"),
+        lambda call: services.chat(call, "answers"),
         call_of(request, exchange.request),
         lambda answer: openai.ChatReply(
             exchange, _facts(answer, f"chatcmpl-{request_id}", created)

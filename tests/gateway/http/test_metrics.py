@@ -33,7 +33,7 @@ CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi, my se
 def answered(seconds: float, usage: Usage, **told: Any) -> RequestReport:
     record = RequestRecord("r")
     record.asks("chat", "a", "a", ADMIN)
-    standing = replace(record.standing("ok"), seconds=seconds)
+    standing = replace(record.end("ok", is_fault=False).standing, seconds=seconds)
     return RequestReport(standing=standing, usage=usage, **told)
 
 

@@ -34,7 +34,7 @@ def standing(**changed: Any) -> RequestStanding:
         "prompt_tokens": 7,
         "completion_tokens": 3,
     }
-    return replace(record.standing("ok"), **{**facts, **changed})
+    return replace(record.end("ok", is_fault=False).standing, **{**facts, **changed})
 
 
 def report(*, is_fault: bool = False, **changed: Any) -> RequestReport:

@@ -1,0 +1,19 @@
+"""A plain chat pays for what it asks: what it enters grows by a decision alone."""
+
+import re
+import subprocess
+import sys
+
+from benchmarks.house import ROOT
+
+# Of one warm streamed chat of thirty tokens: what was reached last, and a twentieth more.
+MOST = {"files": 75, "functions": 520, "calls": 2_590}
+
+
+def test_a_warm_chat_enters_no_more_than_it_did() -> None:
+    house = [sys.executable, "-m", "benchmarks.house"]
+    printed = subprocess.run(house, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (line,) = re.findall("^warm chat +(.*)$", printed, re.MULTILINE)
+    entered = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", line)}
+    assert entered.keys() == MOST.keys()
+    assert {what: count for what, count in entered.items() if count > MOST[what]} == {}
