@@ -45,9 +45,14 @@ class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     seconds: float = 0.0
 
     @property
+    def buffers(self) -> tuple[Bytes, ...]:
+        """The whole, and the state of each part."""
+        return self.whole, *(part.state for part in self.parts)
+
+    @property
     def size(self) -> int:
         """Bytes."""
-        return self.whole.nbytes + sum(part.state.nbytes for part in self.parts)
+        return sum(one.nbytes for one in self.buffers)
 
 
 class Found(msgspec.Struct, frozen=True, eq=False):

@@ -38,6 +38,7 @@ from backends.contract.beginnings import (
     Part,
     Taken,
     Tier,
+    packed,
 )
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
@@ -183,19 +184,50 @@ class Keep(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Its conversations outlive their slots: the store may be asked. Before the first `Begin`."""
 
 
-class FoundThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A beginning that can be read by the number of its question. `sizes`: bytes of the whole and
-    of each snapshot, `places`: cells before each of these; else as `beginnings.Found` and `Taken`.
-    """
+class TakenHead(msgspec.Struct, frozen=True, array_like=True):
+    """A `Taken` without its bytes. `sizes`: of its buffers, `places`: cells before each part."""
 
-    start: int
-    tier: Tier
+    owner: str
     tokens: bytes
     cuts_from: int
     sizes: tuple[int, ...]
     places: tuple[int, ...]
     seconds: float
     conversation: str = ""
+
+    @classmethod
+    def of(cls, taken: Taken) -> "TakenHead":
+        """What is to be said of it before its bytes come."""
+        return cls(
+            owner=taken.owner,
+            tokens=packed(taken.tokens),
+            cuts_from=taken.cuts_from,
+            sizes=tuple(one.nbytes for one in taken.buffers),
+            places=tuple(part.cells for part in taken.parts),
+            seconds=taken.seconds,
+            conversation=taken.conversation,
+        )
+
+    def taken(self, buffers: Sequence[Bytes]) -> Taken:
+        """With the bytes that have come."""
+        whole, *states = buffers
+        return Taken(
+            owner=self.owner,
+            tokens=array("q", self.tokens),
+            cuts_from=self.cuts_from,
+            whole=whole,
+            parts=tuple(Part(*one) for one in zip(self.places, states, strict=True)),
+            conversation=self.conversation,
+            seconds=self.seconds,
+        )
+
+
+class FoundThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A beginning that can be read by the number of its question; see `beginnings.Found`."""
+
+    start: int
+    tier: Tier
+    head: TakenHead
 
 
 class ComingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -343,15 +375,9 @@ class IsWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Offer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A beginning is about to come, in pieces, by the number of this question. See `FoundThere`."""
+    """A beginning is about to come, in pieces, by the number of this question."""
 
-    owner: str
-    tokens: bytes
-    cuts_from: int
-    sizes: tuple[int, ...]
-    places: tuple[int, ...]
-    seconds: float
-    conversation: str = ""
+    head: TakenHead
 
 
 class OfferedBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -403,18 +429,3 @@ class Port(Protocol):
 encode = msgspec.msgpack.Encoder().encode
 command_of: Callable[[bytes], Command] = msgspec.msgpack.Decoder(Command).decode
 event_of: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode
-
-
-def together(owner: str, head: FoundThere | Offer, buffers: Sequence[Bytes]) -> Taken:
-    """A beginning of what came of it."""
-    whole, *states = buffers
-    parts = (Part(*one) for one in zip(head.places, states, strict=True))
-    return Taken(
-        owner=owner,
-        tokens=array("q", head.tokens),
-        cuts_from=head.cuts_from,
-        whole=whole,
-        parts=tuple(parts),
-        conversation=head.conversation,
-        seconds=head.seconds,
-    )

@@ -41,8 +41,8 @@ from backends.contract.messages import (
     Offered,
     OfferedBytes,
     ReadFound,
+    TakenHead,
     Welcome,
-    together,
 )
 
 log = structlog.get_logger(__name__)
@@ -196,21 +196,18 @@ class BeginningsAfar:
             return Coming() if time.monotonic() - search.asked < self._lost else None
         match search.answer.result():
             case FoundThere() as there:
-                return self._fetching(search, wanted, there)
+                return self._fetching(search, there)
             case ComingThere():
                 self._searches.pop(wanted, None)  # it is asked for anew
                 return Coming()
         return None
 
-    def _fetching(
-        self, search: Search, wanted: Tokens, there: FoundThere
-    ) -> Fetched | Coming | None:
+    def _fetching(self, search: Search, there: FoundThere) -> Fetched | Coming | None:
         if search.fetched is None:
             self._forget_stale(search.looked[1])
             under_way = sum(one.fetched is not None for one in self._searches.values())
             if under_way < FETCHING:
-                number, owner = search.number, wanted[0]
-                search.fetched = self._fetcher.submit(self._fetch, number, owner, there)
+                search.fetched = self._fetcher.submit(self._fetch, search.number, there)
             return Coming()
         if not search.fetched.done():
             return Coming()
@@ -220,17 +217,17 @@ class BeginningsAfar:
             log.warning("a kept conversation did not come", reason=str(error))
             return None
 
-    def _fetch(self, number: int, owner: str, there: FoundThere) -> Fetched | None:
+    def _fetch(self, number: int, there: FoundThere) -> Fetched | None:
         """On the fetcher's thread."""
         began = time.perf_counter()
         try:
-            buffers = [np.empty(size, np.uint8) for size in there.sizes]
-            for part, start, size in pieces(there.sizes):
+            buffers = [np.empty(size, np.uint8) for size in there.head.sizes]
+            for part, start, size in pieces(there.head.sizes):
                 answer = self._answer(ReadFound(number, part, start, size))
                 if not isinstance(answer, KeptBytes) or len(answer.data) != size:
                     return None
                 buffers[part][start : start + size] = np.frombuffer(answer.data, np.uint8)
-            taken = together(owner, there, buffers)
+            taken = there.head.taken(buffers)
             seconds = time.perf_counter() - began
             return Fetched(number, taken, there.start, there.tier, seconds)
         finally:
@@ -251,22 +248,12 @@ class BeginningsAfar:
                 self._news.notify_all()
 
     def _offer(self, taken: Taken, seconds: Callable[[], float]) -> None:
-        buffers = [taken.whole, *(part.state for part in taken.parts)]
-        sizes = tuple(one.nbytes for one in buffers)
-        offer = Offer(
-            owner=taken.owner,
-            tokens=packed(taken.tokens),
-            cuts_from=taken.cuts_from,
-            sizes=sizes,
-            places=tuple(part.cells for part in taken.parts),
-            seconds=taken.seconds,
-            conversation=taken.conversation,
-        )
-        number, answer = self._ask(offer)
+        head = TakenHead.of(taken)
+        number, answer = self._ask(Offer(head))
         if not isinstance(answer.result(self._lost), Welcome):
             return
-        for part, start, size in pieces(sizes):
-            data = cast(bytes, buffers[part].data[start : start + size])
+        for part, start, size in pieces(head.sizes):
+            data = cast(bytes, taken.buffers[part].data[start : start + size])
             piece = OfferedBytes(number, part, start, data)
             if not isinstance(self._answer(piece), Welcome):
                 return

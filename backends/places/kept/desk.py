@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 from msgspec.structs import replace
 
-from backends.contract.beginnings import Beginnings, Bytes, Coming, Found, packed
+from backends.contract.beginnings import Beginnings, Bytes, Coming, Found
 from backends.contract.messages import (
     ComingThere,
     FindLongest,
@@ -32,8 +32,8 @@ from backends.contract.messages import (
     Offered,
     OfferedBytes,
     ReadFound,
+    TakenHead,
     Welcome,
-    together,
 )
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ MOST_ASKED = 4_096  # questions at a time
 class Arriving(msgspec.Struct, frozen=True, eq=False):
     """A beginning of which pieces have come."""
 
-    offer: Offer
+    head: TakenHead
     buffers: list[Bytes]
 
 
@@ -94,8 +94,8 @@ class BeginningsDesk:
                 return self._read(question)
             case IsWanted(owner, tokens, size, seconds):
                 return _yes(self._beginnings.wants(owner, array("q", tokens), size, seconds))
-            case Offer():
-                return self._open(number, question)
+            case Offer(head):
+                return self._open(number, head)
             case OfferedBytes():
                 return _yes(self._put(question))
             case Offered(offer, seconds):
@@ -113,16 +113,7 @@ class BeginningsDesk:
                 self._found[number] = found
                 if len(self._found) > AT_HAND:
                     self._found.pop(next(iter(self._found)))
-                return FoundThere(
-                    start=found.start,
-                    tier=found.tier,
-                    tokens=packed(taken.tokens),
-                    cuts_from=taken.cuts_from,
-                    sizes=(taken.whole.nbytes, *(part.state.nbytes for part in taken.parts)),
-                    places=tuple(part.cells for part in taken.parts),
-                    seconds=taken.seconds,
-                    conversation=taken.conversation,
-                )
+                return FoundThere(found.start, found.tier, TakenHead.of(taken))
             case Coming():
                 return ComingThere()
         return NothingThere()
@@ -131,9 +122,8 @@ class BeginningsDesk:
         found = self._found.get(wanted.found)
         if found is None:
             return NothingThere()
-        buffers = [found.taken.whole, *(part.state for part in found.taken.parts)]
         until = wanted.start + wanted.size
-        return KeptBytes(cast(bytes, buffers[wanted.part].data[wanted.start : until]))
+        return KeptBytes(cast(bytes, found.taken.buffers[wanted.part].data[wanted.start : until]))
 
     def _forget(self, number: int) -> None:
         """Its bytes; what it was is known until it is put back."""
@@ -141,14 +131,13 @@ class BeginningsDesk:
             bare = replace(found.taken, whole=np.empty(0, np.uint8), parts=())
             self._found[number] = replace(found, taken=bare)
 
-    def _open(self, number: int, offer: Offer) -> KeptAnswer:
+    def _open(self, number: int, head: TakenHead) -> KeptAnswer:
         """One at a time: an earlier one was given up."""
         self._offers.clear()
-        if not self._beginnings.wants(
-            offer.owner, array("q", offer.tokens), sum(offer.sizes), offer.seconds
-        ):
+        tokens, size = array("q", head.tokens), sum(head.sizes)
+        if not self._beginnings.wants(head.owner, tokens, size, head.seconds):
             return NothingThere()
-        self._offers[number] = Arriving(offer, [np.empty(size, np.uint8) for size in offer.sizes])
+        self._offers[number] = Arriving(head, [np.empty(size, np.uint8) for size in head.sizes])
         return Welcome()
 
     def _put(self, piece: OfferedBytes) -> bool:
@@ -161,8 +150,7 @@ class BeginningsDesk:
     def _keep(self, number: int, seconds: float) -> bool:
         if (arriving := self._offers.pop(number, None)) is None:
             return False
-        taken = together(arriving.offer.owner, arriving.offer, arriving.buffers)
-        self._beginnings.keep(taken, seconds)
+        self._beginnings.keep(arriving.head.taken(arriving.buffers), seconds)
         return True
 
 

@@ -406,7 +406,7 @@ def _stored(entry: Entry, taken: Taken) -> Stored:
         cells=entry.cells,
         cuts_from=entry.cuts_from,
         places=entry.places,
-        sizes=(taken.whole.nbytes, *(part.state.nbytes for part in taken.parts)),
+        sizes=tuple(one.nbytes for one in taken.buffers),
         seconds=entry.seconds,
         made=entry.made,
     )

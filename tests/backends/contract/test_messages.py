@@ -29,6 +29,7 @@ from backends.contract.messages import (
     KeptAnswer,
     OfferedBytes,
     Outcomes,
+    TakenHead,
     command_of,
     encode,
     event_of,
@@ -60,7 +61,9 @@ JOB = Generation(
 )
 OF_ITS_TYPE: dict[object, object] = {
     Generation: JOB,
-    KeptAnswer: FoundThere(9, "disk", b"\x00\xff" * 8, 3, (70, 5), (2,), 1.5, "railway"),
+    KeptAnswer: FoundThere(
+        9, "disk", TakenHead("", b"\x00\xff" * 8, 3, (70, 5), (2,), 1.5, "railway")
+    ),
     tuple[EncoderInput, ...]: (EncoderInput((1, 2), second=1, cut=3), EncoderInput(())),
 }
 ENDED = Ended(
