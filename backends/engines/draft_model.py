@@ -14,11 +14,13 @@ Where two sequences are the same, the cells of one are used for the other, as
 All of it is pure: an engine computes the passes (`DraftModel`) and measures what they take.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed
 from backends.engines.cells import Slot, common, place
 from backends.engines.repetitions import Draft
@@ -30,7 +32,7 @@ from backends.engines.speculation import (
     StepCosts,
     StepTerms,
 )
-from config.engines import DraftOptions
+from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -80,6 +82,26 @@ class DraftModel(Protocol):
     def clear(self) -> None:
         """Forget all sequences."""
         ...
+
+
+def draft_files(
+    options: LlamaCppOptions | TransformersOptions,
+    recognise: Callable[[Path], ModelFiles | None],
+    backend: str,
+) -> ModelFiles | None:
+    """The draft model that the options name, without its eyes; None: none is to draft.
+
+    Raises LoadFailed.
+    """
+    if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
+        return None
+    path = Path(options.draft.model).expanduser()
+    if not path.exists():
+        raise LoadFailed(f"draft model not found: {options.draft.model}")
+    found = recognise(path)
+    if found is None or found.task != "generate":
+        raise LoadFailed(f"the draft model {path} is not a model that {backend} can generate with")
+    return msgspec.structs.replace(found, projector=None, modalities=("text",))
 
 
 PADDING = 128  # tokens by which vocabularies may differ: rows that fill up a matrix

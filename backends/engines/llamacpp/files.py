@@ -44,6 +44,7 @@ from backends.contract.placement import fit as best_fit
 from backends.contract.protocol import MemoryNeed
 from backends.contract.samplers import Sampling
 from backends.engines import model_folder
+from backends.engines.draft_model import draft_files
 from backends.engines.llamacpp import memory
 from backends.engines.llamacpp.gguf import (
     MAGIC,
@@ -468,17 +469,7 @@ def draft(files: ModelFiles, options: LlamaCppOptions) -> ModelFiles | None:
 
     Raises LoadFailed.
     """
-    if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
-        return None
-    if undrafted(files, options):
-        return None
-    path = Path(options.draft.model).expanduser()
-    if not path.exists():
-        raise LoadFailed(f"draft model not found: {options.draft.model}")
-    found = recognise(path)
-    if found is None or found.task != "generate":
-        raise LoadFailed(f"the draft model {path} is not a model that llamacpp can generate with")
-    return msgspec.structs.replace(found, projector=None, modalities=("text",))
+    return None if undrafted(files, options) else draft_files(options, recognise, "llamacpp")
 
 
 def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOptions:

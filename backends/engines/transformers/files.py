@@ -28,11 +28,11 @@ from backends.contract.catalog import (
     renamed,
     smallest_first,
 )
-from backends.contract.errors import LoadFailed
 from backends.contract.placement import Device, Fit, ModelWeights, Variant, reads, sentence
 from backends.contract.placement import fit as best_fit
 from backends.contract.protocol import MemoryNeed
 from backends.engines import model_folder, snapshots
+from backends.engines.draft_model import draft_files
 from backends.engines.prefill import ALONE_SECONDS, BLOCK
 from backends.engines.transformers.offload import COPIED, layers_of, weights_of
 from backends.machine import devices
@@ -212,15 +212,7 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
 
 def draft(options: TransformersOptions) -> ModelFiles | None:
     """The draft model, if there is one. Raises LoadFailed."""
-    if options.draft.model is None or options.speculation.mode not in {"auto", "model"}:
-        return None
-    path = Path(options.draft.model).expanduser()
-    if not path.exists():
-        raise LoadFailed(f"draft model not found: {options.draft.model}")
-    files = recognise(path)
-    if files is None or files.task != "generate":
-        raise LoadFailed(f"the draft model {path} is not a model that transformers generates with")
-    return msgspec.structs.replace(files, modalities=("text",))
+    return draft_files(options, recognise, "transformers")
 
 
 def draft_options(files: ModelFiles, options: TransformersOptions) -> TransformersOptions:
