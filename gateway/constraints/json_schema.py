@@ -221,15 +221,22 @@ def schema_entry(schema: Carried, name: str = "") -> Entry:
     return {"name": name, "json_schema": {**node, "x-guidance": GUIDANCE}}
 
 
-def written_entry(schema: Carried, name: str, field: str) -> Entry:
-    """The entry in our words; in llguidance's where ours are too many."""
+# What llguidance's words for numbers leave out.
+PLAIN = Relaxation("$", "exponents", became="numbers without exponents where they are bounded")
+BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+
+
+def written_entry(schema: Carried, name: str, field: str) -> tuple[Entry, tuple[Relaxation, ...]]:
+    """The entry in our words; in llguidance's where ours are too many, and what these leave out."""
     lark, node = Lark({}), schema if isinstance(schema, dict) else {}
     try:
         start = Values(lark, AnswerJson(lark), SchemaReader(node, exact=True)).of(node)
         (entry,) = runnable(({"name": name, "lark_grammar": lark.written(start)},), field)
     except (GrammarTooLarge, Unwritable, InvalidRequest):
-        return schema_entry(schema, name)
-    return entry
+        roots = (node, *node.get("$defs", {}).values())
+        limited = any(BOUNDS & each.keys() for root in roots for each in every(root))
+        return schema_entry(schema, name), (PLAIN,) if limited else ()
+    return entry, ()
 
 
 def relaxed(
@@ -438,10 +445,11 @@ def schema_grammar(
 ) -> ShapeGrammar:
     """Raises InvalidRequest, see `compiling.grammar_of`."""
     carried = carried_schema(shape, allowance)
+    entry, lost = written_entry(carried.schema, name, shape.field)
     return ShapeGrammar(
         name=name,
-        entries=(written_entry(carried.schema, name, shape.field),),
-        relaxed=carried.relaxed,
+        entries=(entry,),
+        relaxed=(*carried.relaxed, *lost),
         closed=carried.closed,
         check=carried.check,
     )

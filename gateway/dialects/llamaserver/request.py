@@ -319,6 +319,7 @@ class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     content: str | None = None
     prompt: str | None = None
+    inputs: Any = None  # TEI's
     messages: list[Any] | None = None
     add_special: bool | None = None
     add_special_tokens: bool | None = None
@@ -340,6 +341,9 @@ class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """What is to be tokenized."""
         text = self.prompt if self.content is None else self.content
+        if text is None and self.inputs is not None:
+            message = "inputs: TEI's form is not taken. Send one text as content, or as prompt."
+            raise InvalidRequest(message, param="inputs")
         if text is None:
             raise InvalidRequest("content: This field is required.", param="content")
         return text

@@ -20,7 +20,7 @@ from gateway.constraints.schemas import (
 )
 from gateway.constraints.values import Unwritable, Values
 from gateway.splitter.payloads.coercion import STRING, coerce
-from gateway.splitter.payloads.free_text import until
+from gateway.splitter.payloads.free_text import beyond, until
 from gateway.splitter.payloads.spelled import Bare, spelled
 from gateway.splitter.payloads.writing import ArgumentsJson, gap
 
@@ -59,11 +59,14 @@ def text(lark: Lark, found: StringValue, frame: Frame) -> str:
         first = lark.regex(f"[^{pattern_of(frame.before[0])}]")
         other = f"{first} {until(lark, frame.closers, frame.followers)}"
         return one_of((f"{literal(frame.before)} {framed}", other, lark.any_of(frame.closers)))
-    return one_of(
-        _bounded(lark, found, before, after, closer)
+    bounded = one_of(
+        _bounded(lark, found, frame.closers, before, after, closer)
         for before, after in frame.around()
         for closer in frame.closers
     )
+    # A lexer counts what is one lexeme: what follows a closer that is text isn't counted.
+    more = "" if found.pattern else beyond(lark, frame.closers, frame.followers)
+    return f"{lark.rule(bounded)} {lark.rule(more)}?" if more else bounded
 
 
 def _ruled(lark: Lark, grammar: ReadGrammar, frame: Frame) -> str:
@@ -80,18 +83,21 @@ def _ruled(lark: Lark, grammar: ReadGrammar, frame: Frame) -> str:
     return one_of((plain, f"{literal(frame.before)} {framed} {lark.any_of(ends)}"))
 
 
-def _bounded(lark: Lark, found: StringValue, before: str, after: str, closer: str) -> str:
-    """A string under conditions that doesn't hold its closer, with its frame.
+def _bounded(
+    lark: Lark, found: StringValue, closers: Sequence[str], before: str, after: str, closer: str
+) -> str:
+    """A string under conditions that holds none of `closers`, with its frame, up to one of them.
 
     It is one lexeme with the text around it, because a lexeme can't be empty.
     """
     most = "" if found.longest is None else found.longest
     conditions = [rf"/(?s:.){{{found.shortest},{most}}}/"]
     conditions += [f"/{found.pattern}/"] if found.pattern else []
-    head, *tail = lark.pieces(closer)
+    head = lark.pieces(closer)[0]
     begun = after + (head if isinstance(head, str) else "")
     # A closer with a control token in it can't be spelled by text.
-    unlike = [f"~/(?s:.*){pattern_of(head)}(?s:.*)/"] if isinstance(head, str) and not tail else []
+    textual = "|".join(pattern_of(one) for one in closers if lark.pieces(one) == [one])
+    unlike = [f"~/(?s:.*)({textual})(?s:.*)/"] if textual else []
     whole = f"({' & '.join([*conditions, *unlike])})"
     parts = [literal(part) if part else "" for part in (before, begun)]
     lexeme = lark.terminal(sequence((parts[0], whole, parts[1])))

@@ -70,3 +70,18 @@ def test_what_is_wrong_names_the_field(shape: Shape, message: str) -> None:
         grammar_of(shape)
 
     assert caught.value.param == shape.field
+
+
+def test_a_schema_that_is_too_large_for_our_words_says_what_is_forbidden_besides() -> None:
+    """llguidance's own words know no exponents in numbers within bounds."""
+
+    def relaxed(size: int) -> list[str]:
+        parts = {
+            f"p{i}": {"properties": {f"q{i}_{j}": True for j in range(size)}} for i in range(size)
+        }
+        whole = {"properties": {**parts, "n": {"type": "number", "minimum": 0}}}
+        grammar = grammar_of(JsonSchema(schema=json.dumps(whole).encode(), field="format"))
+        return [f"{each.place}.{each.keyword}" for each in grammar.relaxed]
+
+    assert relaxed(8) == []
+    assert relaxed(80) == ["$.exponents"]

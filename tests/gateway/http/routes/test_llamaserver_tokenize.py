@@ -78,3 +78,6 @@ async def test_what_a_conversation_does_not_need_is_named(running: Running) -> N
     assert wrong.json()["error"]["param"] == "messages[0].role"
     none = await running.client.post("/tokenize", json=TINY)
     assert none.json()["error"]["param"] == "content"
+    theirs = await running.client.post("/tokenize", json={**TINY, "inputs": ["Hello!"]})
+    assert (theirs.status_code, theirs.json()["error"]["param"]) == (400, "inputs")
+    assert "prompt" in theirs.json()["error"]["message"]
