@@ -15,7 +15,7 @@ from backends.contract.conversation import Shape
 from backends.contract.grammar_limits import control_tokens
 from backends.contract.latest import Latest
 from backends.contract.protocol import Constraint, ModelContainer
-from gateway.answers.interpreter import Interpreter
+from gateway.answers.interpreter import Interpreter, is_held
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
@@ -112,12 +112,12 @@ class Constraints:
             field = shape.field if shape is not None else "tool_choice"
             _require(container, field)
             _refuse_begun(request, field)
-        elif not container.info.constrains or not request.tools or request.continue_final:
+        elif not is_held(request, container.info) or not request.callable_tools:
             return (
                 WITHOUT_STRICT if request.tool_choice == "auto" and _any_strict(request) else FREE
             )
         compiled = await self._shape(shape) if shape is not None else None
-        optional = not demanded and shape is None and not _any_strict(request)
+        optional = not (demanded or shape or request.allowed is not None or _any_strict(request))
         try:
             output = await self._output(request, interpreter, framed, container, compiled)
         except InvalidRequest:
@@ -159,14 +159,14 @@ class Constraints:
 
         def work(_wanted: Callable[[], bool]) -> OutputGrammar | None:
             wanted = WantedOutput(
-                tools=request.tools,
+                tools=request.callable_tools,
                 tool_choice=request.tool_choice,
                 parallel=not request.one_call,
                 shape=shape.entries if shape is not None else (),
             )
             return _output(output_format, wanted, control, thinking, tail)
 
-        asked = (request.tools, request.tool_choice, request.one_call)
+        asked = (request.callable_tools, request.tool_choice, request.one_call)
         key = (
             msgspec.json.encode((output_format, asked, thinking, tail)),
             container.info.special,
@@ -221,7 +221,7 @@ def _any_strict(request: ChatRequest) -> bool:
     """A tool's schema, or the grammar of its input, that the client relies on."""
     return any(
         tool.strict or (tool.input is not None and tool.input.shape is not None)
-        for tool in request.tools
+        for tool in request.callable_tools
     )
 
 

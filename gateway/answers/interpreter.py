@@ -301,7 +301,8 @@ class Interpreter(msgspec.Struct, frozen=True):
         """
         if self.keep_reasoning != "auto":
             request = with_reasoning(request, self.template.traits, keep=self.keep_reasoning)
-        tools = () if self.recognised.why == UNTAUGHT else request.tools
+        shown = request.tools if is_held(request, container.info) else request.callable_tools
+        tools = () if self.recognised.why == UNTAUGHT else shown
         found = self.template.render(
             replace(request, tools=tools),
             image_marker=container.info.image_marker,
@@ -321,7 +322,7 @@ class Interpreter(msgspec.Struct, frozen=True):
         return Splitter(
             self.format,
             in_reasoning=starts_in_reasoning(self.format, prompt),
-            tools=request.tools,
+            tools=request.callable_tools,
             parse_tools=_parses_tools(request),
             split_reasoning=request.thinking.shown != "inline",
             prompt_tail=prompt[-TAIL:],
@@ -362,6 +363,11 @@ class Interpreter(msgspec.Struct, frozen=True):
             anywhere=reasoning.anywhere,
             is_open=starts_in_reasoning(self.format, prompt),
         )
+
+
+def is_held(request: ChatRequest, info: ModelInfo) -> bool:
+    """A grammar can hold the answer to the tools that may be called."""
+    return info.constrains and not request.continue_final
 
 
 def _parses_tools(request: ChatRequest) -> bool:

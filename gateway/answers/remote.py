@@ -329,7 +329,7 @@ async def remote_chat(
     """
     remote = RemoteChat(
         messages=request.messages,
-        tools=request.tools,
+        tools=request.callable_tools,
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
         thinking=thinking_of(request),
@@ -346,7 +346,7 @@ async def remote_chat(
         RemoteChoice(
             index,
             shown=request.thinking.shown,
-            tools=request.tools if request.tool_choice != "none" else (),
+            tools=request.callable_tools if request.tool_choice != "none" else (),
             whole=not params.streamed,
             habit=habit,
         )

@@ -166,7 +166,7 @@ class Tokenizers:
 def _conversation(request: ChatRequest, caller: Caller) -> RemoteChat:
     return RemoteChat(
         messages=request.messages,
-        tools=request.tools,
+        tools=request.callable_tools,
         thinking=thinking_of(request),
         parameters=template_parameters(request),
         caller=caller,

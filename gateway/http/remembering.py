@@ -61,6 +61,11 @@ class Memory:
             wanted = one.turn.previous
         return found[::-1]
 
+    def forget(self, name: str) -> None:
+        """It can't be gone on from here any more."""
+        if name in self._turns:
+            self._forget(name)
+
     def clear(self) -> None:
         """The connection is over."""
         for name in list(self._turns):

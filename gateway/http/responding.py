@@ -74,6 +74,7 @@ class Reading:
     ) -> tuple[responses.ResponsesExchange, str]:
         """With the whole request: all that came before it, too; and what its conversation is
         called: by its own name, or as the first response of its chain; "" where it begins one.
+        Raises PreviousNotFound, NotFound, InvalidRequest.
         """
         if exchange.previous is not None:
             parts, talk = await self._chain(exchange.previous)
@@ -81,9 +82,12 @@ class Reading:
             talk = exchange.conversation
             parts = await self._talk(talk)
         else:
+            exchange.require_calls()
             return exchange, ""
         bodies = self._services.bodies
-        return await bodies.run(lambda _wanted: exchange.after(items.history(parts))), talk
+        whole = await bodies.run(lambda _wanted: exchange.after(items.history(parts)))
+        whole.require_calls()
+        return whole, talk
 
     async def _chain(self, name: str) -> tuple[Sequence[bytes], str]:
         """What a response goes on from and itself; and the first of these."""

@@ -78,7 +78,7 @@ class ToolRounds:
         anything is generated if the request is at fault.
         """
         request, always = call.request, self._always(call)
-        if not (request.served or request.approved or always):
+        if not (request.served or request.approved or request.call_limit or always):
             async with self._chat(call) as answer:
                 yield answer
             return
@@ -141,8 +141,10 @@ def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
     elif choice == "none" and not (request.tools or request.served):
         choice = "auto"  # what dialects say of a request without tools
     unapplied = (*request.answering.unapplied, *tools.unapplied)
+    own = frozenset(tool.name for tool in tools.tools)
     return replace(
         request,
+        allowed=None if request.allowed is None else request.allowed | own,
         tools=(*request.tools, *tools.tools),
         tool_choice=choice if (request.tools or tools.tools) else "none",
         answering=replace(request.answering, unapplied=unapplied),
@@ -291,6 +293,7 @@ class AnswerInRounds(Answer):
         self._left = limit  # rounds
         self._script = script
         self._calls = len(script.calls)  # shown so far
+        self._counted = len(script.calls)  # of those that the request limits
         self._before: Usage | None = None  # of the rounds before this one
 
     @property
@@ -329,7 +332,7 @@ class AnswerInRounds(Answer):
         for delta in self._script.deltas(self._shown):
             yield delta
         while True:
-            turn = _Turn(self._running, self._calls, self._shown)
+            turn = _Turn(self._running, self._calls, self._shown, self._is_ignored)
             async for delta in self._said(turn):
                 yield delta
             self._calls += turn.count
@@ -339,6 +342,26 @@ class AnswerInRounds(Answer):
             if not (self._goes_on(turn) and await self._next_round(turn)):
                 yield turn.end()
                 return
+
+    def _is_limited(self, name: str) -> bool:
+        limit = self._request.call_limit
+        return limit is not None and (name in self.served or name in limit.counted)
+
+    def _is_ignored(self, name: str) -> bool:
+        """A call of this tool is one too many; else it counts."""
+        limit = self._request.call_limit
+        if limit is None or not self._is_limited(name):
+            return False
+        self._counted += 1
+        return self._counted > limit.most
+
+    def _allowed(self) -> frozenset[str] | None:
+        """The tools that may be called in the next round; None: all."""
+        limit, allowed = self._request.call_limit, self._request.allowed
+        if limit is None or self._counted < limit.most:
+            return allowed
+        callable_ = self._request.callable_tools
+        return frozenset(tool.name for tool in callable_ if not self._is_limited(tool.name))
 
     async def _next_round(self, turn: "_Turn") -> bool:
         """Whether the conversation still fits into the context: what tools answered may be long."""
@@ -401,10 +424,12 @@ class AnswerInRounds(Answer):
         begun = ""
         if request.continue_final:  # the answer went on from it
             begun, messages = messages[-1].text, messages[:-1]
+        allowed = self._allowed()
         self._request = replace(
             request,
             messages=(*messages, *turn.exchanged(begun)),
-            tool_choice="auto" if self._left else "none",
+            allowed=allowed,
+            tool_choice="auto" if self._left and (allowed is None or allowed) else "none",
             continue_final=False,
             answering=replace(request.answering, max_tokens=limit),
         )
@@ -430,9 +455,13 @@ async def _none() -> AsyncIterator[Delta]:
 class _Turn:
     """What the model says in one round, on its way to the client."""
 
-    def __init__(self, running: _Running, before: int, shown: Shown) -> None:
-        """`before`: how many calls the client has seen."""
+    def __init__(
+        self, running: _Running, before: int, shown: Shown, is_ignored: Callable[[str], bool]
+    ) -> None:
+        """`before`: how many calls the client has seen; `is_ignored`: asked for each call."""
         self._running = running
+        self._is_ignored = is_ignored
+        self._ignored: set[int] = set()
         self._before = before
         self._all = shown == "calls"
         self._calls: dict[int, _Call] = {}
@@ -470,6 +499,8 @@ class _Turn:
                 return event
             case ToolOpened(index, call_id, name):
                 return self._opened(event, index, call_id, name)
+            case ArgumentsGrown(index=index) | ToolClosed(index=index) if index in self._ignored:
+                return None
             case ArgumentsGrown(index, fragment):
                 call = self._calls[index]
                 call.arguments += fragment
@@ -483,6 +514,9 @@ class _Turn:
                 return None
 
     def _opened(self, event: ToolOpened, index: int, call_id: str, name: str) -> Event | None:
+        if self._is_ignored(name):
+            self._ignored.add(index)
+            return None
         is_shown = self._all or name not in self._running.tools.runnable
         number = self._before + self.count if is_shown else -1
         self.count += is_shown

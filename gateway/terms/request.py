@@ -209,18 +209,27 @@ class ApprovedCall(msgspec.Struct, frozen=True, kw_only=True):
     field: str = "input"
 
 
+class CallLimit(msgspec.Struct, frozen=True):
+    """How many calls an answer may have of the tools of MCP servers and of those `counted`."""
+
+    most: int
+    counted: frozenset[str] = frozenset()
+
+
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation to be continued."""
 
     model: str  # "" means the configured default
     messages: tuple[Message, ...]
     answering: GenerationParams = GenerationParams()
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Tool, ...] = ()  # that the model is shown
+    allowed: frozenset[str] | None = None  # those of them that may be called; None: all
     tool_choice: ToolChoice = "auto"
     served: tuple[ServedTools, ...] = ()
     served_choice: ServedChoice | None = None  # in place of `tool_choice`
     approved: tuple[ApprovedCall, ...] = ()  # they are run before the model goes on
     parallel_tool_calls: bool = True
+    call_limit: CallLimit | None = None
     thinking: Thinking = Thinking()
     template_variables: Mapping[str, Any] = {}  # chat_template_kwargs
     # What a client spells like a control token becomes one. None: as the server is configured.
@@ -233,6 +242,15 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         """The answer has a shape, or calls: only then it may be constrained."""
         demanded = self.tool_choice not in ("auto", "none")
         return demanded or bool(self.tools) or self.answering.shape is not None
+
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """Those that may be called. The model is shown the others too: a prompt that begins as the
+        last one did is in the cache.
+        """
+        if self.allowed is None:
+            return self.tools
+        return tuple(tool for tool in self.tools if tool.name in self.allowed)
 
     @property
     def has_images(self) -> bool:

@@ -227,6 +227,17 @@ def test_rounds_are_bounded(server: Served) -> None:
     assert answer.status == "completed"
 
 
+def test_calls_are_bounded_by_the_request(server: Served) -> None:
+    with client(server) as api:
+        said: Any = {"model": "caller", "input": "for ever", "tools": [MCP]}
+        answer = api.responses.create(**said, max_tool_calls=2)
+        found = api.responses.create(**said, max_tool_calls=1, stream=True)
+        streamed = [event.item for event in found if event.type == "response.output_item.done"]
+    assert [item.type for item in answer.output].count("mcp_call") == 2
+    assert answer.status == "completed"
+    assert [item.type for item in streamed].count("mcp_call") == 1
+
+
 def until_waits_are(server: Served, count: int) -> None:
     """The server of tools says so: it is asked beside what runs."""
     said = ""

@@ -263,6 +263,28 @@ async def test_among_allowed_tools_one_is_called(running: Running) -> None:
     assert {name for name, _ in calls(answer)} == {"get_time"}
 
 
+async def test_another_list_of_allowed_tools_finds_the_prompt_in_the_cache(
+    running: Running,
+) -> None:
+    lengths, cached = [], []
+    dice: Any = {"type": "function", "function": {"name": "roll_dice", "parameters": {}}}
+    async with client(running) as api:
+        for allowed in ([TOOL, CLOCK, dice], [CLOCK], [TOOL]):
+            choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": allowed}}
+            answer = await called(
+                api, messages=WEATHER, tools=[TOOL, CLOCK, dice], tool_choice=choice
+            )
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens_details is not None
+            lengths.append(answer.usage.prompt_tokens)
+            cached.append(answer.usage.prompt_tokens_details.cached_tokens or 0)
+            assert {name for name, _ in calls(answer)} <= {
+                one["function"]["name"] for one in allowed
+            }
+    assert len(set(lengths)) == 1
+    assert min(cached[1:]) >= lengths[0] - 8
+
+
 async def test_auto_calls_where_the_model_would(running: Running) -> None:
     async with client(running) as api:
         answer = await called(api, messages=WEATHER, tools=[TOOL], temperature=0)

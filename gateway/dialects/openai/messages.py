@@ -185,6 +185,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
+    allowed: frozenset[str] | None  # those of them that may be called; None: all
     tool_choice: ToolChoice
     served: tuple[ServedTools, ...] = ()  # of MCP servers
     unapplied: tuple[Unapplied, ...] = ()
@@ -205,7 +206,7 @@ def read_conversation(fields: Fields) -> Conversation:
     )
     choice, allowed = _choice(fields, wire.tool_choice, tools, has_served=bool(served))
     unapplied = (*_unapplied(wire), *unapplied_below(fields.values, ConversationWire))
-    return Conversation(messages, allowed, choice, served, unapplied)
+    return Conversation(messages, tools, allowed, choice, served, unapplied)
 
 
 def _unapplied(wire: ConversationWire) -> Iterator[Unapplied]:
@@ -337,23 +338,26 @@ def _choice(
     tools: tuple[Tool, ...],
     *,
     has_served: bool,
-) -> tuple[ToolChoice, tuple[Tool, ...]]:
-    """The choice, and the tools it leaves. As with OpenAI: auto with tools, none without."""
+) -> tuple[ToolChoice, frozenset[str] | None]:
+    """The choice, and the tools it leaves (None: all). As with OpenAI: auto with tools, none
+    without.
+    """
     match wire:
         case None:
-            return ("auto" if tools or has_served else "none"), tools
+            return ("auto" if tools or has_served else "none"), None
         case "required" if has_served:
-            return "required", tools
+            return "required", None
         case ToolChoiceWire(type="function", function=NameWire(name)):
             require_tool(fields, "tool_choice.function.name", name, {tool.name for tool in tools})
-            return NamedTool(name), tools
+            return NamedTool(name), None
         case ToolChoiceWire(type="custom", custom=NameWire(name)):
             require_tool(fields, "tool_choice.custom.name", name, {tool.name for tool in tools})
-            return NamedTool(name), tools
+            return NamedTool(name), None
         case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
-            return _among(fields, allowed, tools)
+            among, names = _among(fields, allowed, tools)
+            return (among if names or has_served else "none"), names
         case str(mode):
-            return read_choice_mode(fields, "tool_choice", mode, tools), tools
+            return read_choice_mode(fields, "tool_choice", mode, tools), None
         case _:
             raise fields.wrong(
                 "tool_choice",
@@ -363,7 +367,7 @@ def _choice(
 
 def _among(
     fields: Fields, wire: AllowedToolsWire, tools: tuple[Tool, ...]
-) -> tuple[ToolChoice, tuple[Tool, ...]]:
+) -> tuple[ToolChoice, frozenset[str]]:
     path = "tool_choice.allowed_tools"
     known = {tool.name for tool in tools}
     for k, tool in enumerate(wire.tools):
@@ -371,7 +375,8 @@ def _among(
         require_tool(fields, f"{path}.tools[{k}].{kind}.name", tool.name, known)
     names = {tool.name for tool in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
-    return read_choice_mode(fields, f"{path}.mode", wire.mode, allowed), allowed
+    mode = read_choice_mode(fields, f"{path}.mode", wire.mode, allowed)
+    return mode, frozenset(tool.name for tool in allowed)
 
 
 def _listed(names: Mapping[str, Any] | Sequence[str]) -> str:

@@ -224,6 +224,7 @@ def read_chat(body: bytes) -> ChatExchange:
                 reports_progress=wire.return_progress and shared.stream,
             ),
             tools=conversation.tools,
+            allowed=conversation.allowed,
             tool_choice=conversation.tool_choice,
             served=conversation.served,
             parallel_tool_calls=wire.parallel_tool_calls,

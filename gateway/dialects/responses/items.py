@@ -150,6 +150,7 @@ class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     text: TextWire = TextWire()
     truncation: str = "disabled"
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     top_logprobs: Alternatives = 0
     include: list[str] = []
     metadata: Metadata = {}
@@ -385,6 +386,23 @@ def decoded(data: bytes) -> list[Any]:
 def history(parts: Sequence[bytes]) -> list[Any]:
     """Items of several arrays that were kept, in their order."""
     return [item for part in parts for item in decoded(part)]
+
+
+_RESULTS = ("function_call_output", "custom_tool_call_output")
+
+
+def require_calls(items: Sequence[Item], whole: Sequence[Item]) -> None:
+    """Each result among `items` is one of a call that stands somewhere in `whole`, unless a
+    compaction stands for some of that. Raises InvalidRequest.
+    """
+    if any(item.get("type") == "compaction" for item in whole):
+        return
+    called = {item.get("call_id") for item in whole if item.get("type") not in _RESULTS}
+    for k, item in enumerate(items):
+        if item.get("type") in _RESULTS and item.get("call_id") not in called:
+            path = f"input[{k}].call_id"
+            text = f"{path}: No call {item.get('call_id')!r:.80} stands before it."
+            raise InvalidRequest(text, param=path)
 
 
 REFERENCE = "item_reference"

@@ -398,6 +398,11 @@ class ResponsesReply:
             self._wire, status="failed", error=wire, output=tuple(self._done)
         )
 
+    @property
+    def has_failed(self) -> bool:
+        """Its last event said so."""
+        return self._wire.status == "failed"
+
     def cancel(self) -> None:
         """It ends because its client said so."""
         self._end("incomplete")

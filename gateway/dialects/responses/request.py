@@ -22,6 +22,7 @@ from gateway.dialects.responses.items import (
     is_reference,
     packed,
     read_items,
+    require_calls,
     resolved,
     since_compaction,
     unpacked,
@@ -32,6 +33,7 @@ from gateway.dialects.served import without_secrets
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import NotFound
 from gateway.terms.request import (
+    CallLimit,
     ChatRequest,
     GenerationParams,
     Message,
@@ -98,6 +100,10 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
         items = resolved(self.items, found)
         return msgspec.structs.replace(self, items=items).after(())
 
+    def require_calls(self) -> None:
+        """Raises InvalidRequest for a result of no call, once all that came before is known."""
+        require_calls(self.items, self.whole)
+
     def compacted(self, summary: str) -> ChatRequest:
         """The request with `summary` in place of all but what users said."""
         packed_ = {"type": "compaction", "encrypted_content": packed(summary)}
@@ -133,6 +139,9 @@ def with_tools(request: ChatRequest, tools: Tools, unapplied: tuple[Unapplied, .
     return msgspec.structs.replace(
         request,
         tools=tools.tools,
+        allowed=tools.allowed,
+        call_limit=request.call_limit
+        and msgspec.structs.replace(request.call_limit, counted=tools.built_in),
         tool_choice=tools.choice,
         answering=answering,
         served=tools.served,
@@ -161,6 +170,7 @@ def read_response(body: bytes) -> ResponsesExchange:
         approved=approved_calls(items, whole=not _goes_on(wire, items)),
         answering=_answering(fields, wire),
         parallel_tool_calls=wire.parallel_tool_calls,
+        call_limit=CallLimit(wire.max_tool_calls) if wire.max_tool_calls else None,
         thinking=_thinking(wire),
         template_variables={} if verbosity is None else {"verbosity": verbosity},
         continue_final=_breaks_off(items),

@@ -23,11 +23,13 @@ ABOUT_THE_SOCKET = ("type", "stream_id", "stream", "stream_options", "generate",
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
-    """A response is asked for. `body`: as it would be posted; `generates`: False to make ready what
-    it begins with alone; `unused`: fields that mean nothing on a socket.
+    """A response is asked for. `body`: as it would be posted; `previous`: what it goes on from;
+    `generates`: False to make ready what it begins with alone; `unused`: fields that mean nothing
+    on a socket.
     """
 
     body: bytes
+    previous: str | None = None
     lane: str | None = None
     generates: bool = True
     unused: tuple[str, ...] = ()
@@ -72,9 +74,11 @@ def _create(
     generates = message.get("generate", True)
     if not isinstance(generates, bool | None):
         raise InvalidRequest("generate: Expected `bool`.", param="generate")
+    previous = message.get("previous_response_id")
     asked = {name: one for name, one in given.items() if name not in ABOUT_THE_SOCKET}
     return Create(
         body=msgspec.json.encode({**asked, "stream": True}),
+        previous=previous if isinstance(previous, str) else None,
         lane=lane,
         generates=generates is not False,
         unused=("background",) if message.get("background") else (),

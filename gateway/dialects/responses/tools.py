@@ -93,18 +93,26 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What may be called, and whether something must be. `offered`: what each stands for, by the
-    function's name; `unapplied`: what can't be called, with the types of it in `left_out`.
-    `served`: what MCP servers have, which is asked for later.
+    """What the model is shown, which of it may be called (`allowed`; None: all), and whether
+    something must be. `offered`: what each stands for, by the function's name; `unapplied`: what
+    can't be called, with the types of it in `left_out`. `served`: what MCP servers have, which is
+    asked for later.
     """
 
     tools: tuple[Tool, ...] = ()
+    allowed: frozenset[str] | None = None
     choice: ToolChoice = "none"
     offered: Mapping[str, Offered] = {}
     unapplied: tuple[Unapplied, ...] = ()
     left_out: tuple[str, ...] = ()
     served: tuple[ServedTools, ...] = ()
     served_choice: ServedChoice | None = None
+
+    @property
+    def built_in(self) -> frozenset[str]:
+        """The functions that stand for tools which a client has built in, as a shell."""
+        own = ("function", "custom")
+        return frozenset(name for name, each in self.offered.items() if each.kind not in own)
 
 
 NOT_OURS = "a tool of this type runs on OpenAI's servers; the model is not shown it"
@@ -285,7 +293,8 @@ class Toolbox:
         offered = {name: entry.offered for name, entry in named.items()}
         choice, allowed, unapplied = self._choose(tools, offered)
         return Tools(
-            tools=allowed,
+            tools=tools,
+            allowed=allowed,
             choice=choice,
             offered=offered,
             unapplied=(*self._unapplied, *unapplied),
@@ -306,28 +315,29 @@ class Toolbox:
 
     def _choose(
         self, tools: tuple[Tool, ...], offered: Mapping[str, Offered]
-    ) -> tuple[ToolChoice, tuple[Tool, ...], tuple[Unapplied, ...]]:
+    ) -> tuple[ToolChoice, frozenset[str] | None, tuple[Unapplied, ...]]:
+        """The choice, which tools it leaves (None: all), and what of it is not ours."""
         free: ToolChoice = "auto" if tools or self._served else "none"
         match self._choice:
             case None:
-                return free, tools, ()
+                return free, None, ()
             case ToolChoiceWire(type="mcp"):
-                return free, tools, ()  # see `served_choice`
+                return free, None, ()  # see `served_choice`
             case "required" if self._served:
-                return "required", tools, ()
+                return "required", None, ()
             case str(mode):
                 if mode == "required" and not tools and self._left_out:
-                    return free, tools, (Unapplied("tool_choice", NOT_OURS),)
-                return read_choice_mode(self._fields, "tool_choice", mode, tools), tools, ()
+                    return free, None, (Unapplied("tool_choice", NOT_OURS),)
+                return read_choice_mode(self._fields, "tool_choice", mode, tools), None, ()
             case ToolChoiceWire(type="allowed_tools") as wire:
                 return self._among(wire, tools, offered)
             case wire if name := self._named("tool_choice", wire, _by_choice(offered)):
-                return NamedTool(name), tools, ()
-        return free, tools, (Unapplied("tool_choice", NOT_OURS),)
+                return NamedTool(name), None, ()
+        return free, None, (Unapplied("tool_choice", NOT_OURS),)
 
     def _among(
         self, wire: ToolChoiceWire, tools: tuple[Tool, ...], offered: Mapping[str, Offered]
-    ) -> tuple[ToolChoice, tuple[Tool, ...], tuple[Unapplied, ...]]:
+    ) -> tuple[ToolChoice, frozenset[str], tuple[Unapplied, ...]]:
         known = _by_choice(offered)
         found = {
             f"tool_choice.tools[{k}]": self._named(f"tool_choice.tools[{k}]", named, known)
@@ -340,7 +350,9 @@ class Toolbox:
         if mode == "required" and missing and not allowed:
             mode = "none"
         choice = read_choice_mode(self._fields, "tool_choice.mode", mode, allowed)
-        return choice, allowed, missing
+        if not (allowed or self._served):
+            choice = "none"
+        return choice, frozenset(tool.name for tool in allowed), missing
 
     def _named(
         self, path: str, wire: ToolChoiceWire | NamedToolWire, known: Mapping[_Chosen, str]

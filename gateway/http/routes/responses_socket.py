@@ -128,6 +128,7 @@ class Connection:
     async def _take(self, text: bytes, tasks: TaskGroup) -> None:
         room = self.held.apart()
         lane: str | None = None
+        message: ClientMessage | None = None
         try:
             if len(text) >= LONG_BODY:
                 room.take(len(text))
@@ -136,7 +137,15 @@ class Connection:
             await self._handle(message, room, tasks)
         except GatewayError as error:
             room.give_back()
+            self.failed(message)
             await self.send(error_message(error, lane, error_headers(error)))
+
+    def failed(self, message: ClientMessage | None) -> None:
+        """What was to be gone on from is forgotten, as Open Responses has it: a client that tries
+        again is told so, and sends the whole conversation.
+        """
+        if isinstance(message, Create) and message.previous is not None:
+            self.memory.forget(message.previous)
 
     async def _handle(self, message: ClientMessage, room: RequestHolding, tasks: TaskGroup) -> None:
         match message:
@@ -257,6 +266,7 @@ class _Turn:
             error = self._services.redacted(error, self._making.access)
         headers = {ID_HEADER: self._record.id, **error_headers(error)}
         connection = self._connection
+        connection.failed(self.message)
         await connection.send(error_message(error, self.message.lane, headers))
         if isinstance(error, InvalidKey):
             await connection.close(POLICY, error.message)
@@ -278,6 +288,8 @@ class _Turn:
         app = making.to_client(call, self._record, in_background=False, framing=framing)
         scope: Scope = {"type": "http", "state": connection.state}  # type: ignore[assignment]
         await app(scope, _receive_nothing, self._send)
+        if making.reply.has_failed:
+            connection.failed(self.message)
 
     def _meant(self, exchange: responses.ResponsesExchange) -> responses.ResponsesExchange:
         """With what the message says of the socket."""

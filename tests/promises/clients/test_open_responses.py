@@ -20,7 +20,12 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+BARE = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+SHELL = '<tool_call>\n{"name": "shell", "arguments": {"commands": ["ls"]}}\n</tool_call>'
 LINES = [
+    {"when": "Run it twice", "say": SHELL * 2},
+    {"when": "Twice", "say": CALL * 2},
+    {"when": "As an object", "say": BARE},
     {"when": "Which weather", "say": CALL},
     {"when": "Think", "say": "<think>It is plain.</think>Four."},
     {"when": "As JSON", "say": '{"city": "Oslo"}'},
@@ -231,6 +236,89 @@ def test_a_sockets_events_and_errors_are_the_standards(server: Served) -> None:
         for wrong in ({"input": 5}, {"input": "Hi", "model": "none of these"}):
             talk.send(json.dumps({"type": "response.create", "model": "m", **wrong}))
             standard.WebSocketErrorEvent.model_validate_json(talk.recv(HANG))
+
+
+def kinds(response: Any) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+CLOCK = {**TOOL, "name": "clock", "description": "The time of day."}
+
+
+def allowing(*names: str, mode: str = "auto") -> Mapping[str, Any]:
+    named = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": mode, "tools": named}
+
+
+def test_allowed_tools_are_called_and_the_others_shown(server: Served) -> None:
+    """What the prompt has is the same whatever is allowed: its beginning stays in the cache."""
+    said = {"input": "As an object", "tools": [TOOL, CLOCK]}
+    free = asked(server, **said).json()
+    assert kinds(free) == ["function_call"]
+    held_to = asked(server, **said, tool_choice=allowing("clock")).json()
+    assert held_to["usage"]["input_tokens"] == free["usage"]["input_tokens"]
+    assert held_to["output"][0]["content"][0]["text"] == BARE
+    forced = asked(server, **said, tool_choice=allowing("clock", mode="required")).json()
+    assert [item["name"] for item in forced["output"]] == ["clock"]
+    assert forced["usage"]["input_tokens"] == free["usage"]["input_tokens"]
+    none = asked(server, **said, tool_choice=allowing()).json()
+    assert kinds(none) == ["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_beyond_their_limit_are_ignored(stream: bool, server: Served) -> None:
+    said = {"input": "Run it twice", "tools": [{"type": "shell"}], "stream": stream}
+
+    def response(**more: Any) -> Any:
+        answer = asked(server, **{**said, **more})
+        return events(answer.text)[-1]["response"] if stream else answer.json()
+
+    assert kinds(response()) == ["shell_call"] * 2
+    assert kinds(response(max_tool_calls=2)) == ["shell_call"] * 2
+    one = response(max_tool_calls=1)
+    assert (kinds(one), one["status"]) == (["shell_call"], "completed")
+    own = response(input="Twice", tools=[TOOL], max_tool_calls=1)
+    assert kinds(own) == ["function_call"] * 2
+    refused = server.client.post("/v1/responses", json={**said, "max_tool_calls": 0})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tool_calls")
+
+
+def test_a_result_of_no_call_is_refused(server: Served) -> None:
+    """Where the call came before, in a response or a conversation, it is one."""
+    output = RESULT[-1:]
+    call = asked(server, input="Which weather", tools=[TOOL]).json()
+    first = asked(server, input="Hi").json()["id"]
+    for body in ({}, {"previous_response_id": first}):
+        lost = {"model": "m", "input": [{"role": "user", "content": "Hi"}, *output], **body}
+        refused = server.client.post("/v1/responses", json=lost)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "input[1].call_id"), refused.text
+    (made,) = (item for item in call["output"] if item["type"] == "function_call")
+    result = [{**output[0], "call_id": made["call_id"]}]
+    asked(server, input=result, previous_response_id=call["id"])
+    asked(server, input=RESULT)
+
+
+@pytest.mark.parametrize("fault", [{"temperature": "hot"}, {"model": "none"}, {"model": "breaks"}])
+def test_a_continuation_that_failed_is_forgotten_on_its_socket(
+    fault: Mapping[str, Any], server: Served
+) -> None:
+    with connect(f"{server.url.replace('http', 'ws', 1)}/v1/responses", open_timeout=HANG) as talk:
+
+        def said(**more: Any) -> Any:
+            body = {"type": "response.create", "model": "m", "input": "Hi", "store": False}
+            talk.send(json.dumps({**body, **more}))
+            ends = ("response.completed", "response.failed", "error")
+            while (event := json.loads(talk.recv(HANG)))["type"] not in ends:
+                pass
+            return event
+
+        first, other = said()["response"]["id"], said()["response"]["id"]
+        assert said(previous_response_id=first)["type"] == "response.completed"
+        assert said(previous_response_id=first, **fault)["type"] != "response.completed"
+        again = said(previous_response_id=first)
+        assert (again["type"], again["error"]["code"]) == ("error", "previous_response_not_found")
+        assert said(previous_response_id=other)["type"] == "response.completed"
 
 
 def test_a_conversation_is_made_shorter_by_a_model_that_is_named(server: Served) -> None:

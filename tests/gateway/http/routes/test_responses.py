@@ -504,8 +504,8 @@ async def test_what_is_not_applied_is_said(running: Running) -> None:
         "model": "scripted",
         "input": HELLO,
         "tools": [{"type": "web_search"}],
-        "max_tool_calls": 3,
+        "speed": "fast",
     }
     answer = await running.client.post("/v1/responses", json=body)
     assert answer.status_code == httpx.codes.OK
-    assert answer.headers["x-roundhouse-ignored"] == "max_tool_calls, tools[0]"
+    assert answer.headers["x-roundhouse-ignored"] == "speed, tools[0]"
