@@ -39,7 +39,8 @@ from config.shape import (
 from config.upstreams import completed
 from config.values import UNIX, requested
 
-DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)")
+# A device, another machine's, or what only makes models take turns: `one at a time`.
+DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)|one [^/]+")
 # Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
 HOST = re.compile(r"(?P<name>[a-z0-9._-]+?|\[[0-9a-f:.]+\])\.?(?::[0-9]*)?", re.IGNORECASE)
 # A name of RFC 1123, whose last part is no number: else it would be an address.

@@ -3,9 +3,12 @@
 import ast
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 
 from backends.places.kept.store import KeptStore
@@ -91,6 +94,18 @@ def test_every_alert_says_how_urgent_it_is_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning"), rule["alert"]
         assert rule["annotations"]["summary"].endswith("."), rule["alert"]
         assert rule["annotations"]["description"].endswith("."), rule["alert"]
+
+
+def test_alerts_fire_on_a_server_in_trouble_and_on_no_other() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("there is no promtool here (Debian: apt-get install prometheus)")
+    path = ROOT / "tests" / "alerts.yaml"
+    ran = subprocess.run([promtool, "test", "rules", path], capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr.decode()
+    tried = set(re.findall(r'alertname="(\w+)"', path.read_text("utf-8")))
+    alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text("utf-8"))
+    assert tried == {rule["alert"] for group in alerts["groups"] for rule in group["rules"]}
 
 
 def test_dashboards_and_alerts_ask_for_metrics_there_are() -> None:

@@ -15,7 +15,7 @@ from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
 from config.loader import load_config
 from gateway.cli.configured import findings, obstacle, with_downloads, with_models
-from gateway.cli.listing import size, table
+from gateway.cli.listing import of_devices, size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     library, total = ModelLibrary(config, cache=cached_models(config)), SystemGauge().total()
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
-    print(", ".join(f"{device}: {size(amount)}" for device, amount in budgets.items()))
+    print(of_devices(budgets))
     cards = {name: amount for name, amount in total.items() if name != CPU}
     (history := History(default_path())).begin(cards)
     read = {**bandwidths(cards), **history.bandwidths} if cards else {}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.cli.remote import Remote
 
 GIB, MIB = 2**30, 2**20
+UNITS = 100  # as `gateway.registry.memory` has it
 
 
 def run(arguments: Namespace) -> int:
@@ -101,8 +102,12 @@ def _memory(card: Mapping[str, Any]) -> tuple[str, str]:
     devices: Mapping[str, int] = card.get("devices") or {}
     if len(devices) < 2:
         return size(sum(devices.values())), next(iter(devices), "")
-    shares = ", ".join(f"{name} {size(share)}" for name, share in devices.items())
-    return size(sum(devices.values())), shares
+    return size(sum(devices.values())), of_devices(devices)
+
+
+def of_devices(devices: Mapping[str, int]) -> str:
+    """`cuda:0 20.0 GiB, cpu 512.0 MiB`."""
+    return ", ".join(f"{name} {size(share)}".rstrip() for name, share in devices.items())
 
 
 def _until(card: Mapping[str, Any], state: str | None) -> str:
@@ -214,10 +219,12 @@ def _plain(cell: str) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes for a reader, in the units of the server's own sentences: `4.7 GiB`."""
-    if not count:
+    """Bytes for a reader, in the units of the server's own sentences: `4.7 GiB`; nothing for the
+    few units of what makes models take turns.
+    """
+    if not count or count <= UNITS:
         return ""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{max(count / MIB, 0.1):.1f} MiB"
 
 
 def _duration(seconds: float) -> str:

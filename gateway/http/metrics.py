@@ -58,11 +58,6 @@ class LlamaMetrics:
         self._prompt_seconds = self._predicted_seconds = 0.0
         self._drafted = self._accepted = 0
         self._steps = 0  # of answers: the first token comes with the prompt
-        self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
-
-    def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
-        """Add running and waiting requests, as they are at each scrape."""
-        self._statuses = statuses
 
     def count(self, usage: Usage) -> None:
         """An answer is over."""
@@ -76,13 +71,13 @@ class LlamaMetrics:
         self._predicted_seconds += usage.decode_seconds
         self._steps += max(0, usage.completion_tokens - 1)
 
-    def text(self) -> bytes:
-        """Prometheus' text format."""
+    def text(self, statuses: Sequence[ModelStatus]) -> bytes:
+        """Prometheus' text format, with the requests that run and wait by `statuses`."""
         return "".join(
             f"# HELP llamacpp:{name} {about}\n"
             f"# TYPE llamacpp:{name} {kind}\n"
             f"llamacpp:{name} {float(value)!r}\n"
-            for kind, numbers in (("counter", self._counters()), ("gauge", self._gauges()))
+            for kind, numbers in (("counter", self._counters()), ("gauge", self._gauges(statuses)))
             for name, (about, value) in numbers.items()
         ).encode()
 
@@ -98,8 +93,8 @@ class LlamaMetrics:
             "spec_decode_num_accepted_tokens_total": ("Drafted tokens that came.", self._accepted),
         }
 
-    def _gauges(self) -> Mapping[str, tuple[str, float]]:
-        statuses = [one for one in self._statuses() if not one.is_replica]
+    def _gauges(self, statuses: Sequence[ModelStatus]) -> Mapping[str, tuple[str, float]]:
+        statuses = [one for one in statuses if not one.is_replica]
         reading = _rate(self._prompt, self._prompt_seconds)
         writing = _rate(self._steps, self._predicted_seconds)
         return {
@@ -217,13 +212,15 @@ class Metrics:
         )
         self._gaps = _Gaps()
         self._metrics.register(self._gaps)
+        self._refused.labels("key_wrong")
         self._llama = LlamaMetrics()
+        self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
         self.started = int(time.time())  # Unix time
 
     def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
         """Add the models in memory, as they are at each scrape."""
         self._metrics.register(_AtScrape(lambda: _residents(statuses())))
-        self._llama.watch(statuses)
+        self._statuses = statuses
 
     def watch_server(
         self,
@@ -312,7 +309,9 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def begin(self, routes: Iterable[tuple[str, str]]) -> None:
-        """Methods and routes. A series that begins with its first failure has never increased."""
+        """Methods and routes. A series that begins with its first failure has never increased; so
+        it is with whatever an alert waits for.
+        """
         for method, route in routes:
             self._http.labels(method, route, 500)
 
@@ -326,8 +325,12 @@ class Metrics:
 
     def text(self, *, llama_names: bool = False) -> bytes:
         """Prometheus' text format. `llama_names`: with llama-server's names beside ours."""
+        statuses = self._statuses()
+        for status in statuses:
+            self._failures.labels(status.id, "failed")
+            self._evictions.labels(status.id, "room")
         ours = generate_latest(self._metrics)
-        return ours + self._llama.text() if llama_names else ours
+        return ours + self._llama.text(statuses) if llama_names else ours
 
     def _counter(self, name: str, labels: Sequence[str], about: str) -> Counter:
         return Counter(f"roundhouse_{name}", about, labels, registry=self._metrics)

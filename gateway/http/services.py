@@ -150,6 +150,16 @@ class Services(msgspec.Struct, frozen=True):
         """See `Registry.find`."""
         return await self.registry.find(name, access)
 
+    async def id_of(self, name: str, access: Access) -> str:
+        """The id of a model, which may be one that can't be used. Raises ModelNotFound."""
+        try:
+            return (await self.find(name, access)).name
+        except ModelUnavailable:
+            for status in self.visible(access):
+                if name in (status.id, *status.aliases):
+                    return status.id
+            raise
+
     def redacted(self, error: GatewayError, access: Access) -> GatewayError:
         """`error` as the caller may read it."""
         message = self._without_paths(error.message, access)
@@ -213,7 +223,8 @@ class Services(msgspec.Struct, frozen=True):
         self, call: Call[ChatRequest], shown: Shown = "nothing", *, can_approve: bool = False
     ) -> AbstractAsyncContextManager[Answer]:
         """The answer to a conversation; see `ToolRounds.chat`."""
-        if not (call.request.served or call.request.approved or self.config.mcp):
+        request = call.request
+        if not (request.served or request.approved or request.call_limit or self.config.mcp):
             return self.pipeline.chat(call)
         return self.rounds.chat(call, shown, can_approve=can_approve)
 

@@ -13,6 +13,7 @@ from gateway.registry.protocol import Bytes, Evicted
 
 GIB = 2**30
 MIB = 2**20
+UNITS = 100  # so few are no bytes, but shares of what only makes models take turns
 # What lies outside of these parts of the estimate was measured wrong: whatever else the machine did
 # meanwhile must neither lock a model out nor let two of them take the same memory.
 LEAST, MOST = 0.5, 1.5
@@ -20,14 +21,17 @@ LEAST, MOST = 0.5, 1.5
 
 def gibibytes(size: int) -> str:
     """`5.1 GiB`; small sizes in MiB, so that a small model isn't 0.0."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{max(size / MIB, min(size, 0.1)):.1f} MiB"
 
 
 def placed(devices: Bytes, layers: Mapping[str, int]) -> str:
     """`cuda:0 5.1 GiB with 29 layers, cpu 312.0 MiB with 4 layers`: where a model lies. A device
     that only layers name was not planned on; its memory isn't known.
     """
-    parts = {name: f"{name} {gibibytes(size)}" for name, size in devices.items()}
+    parts = {
+        name: f"{name} {gibibytes(size)}" if size > UNITS else name
+        for name, size in devices.items()
+    }
     for name, count in layers.items():
         parts[name] = f"{parts.get(name, name)} with {count} layer{'s' * (count != 1)}"
     return ", ".join(parts.values())
@@ -62,12 +66,16 @@ def arithmetic(
     leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
     tail = f"; evicting {' and '.join(leaving)}" if leaving else ""
     tail += f"; {note}" if note else ""
+    if need.total <= UNITS:
+        return tail.removeprefix("; ")
     unit, _ = _unit(need)
     return f"needs {by_use(need, measured=measured)}; free {free / unit:.1f}{tail}"
 
 
 def by_use(need: MemoryNeed, *, measured: bool = False) -> str:
-    """`5.1 GiB: weights 4.4, cache 0.6, engine 0.1`, and what may come later."""
+    """`5.1 GiB: weights 4.4, cache 0.6, engine 0.1`, and what may come later; `-` for nothing."""
+    if need.total <= UNITS:
+        return "-"
     unit, name = _unit(need)
     parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
     listed = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())

@@ -122,6 +122,12 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     arrived: float
 
+    @property
+    def held_there(self) -> Bytes:
+        """What it has of a machine that the configuration names, by what that told at its load."""
+        share, held = self.plan.entry.files.node, self.container.info.held
+        return {} if share is None or held is None else named(share.node.name, held)
+
 
 class Moves:
     """The moves of one registry. `notify` is called on the event loop, with each `Outcome`."""

@@ -17,7 +17,7 @@ from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
 from gateway.registry.line import Clock
-from gateway.registry.memory import arithmetic
+from gateway.registry.memory import arithmetic, by_use
 from gateway.registry.moves import Loading, Moves, Resident
 from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
@@ -119,6 +119,10 @@ def status_of(
         status = replace(
             status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.loads
         )
+    if (share := entry.files.node) is not None:
+        held = resident.held_there if resident else {}
+        sentence = f"needs {by_use(share.need)}"
+        status = replace(status, need=share.need, devices=held, arithmetic=sentence)
     return status if record is None else _recorded(status, record, now)
 
 

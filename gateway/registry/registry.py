@@ -26,6 +26,7 @@ from backends.machine.supervision import Supervisor
 from backends.places.cluster.nodes import ClusterFailed, ClusterNode, ClusterNodes
 from backends.places.upstream.fleet import Fleet
 from config.errors import ConfigError
+from config.nodes import NodeConfig
 from config.settings import Config
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
@@ -37,7 +38,7 @@ from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loaders import CatalogLoader, Loader
 from gateway.registry.moves import Moves, pace_of
 from gateway.registry.names import ModelNames
-from gateway.registry.nodes import HERE, named, node_of
+from gateway.registry.nodes import HERE, named, node_of, nodes_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview
 from gateway.registry.planning import LoadPlanner
@@ -198,10 +199,21 @@ class Registry:
         """The other machines, by name."""
         return {} if self.cluster is None else self.cluster.nodes
 
-    def models_at(self, node: str) -> tuple[str, ...]:
-        """What is in memory there, or on its way in or out."""
-        there = (record for record in self._scheduler.records() if record.held)
-        return tuple(record.model.name for record in there if node in record.nodes)
+    def named_nodes(self) -> Iterator[tuple[NodeConfig, Bytes]]:
+        """The machines that the configuration names, and the bytes of their devices, as far as they
+        have told.
+        """
+        shares = [entry.files.node for entry in self._library.entries()]
+        told = {share.node: named(share.node.name, share.total) for share in shares if share}
+        return ((node, told.get(node, {})) for node in self._config.nodes)
+
+    def models_at(self, node: str) -> Mapping[str, Bytes]:
+        """The models in memory there, or on their way in or out, and what each has of its
+        devices.
+        """
+        held = {name: one.held_there for name, one in self._moves.residents.items()}
+        held |= {one.model.name: one.held for one in self._scheduler.records() if one.held}
+        return {name: devices for name, devices in held.items() if node in nodes_of(devices)}
 
     @property
     def is_closing(self) -> bool:

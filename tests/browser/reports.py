@@ -511,8 +511,9 @@ def usage(tokens: int) -> dict[str, Any]:
 def nodes() -> list[dict[str, Any]]:
     """`GET /v1/nodes`: a machine with a card."""
     devices = {"box-b/cuda:0": int(22 * GIB), "box-b/cpu": int(60 * GIB)}
+    taken = {"box-b/cuda:0": int(14 * GIB), "box-b/cpu": 0}
     return [{"name": "box-b", "address": "192.168.1.7:8400", "draining": False,
-             "devices": devices, "models": ["mistral-small-24b"]}]  # fmt: skip
+             "devices": devices, "taken": taken, "models": ["mistral-small-24b"]}]  # fmt: skip
 
 
 def upstreams(*, draining: bool = False) -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ async def test_unusable_files_in_a_folder_are_listed_with_their_reason(tmp_path:
     (root / "notes.txt").write_text("no model")
     settings = msgspec.structs.replace(config(tmp_path, keys=KEYS), model_dirs=(str(root),))
     async with serving(settings, tmp_path) as running:
+        reason = ""  # as administrators read it
         for key in ("admin", "user"):
             answer = await running.client.get("/models", headers=header(key))
             [*_, torn] = answer.json()["data"]
@@ -75,11 +76,17 @@ async def test_unusable_files_in_a_folder_are_listed_with_their_reason(tmp_path:
             status = (await running.client.get("/status", headers=header(key))).json()
             assert status["failed"] == [{"model": "sub/torn", "reason": torn["why_failed"]}]
             assert "not a usable GGUF file" in torn["why_failed"]
+            reason = reason or torn["why_failed"]
             assert (str(root) in torn["why_failed"]) == (key == "admin")
             body = {"model": "sub/torn", "prompt": "Hi"}
             refused = await running.client.post("/v1/completions", json=body, headers=header(key))
             assert refused.status_code == 503
             assert (str(root) in refused.text) == (key == "admin")
+        for path in ("/unload", "/models/unload", "/v1/admin/models/unload"):
+            order = {"model": "sub/torn"}
+            unloaded = await running.client.post(path, json=order, headers=header("admin"))
+            assert unloaded.status_code == 200, (path, unloaded.text)
+        assert (unloaded.json()["state"], unloaded.json()["why_failed"]) == ("failed", reason)
         assert "torn" not in (await running.client.get("/models", headers=header("one"))).text
         assert "torn" not in (await running.client.get("/status", headers=header("one"))).text
         for path in ("/v1/models", "/v1/model/list"):

@@ -22,7 +22,7 @@ import pytest
 import bundled
 from tests.backends.places.workers import workers_of
 from tests.hang import HANG
-from tests.served import COMMAND, ROOT, Serve, Served, assert_sound, events, scripted
+from tests.served import COMMAND, ROOT, Serve, Served, assert_sound, command, events, scripted
 
 CHAT = "/v1/chat/completions"
 TOKEN = "of-no-use-anywhere-else"
@@ -82,6 +82,24 @@ def test_a_model_of_another_machine_answers_as_one_here(serve: Serve, tmp_path: 
         assert state["far"]["status"]["value"] == "loaded"
         assert server.client.post("/models/unload", json={"model": "far"}).status_code == 200
         assert answer(server.client, "far")
+
+
+def test_what_a_node_has_in_memory_is_listed(serve: Serve, tmp_path: Path) -> None:
+    with worker("--listen", "127.0.0.1:0") as (reached, _):
+        server = serve(there(tmp_path, reached["address"]))
+        assert server.client.get("/v1/nodes").json()["nodes"][0]["models"] == []
+        assert answer(server.client, "far")
+        [box] = server.client.get("/v1/nodes").json()["nodes"]
+        assert (box["name"], box["address"]) == ("box", reached["address"])
+        assert (box["models"], box["draining"]) == (["far"], None)
+        assert 0 < box["taken"]["box/cpu"] < box["devices"]["box/cpu"]
+        [far] = server.client.get("/status").json()["models"]
+        assert far["devices"] == {"box/cpu": box["taken"]["box/cpu"]}
+        with command("ps", "--url", str(server.client.base_url), folder=tmp_path) as listing:
+            assert re.search(r"far +loaded +[0-9.]+ MiB +box/cpu ", listing.out.line_with("far"))
+        assert server.client.post("/unload", json={"model": "far"}).status_code == 200
+        [box] = server.client.get("/v1/nodes").json()["nodes"]
+        assert (box["models"], box["taken"]["box/cpu"]) == ([], 0)
 
 
 @pytest.mark.slow

@@ -2,15 +2,20 @@
 configuration is read again under streams, APIs can be switched off, and what is counted is told.
 """
 
+import gzip
 import json
+import re
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.served import Serve, events, scripted
+from config.settings import Config
+from tests.hang import HANG
+from tests.served import ROOT, Serve, events, scripted
 
 CHAT = "/v1/chat/completions"
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
@@ -75,6 +80,40 @@ def test_what_is_counted_is_told(serve: Serve, tmp_path: Path) -> None:
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert any('model="demo"' in line and not line.endswith(" 0") for line in lines)
     assert server.client.get("/health").status_code == 200
+
+
+def test_what_alerts_wait_for_is_counted_from_the_start(serve: Serve, tmp_path: Path) -> None:
+    """A series that begins with its first failure has never increased."""
+    server = serve({"models": [scripted(tmp_path, "demo")]})
+    lines = server.client.get("/metrics").text.splitlines()
+    rules = (ROOT / "deploy" / "alerts.yaml").read_text("utf-8")
+    waited = re.findall(r"increase\((\w+)(?:{(.+?)})?\[", rules)
+    assert waited
+    for name, label in waited:
+        series = [line for line in lines if line.startswith(f"{name}{{") and label in line]
+        assert series, (name, label)
+        assert {line.rpartition(" ")[2] for line in series} == {"0.0"}, series
+
+
+def test_a_connection_is_kept_between_requests_as_long_as_is_configured(serve: Serve) -> None:
+    """Longer than pools of clients keep theirs: what is sent while it ends would be lost."""
+    assert Config().server.idle_timeout > 60
+    server = serve({"server": {"idle_timeout": 1}})
+    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [(gzip.compress(b"{}"), "compressed (gzip)"), (b"\xef\xbb\xbf{}", "byte order")],
+)
+def test_a_body_that_is_not_plain_json_is_told_why(serve: Serve, body: bytes, said: str) -> None:
+    answer = serve({}).client.post(CHAT, content=body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
 
 
 APIS: Mapping[str, tuple[str, dict[str, Any]]] = {

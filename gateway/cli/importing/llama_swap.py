@@ -25,6 +25,7 @@ from gateway.cli.importing import llama_server
 from gateway.cli.importing.imported import Data, Imported
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared, not listened on
+DEFAULT = "(default)"  # its name of the group of models that are in none
 DEFAULT_PROXY = "http://localhost:${PORT}"
 UNKNOWN_PORT = 8080  # of a command that says none, llama-server's default
 SHORTEST_LOAD, USUAL_LOAD, USUAL_STOP = 15, 120, 10  # seconds, llama-swap's
@@ -305,9 +306,9 @@ class _Translation:
         members = {name for group in groups.values() for name in group.get("members") or ()}
         rest = [name for name in models if name not in members]
         if rest and (len(rest) > 1 or not groups):
-            groups = {**groups, "(default)": {"members": rest}}
+            groups = {**groups, DEFAULT: {"members": rest}}
         budgets: Data = {}
-        for number, (name, group) in enumerate(groups.items()):
+        for name, group in groups.items():
             known = [models[one] for one in group.get("members") or () if one in models]
             self._note_group(name, group, alone=len(groups) == 1)
             for model in known if group.get("persistent") else ():
@@ -315,9 +316,11 @@ class _Translation:
             # What runs in this program is promised its memory; commands need to be told.
             known = [model for model in known if COMMAND in model]
             if group.get("swap", True) and len(known) > 1:
-                budgets[f"group:{number}"] = 1
+                own = name.replace("/", "-")  # a slash would make it a node's device
+                turns = "one at a time" if name == DEFAULT else f"one of {own}"
+                budgets[turns] = 1
                 for model in known:
-                    model.setdefault("options", {})["memory"] = {f"group:{number}": 1}
+                    model.setdefault("options", {})["memory"] = {turns: 1}
         if budgets:
             text = "give models `memory` and they also run together wherever it suffices"
             self._note("groups", text)

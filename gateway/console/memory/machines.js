@@ -1,5 +1,5 @@
-// Other machines: those of the cluster, whose memory is this server's to give, and other servers that answer for it. Drain
-// one to have it free; it gets work again when that is undone.
+// Other machines: those of the cluster, whose memory is this server's to give, those that the configuration names, and other
+// servers that answer for it. Drain one to have it free; it gets work again when that is undone.
 import { html, signal, useEffect } from "../vendor/preact.js";
 import { call, gauges, reloads } from "../core/server.js";
 import { Dot, bytes, count, seconds, trying } from "../ui/parts.js";
@@ -19,7 +19,7 @@ export function Machines() {
   const devices = (gauges.value?.devices ?? []).map((one) => one.device).join(" "); // a machine that comes or goes brings its own or takes them
   useEffect(() => { fetchBoth(); }, [devices, reloads.value]);
   const servers = upstreams.value.flatMap(({ name, replicas }) => replicas.map((server) => ({ upstream: name, ...server })));
-  return html`${nodes.value.length > 0 && html`<${Table} title="Machines of the cluster" heads=${["Machine", "For models", "Models", ""]} rows=${nodes.value.map(nodeRow)} />`}
+  return html`${nodes.value.length > 0 && html`<${Table} title="Other machines" heads=${["Machine", "Memory for models", "Models", ""]} rows=${nodes.value.map(nodeRow)} />`}
     ${servers.length > 0 && html`<${Table} title="Other servers" heads=${["Server", "State", "Requests", ""]} rows=${servers.map(serverRow)} />`}`;
 }
 
@@ -30,10 +30,10 @@ function Table({ title, heads, rows }) {
 }
 
 function nodeRow(node) {
-  const room = Object.entries(node.devices).map(([device, size]) => `${device} ${bytes(size)}`).join(", ");
+  const room = Object.entries(node.devices).map(([device, size]) => `${device} ${bytes(node.taken[device])} of ${bytes(size)}`).join(", ");
   return html`<tr key=${node.name}><td><span class="row"><${Dot} state=${node.draining ? "draining" : "live"} words=${node.draining ? "drained" : "in use"} /><span class="break">${node.name} <span class="faint small">${node.address}</span></span></span></td>
     <td class="soft num">${room || "–"}</td><td class="soft break">${node.models.join(", ") || "none"}</td>
-    <td><${Drain} isDrained=${node.draining} name=${node.name} act=${() => drainNode(node)} /></td></tr>`;
+    <td>${node.draining !== null && html`<${Drain} isDrained=${node.draining} name=${node.name} act=${() => drainNode(node)} />`}</td></tr>`;
 }
 
 const STATES = { up: "live", trial: "waiting" };

@@ -2,7 +2,8 @@
 usage.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from litestar.params import Parameter
 from litestar.types import ASGIApp
 
 from backends.places.upstream.replicas import Replica
+from config.nodes import NodeConfig
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
@@ -86,17 +88,21 @@ async def drain(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 class NodeWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine of the cluster. `devices`: bytes for models, by the device's name in the ledger."""
+    """Another machine. `devices`: bytes for models, by the device's name in the ledger; of a
+    machine that the configuration names all bytes, as it gives them itself. `taken`: what models
+    have of them. `draining`: null where models can't be had to leave it.
+    """
 
     name: str
     address: str
-    draining: bool
-    devices: dict[str, int]
+    draining: bool | None
+    devices: Mapping[str, int]
+    taken: Mapping[str, int]
     models: tuple[str, ...]
 
 
 class NodesWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The machines of the cluster."""
+    """The other machines: the cluster's, and those that the configuration names."""
 
     nodes: tuple[NodeWire, ...]
 
@@ -110,7 +116,7 @@ class NodeDrainWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/nodes", access="admin")
 async def nodes(services: Services) -> ASGIApp:
-    """List the machines of the cluster."""
+    """List the other machines: those of the cluster, and those that the configuration names."""
     return Plain(_nodes_body(services))
 
 
@@ -129,17 +135,25 @@ async def drain_node(request: AnyRequest, services: Services) -> ASGIApp:
 
 def _nodes_body(services: Services) -> bytes:
     registry = services.registry
-    nodes = (
-        NodeWire(
-            name=name,
-            address=node.config.address,
-            draining=node.draining,
-            devices={name: registry.budgets.get(name, 0) for name in named(name, node.total)},
-            models=registry.models_at(name),
+
+    def shown(node: NodeConfig, devices: Mapping[str, int], *, draining: bool | None) -> NodeWire:
+        models, taken = registry.models_at(node.name), Counter[str]()
+        for held in models.values():
+            taken.update(held)
+        return NodeWire(
+            name=node.name,
+            address=node.address,
+            draining=draining,
+            devices=devices,
+            taken={device: taken[device] for device in devices},
+            models=tuple(models),
         )
-        for name, node in sorted(registry.nodes().items())
-    )
-    return msgspec.json.encode(NodesWire(nodes=tuple(nodes)))
+
+    nodes = [shown(node, devices, draining=None) for node, devices in registry.named_nodes()]
+    for name, node in sorted(registry.nodes().items()):
+        devices = {device: registry.budgets.get(device, 0) for device in named(name, node.total)}
+        nodes.append(shown(node.config, devices, draining=node.draining))
+    return body(NodesWire(nodes=tuple(nodes)))
 
 
 class AnnouncementWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -132,7 +132,8 @@ class EstimateWire(Proposal, frozen=True, kw_only=True):
 
 async def _model_wire(services: Services, name: str) -> ModelWire:
     """A model as an administrator sees it."""
-    (update,) = await model_updates(services, [services.registry.status(name)])
+    statuses = services.registry.statuses({name})  # with those of its presets
+    (update,) = await model_updates(services, [one for one in statuses if one.id == name])
     return update.model
 
 
@@ -170,7 +171,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model after its running answers have ended, and wait for it."""
     order = Fields(order_object(await request.body()), {}).read(UnloadOrder)
-    name = (await services.find(order.model, request.auth)).name
+    name = await services.id_of(order.model, request.auth)
     audit(request, "unload", model=name, force=order.force)
 
     async def whole() -> bytes:

@@ -28,7 +28,7 @@ from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.keys.access import Access
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
-from gateway.registry.memory import gibibytes
+from gateway.registry.memory import UNITS, gibibytes
 from gateway.terms.errors import NotSupported
 from gateway.terms.request import GenerationParams
 from gateway.terms.tasks import relayed
@@ -154,7 +154,7 @@ async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
 async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model after its running answers have ended."""
     named = wire.read(await request.body(), wire.NamedModel)
-    name = (await services.find(named.model, request.auth)).name
+    name = await services.id_of(named.model, request.auth)
     audit(request, "unload", model=name)
 
     async def whole() -> bytes:
@@ -327,7 +327,7 @@ def _unloaded(reports: Sequence[UnloadReport]) -> str:
         sum(report.seconds for report in reports),
     )
     last = reports[-1]
-    promised = {name: size for name, size in last.promised.items() if size}
+    promised = {name: size for name, size in last.promised.items() if size > UNITS}
     others = f"; {_sizes(promised)} are kept for other models" if promised else ""
     cards = any(name != CPU for name in last.held)
     return (

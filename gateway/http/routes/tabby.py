@@ -227,10 +227,7 @@ async def unload_models(
     there = ("loading", "loaded", "draining")
     names = [one.id for one in statuses if one.state in there or one.waiting]
     if model:
-        try:
-            wanted = (await services.find(model, access)).name
-        except ModelUnavailable:  # so it isn't in memory
-            return ()
+        wanted = await services.id_of(model, access)
         names = [name for name in names if name == wanted]
     reports: list[UnloadReport] = []
     errors: list[GatewayError] = []  # other servers may refuse

@@ -192,6 +192,9 @@ def test_memory_on_several_devices_is_told_apart() -> None:
     one = {"devices": {"cuda:0": 20 * gib, "cpu": gib // 2}}
     assert _memory(one) == ("20.5 GiB", "cuda:0 20.0 GiB, cpu 512.0 MiB")
     assert _memory({}) == ("", "")
+    turns = {"cuda:0": 20 * gib, "one of coders": 1}
+    assert _memory({"devices": turns}) == ("20.0 GiB", "cuda:0 20.0 GiB, one of coders")
+    assert _memory({"devices": {"one at a time": 1}}) == ("", "one at a time")
     left = {"remaining_time_seconds": 7_500.0}
     assert [_until(one, "loaded") for one in ({}, left, {"in_use": 1, **left})] == [
         "forever",

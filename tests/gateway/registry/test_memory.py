@@ -34,6 +34,12 @@ def test_the_sentence_says_when_the_need_was_measured() -> None:
     assert sentence == "needs 5.1 GiB (measured): weights 4.4, cache 0.6, engine 0.1; free 8.0"
 
 
+def test_what_only_takes_turns_needs_no_memory_in_the_sentence() -> None:
+    turns = need(1, 0, 0, unit=1)
+    assert arithmetic(turns, 1) == ""
+    assert arithmetic(turns, 1, [Evicted("a", 9.0)]) == "evicting a, idle for 9 s"
+
+
 def test_small_models_are_reported_in_mebibytes() -> None:
     sentence = arithmetic(need(1.6, 12, 90, unit=2**20), 8 * GIB)
     assert sentence == "needs 103.6 MiB: weights 1.6, cache 12.0, engine 90.0; free 8192.0"
@@ -75,4 +81,5 @@ def test_where_a_model_lies_is_reported_with_its_layers() -> None:
     assert placed(devices, {}) == "cuda:0 5.0 GiB, cpu 312.0 MiB"
     sentence = placed(devices, {"cpu": 1, "cuda:0": 29})
     assert sentence == "cuda:0 5.0 GiB with 29 layers, cpu 312.0 MiB with 1 layer"
+    assert placed({"cuda:0": 5 * GIB, "one of coders": 1}, {}) == "cuda:0 5.0 GiB, one of coders"
     assert placed({}, {"metal": 3}) == "metal with 3 layers"

@@ -206,8 +206,8 @@ def grouped(groups: str, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_without_groups_one_model_runs_at_a_time() -> None:
     memory, budgets = grouped("", "a", "b")
-    assert memory == {"a": {"group:0": 1}, "b": {"group:0": 1}}
-    assert budgets == {"group:0": 1}
+    assert memory == {"a": {"one at a time": 1}, "b": {"one at a time": 1}}
+    assert budgets == {"one at a time": 1}
 
 
 def test_groups_become_budgets_and_persistent_ones_stay() -> None:
@@ -221,8 +221,9 @@ routing:
         ever: {persistent: true, swap: false, exclusive: false, members: [e]}
 """
     memory, budgets = grouped(groups, "a", "b", "c", "d", "e")
-    assert memory == {"a": None, "b": None, "c": {"group:1": 1}, "d": {"group:1": 1}, "e": None}
-    assert budgets == {"group:1": 1}
+    taken = {"one of turns": 1}
+    assert memory == {"a": None, "b": None, "c": taken, "d": taken, "e": None}
+    assert budgets == taken
     models = ", ".join(f"{name}: {{cmd: 'server ${{PORT}}'}}" for name in "abcde")
     config = imported(f"models: {{{models}}}\n{groups}").config
     assert [one["name"] for one in config["models"] if one.get("pinned")] == ["e"]
