@@ -26,6 +26,7 @@ from config.values import (
 )
 
 ANY = "*"  # at the end of a URL: whatever begins as it does
+OF_A_COMMAND, OF_A_LISTENER = 60.0, 10.0  # seconds to begin in
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -45,12 +46,12 @@ class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     # the tools that run only after their user has allowed the call
     require_approval: Literal["always", "never"] | tuple[Name, ...] = "never"
     allow_private_addresses: bool = False  # it may be on this machine and its network
-    connect_timeout: PositiveSeconds = 10.0
+    connect_timeout: PositiveSeconds | None = None  # None: 10, of a command 60
     timeout: PositiveSeconds = 60.0  # of one call
     idle: PositiveSeconds = 600.0  # after which its session, or its process, is ended
     refresh: PositiveSeconds = 300.0  # between two requests for its tools, at most
     parallel: AtLeastOne = 8  # calls at a time; more wait
-    max_message: Bytes = 4 * 1024 * 1024  # of one message of the server; longer ones end it
+    max_message: Bytes = 4 * 1024 * 1024  # of one message of the server; a longer one fails
     max_output: AtLeastOne = 32_768  # characters of a result that the model is shown
     max_tools: AtLeastOne = 128  # that are shown; more are left out
 
@@ -62,6 +63,13 @@ class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def is_open(self) -> bool:
         """Clients name the server themselves."""
         return self.url is not None and self.url.endswith(ANY)
+
+    @property
+    def patience(self) -> float:
+        """How long a session may take to begin: a first npx or uvx fetches its program."""
+        if self.connect_timeout is not None:
+            return self.connect_timeout
+        return OF_A_COMMAND if self.command is not None else OF_A_LISTENER
 
     def serves(self, url: str) -> bool:
         """Whether a client that names `url` means this one."""

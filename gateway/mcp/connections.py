@@ -6,39 +6,50 @@ tools.
 """
 
 import asyncio
+import errno
 import logging
 import os
+import re
 import socket
 import sys
 from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import anyio
 import anyio.lowlevel
 import httpx2
+import mcp_types as types
 import msgspec
 import structlog
 from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 
 from backends.machine import guardian
 from config.mcp import McpConfig, words
 from gateway.answers.pictures import (
     Address,
-    HostLookup,
     address,
     anywhere,
     is_public,
     system_resolver,
 )
+from gateway.mcp.mending import mended
 from gateway.terms.tasks import companions
 
 Message: TypeAlias = SessionMessage | Exception
@@ -51,8 +62,34 @@ STOPPING = 2.0  # seconds that a command has to end after its input has
 BEYOND = 10.0  # seconds that the guardian may take longer
 LAST_LINES, LONGEST_LINE = 6, 300  # of what a command says on stderr, for the log
 CLOSED = "it closed the connection"
-CANCELLED = "notifications/cancelled"  # the method
+CANCELLED = "notifications/cancelled"
 MOST_UNASKED = 1_000  # messages that answer nothing, between two that do
+PROGRESS = 0.01  # how much of one a report of progress is: long calls send many
+ENDLESS, LONGEST_END = 16, 256  # times the longest message, that is read to its end; bytes kept
+
+# Errors that are made here: their code, and in their data the status of HTTP, and whether the
+# server has forgotten the session.
+FAILED, STATUS, FORGOTTEN = -31_999, "httpStatus", "forgotten"
+# Codes of errors that the server may answer where it doesn't know a session; by others it has read
+# the request.
+OF_A_SESSION = {types.INVALID_REQUEST, -32_000, -32_001}
+MEANINGS = {
+    401: "it wants a token (headers.Authorization; OAuth is not supported)",
+    403: "it refuses this token (headers.Authorization), or this server's address",
+    404: "nothing is at this URL",
+    405: "nothing at this URL takes messages",
+    429: "it gets too many requests",
+    503: "it is overloaded, or not there",
+}
+# The ends of an answer that tell what it answers: libraries write its id at one of them.
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID = rb'"id"\s*:\s*(\d{1,15})\s*'
+_ANSWERED = re.compile(
+    rb"\A\s*\{\s*(?:%(version)s\s*,\s*)?"
+    rb'(?:%(id)s,\s*"(?:result|error)"|"(?:result|error)".*%(id)s(?:,\s*%(version)s\s*)?\}\s*\Z)'
+    % {b"version": _VERSION, b"id": _ID},
+    re.DOTALL,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +111,7 @@ async def commanded(server: McpConfig) -> AsyncIterator[Streams]:
     """A command, and messages as lines over its input and output; it is gone, with all that it
     started, when the context has ended. Raises CommandEnded.
     """
-    async with _process(server) as (child, writer):
+    async with _process(server) as (child, writer, control):
         assert child.stdout is not None
         assert child.stderr is not None
         last: deque[str] = deque(maxlen=LAST_LINES)
@@ -83,9 +120,7 @@ async def commanded(server: McpConfig) -> AsyncIterator[Streams]:
         with received, incoming, outgoing, to_send:
             async with companions() as tasks:
                 tasks.start_soon(_keep_last, child.stderr, last)
-                tasks.start_soon(
-                    _read_lines, server.name, child.stdout, received, server.max_message, last
-                )
+                tasks.start_soon(_read_lines, server, child.stdout, received, last, control)
                 tasks.start_soon(_write_lines, writer, to_send, received)
                 yield incoming, outgoing
 
@@ -93,8 +128,8 @@ async def commanded(server: McpConfig) -> AsyncIterator[Streams]:
 @asynccontextmanager
 async def _process(
     server: McpConfig,
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamWriter]]:
-    """The guardian of the command, and the command's input."""
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamWriter, socket.socket]]:
+    """The guardian of the command, the command's input, and where its guardian speaks."""
     control, theirs = socket.socketpair()
     ours, input_ = socket.socketpair()
     with theirs, input_:
@@ -107,7 +142,7 @@ async def _process(
     try:
         _, writer = await asyncio.open_connection(sock=ours)
         try:
-            yield child, writer
+            yield child, writer, control
         finally:
             writer.close()
     finally:
@@ -168,25 +203,74 @@ def _readable(line: bytes) -> str:
 
 
 async def _read_lines(
-    name: str, stream: asyncio.StreamReader, received: SendingStream, most: int, last: deque[str]
+    server: McpConfig,
+    stream: asyncio.StreamReader,
+    received: SendingStream,
+    last: deque[str],
+    control: socket.socket,
 ) -> None:
     """Messages until the command's output ends. What is no message is passed over: programs print
     what they shouldn't.
     """
+    most = server.max_message
     with received, suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         while True:
-            try:
-                line = await stream.readuntil(b"\n")
-            except asyncio.IncompleteReadError:
+            line, size = await _line(stream, most)
+            if not line:
                 await anyio.lowlevel.checkpoint()  # its last words may have come with its end
-                log.warning("mcp command ended", server=name, output=" | ".join(last))
-                await received.send(CommandEnded("its command has ended"))
+                log.warning("mcp command ended", server=server.name, output=" | ".join(last))
+                await received.send(CommandEnded(_why_ended(server, control)))
                 return
-            except (asyncio.LimitOverrunError, ValueError):
-                await received.send(TooMuch(f"sent a message of more than {most:,} bytes"))
-                return
+            if size > most:
+                found = _ANSWERED.search(line) if line.endswith(b"\n") else None
+                if found is None:
+                    await received.send(TooMuch(_too_long(most)))
+                    return
+                line = _failure(int(found[1] or found[2]), f"the server {_too_long(most)}")
             with suppress(ValueError):
                 await received.send(SessionMessage(_parsed(line)))
+
+
+def _why_ended(server: McpConfig, control: socket.socket) -> str:
+    """The guardian knows where it never began."""
+    control.settimeout(0)
+    with suppress(OSError):
+        for line in control.recv(1 << 12).decode().splitlines():
+            word, _, why = line.partition(" ")
+            if word == "refused" and why == os.strerror(errno.ENOENT):
+                return f"its command was not found: {words(server)[0]}"
+            if word == "refused":
+                return f"its command can't be started: {why}"
+    return "its command has ended"
+
+
+async def _line(stream: asyncio.StreamReader, most: int) -> tuple[bytes, int]:
+    """The next line, and how long it is. Of one that is longer than `most` its two ends, at once
+    where it doesn't end.
+    """
+    line, size = b"", 0
+    while not line.endswith(b"\n") and size <= ENDLESS * most:
+        try:
+            part = await stream.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            part = await stream.readexactly(error.consumed)
+        except asyncio.IncompleteReadError as error:
+            return b"", size + len(error.partial)
+        line, size = line + part, size + len(part)
+        if size > most:
+            line = line[:LONGEST_END] + line[LONGEST_END:][-LONGEST_END:]
+    return line, size
+
+
+def _too_long(most: int) -> str:
+    return f"sent a message of more than {most:,} bytes"
+
+
+def _failure(id: int | str, message: str, status: int = 0, *, forgotten: bool = False) -> bytes:
+    """What stands for an answer that can't be had; only the request that waits for it fails."""
+    data = {STATUS: status, FORGOTTEN: forgotten}
+    error = {"code": FAILED, "message": message, "data": data}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": error})
 
 
 def _parsed(line: bytes) -> Any:
@@ -212,11 +296,11 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
     address that was checked, as for pictures (`gateway.answers.pictures`).
     """
 
-    def __init__(self, server: McpConfig, resolver: HostLookup = system_resolver) -> None:
+    def __init__(self, server: McpConfig, *, answers: bool) -> None:
+        """`answers`: requests are answered by what answers their POST."""
+        self._answers = answers
         self._judge = anywhere if server.allow_private_addresses else is_public
-        self._resolver = resolver
         self._most = server.max_message
-        self._patience = server.connect_timeout
         self._events: dict[int | str, _Events] = {}  # streams that answer a request, by its id
         self._inner: httpx2.AsyncHTTPTransport | None = None
 
@@ -240,7 +324,7 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
                 continue
             finally:
                 request.url = url
-            return self._bounded(response, sent)
+            return await self._heard(response, sent, request)
         raise failure or httpx2.ConnectError("its host is unknown")
 
     async def _opened(self) -> httpx2.AsyncHTTPTransport:
@@ -251,25 +335,35 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
 
     async def _addresses(self, host: str, port: int) -> Sequence[Address]:
         try:
-            found = [address(text) for text in await self._resolver(host, port)]
+            found = [address(text) for text in await system_resolver(host, port)]
         except (OSError, ValueError, UnicodeError) as error:
             raise httpx2.ConnectError("its host is unknown") from error
         if not all(map(self._judge, found)):
             raise httpx2.ConnectError("its address is private (allow_private_addresses)")
         return found
 
-    def _bounded(self, response: httpx2.Response, sent: "_Sent") -> httpx2.Response:
-        """An event of a stream is bounded where events are read."""
+    async def _heard(
+        self, response: httpx2.Response, sent: "_Sent", request: httpx2.Request
+    ) -> httpx2.Response:
+        """What the library reads. An event of a stream is bounded where events are read; all else
+        is read here, and where it is no answer to what was sent, one that says so stands for it.
+        """
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise TooMuch("sends what is compressed")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        kind = response.headers.get("content-type", "")
-        if not kind.lower().startswith("text/event-stream"):
-            response.stream = _Bounded(response.stream, self._most)
-        elif sent.id is not None:
-            events = self._events[sent.id] = _Events(response.stream, self._events.pop, sent.id)
-            response.stream = events
-        return response
+        status, kind = response.status_code, response.headers.get("content-type", "").lower()
+        if status < 300 and kind.startswith("text/event-stream"):
+            if sent.id is not None:
+                events = self._events[sent.id] = _Events(response.stream, self._events.pop, sent.id)
+                response.stream = events
+            return response
+        body = await _body(response.stream, self._most)
+        if sent.id is None or not self._answers or status == 202 or 300 <= status < 400:
+            return httpx2.Response(status, headers=response.headers, content=body)
+        in_session = "mcp-session-id" in request.headers
+        said = _answer(body, status, kind, sent.id, self._most, in_session=in_session)
+        headers = {**response.headers, "content-type": "application/json"}
+        return httpx2.Response(200, headers=headers, content=said)
 
     async def aclose(self) -> None:
         """All its connections."""
@@ -288,6 +382,14 @@ class _Sent(msgspec.Struct):
     def named(self) -> int | str:
         found = self.params.get("requestId") if isinstance(self.params, dict) else None
         return found if isinstance(found, int | str) else ""
+
+
+class _Error(msgspec.Struct):
+    """JSON-RPC's."""
+
+    code: int
+    message: str
+    data: Any = None
 
 
 def _sent(request: httpx2.Request) -> _Sent:
@@ -333,31 +435,65 @@ class _Events(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """A body of so many bytes at most."""
-
-    def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
-        self._inner = inner
-        self._left = most
-        self._most = most
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._inner:
-            self._left -= len(chunk)
-            if self._left < 0:
-                raise TooMuch(f"sent a message of more than {self._most:,} bytes")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+async def _body(stream: httpx2.AsyncByteStream, most: int) -> bytes | None:
+    """None where it is longer."""
+    body = bytearray()
+    try:
+        async for chunk in stream:
+            body += chunk
+            if len(body) > most:
+                return None
+    finally:
+        await stream.aclose()
+    return bytes(body)
 
 
-def _client(server: McpConfig, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+def _answer(
+    body: bytes | None, status: int, kind: str, id: int | str, most: int, *, in_session: bool
+) -> bytes:
+    """The answer to request `id`: the server's, or why there is none."""
+    if body is None:
+        return _failure(id, f"the server {_too_long(most)}", status)
+    if status < 400 and not kind.startswith("application/json"):
+        what = kind.partition(";")[0] or "nothing"
+        return _failure(id, f"the server answered with {what:.64}, not with a message", status)
+    try:
+        said = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        error = msgspec.json.decode(said["error"], type=_Error) if status >= 400 else None
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        said, error = {}, None
+    if status >= 400:
+        return _refusal(id, status, error, in_session=in_session)
+    return msgspec.json.encode({**said, "id": id}) if said else body  # whatever it calls it
+
+
+def _refusal(id: int | str, status: int, error: "_Error | None", *, in_session: bool) -> bytes:
+    """`error`: what the server says itself."""
+    unread = error is None or error.code in OF_A_SESSION
+    forgotten = in_session and (status in (401, 404) or (status == 400 and unread))
+    if error is None or forgotten:
+        said = f"the server answered {status}: it doesn't know the session"
+        return _failure(id, said if forgotten else meaning(status), status, forgotten=forgotten)
+    data = error.data if isinstance(error.data, dict) else {}
+    marked = msgspec.structs.replace(error, data={**data, STATUS: status})
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": marked})
+
+
+def meaning(status: int) -> str:
+    """Why a request failed, by its status."""
+    meant = f": {MEANINGS[status]}" if status in MEANINGS else ""
+    return f"the server answered {status}{meant}"
+
+
+def _client(
+    server: McpConfig, headers: dict[str, str] | None = None, *, answers: bool = False
+) -> httpx2.AsyncClient:
     """Who asks waits for an answer as long as it wants: a time-out here would end the session."""
+    ours = {"accept-encoding": "identity", "user-agent": f"roundhouse/{version('roundhouse')}"}
     return httpx2.AsyncClient(
-        transport=CheckedAddresses(server),
-        timeout=httpx2.Timeout(server.connect_timeout, read=None, pool=None),
-        headers={**(headers or {}), "accept-encoding": "identity", **server.headers},
+        transport=CheckedAddresses(server, answers=answers),
+        timeout=httpx2.Timeout(server.patience, read=None, pool=None),
+        headers={**(headers or {}), **ours, **server.headers},
         trust_env=False,
     )
 
@@ -367,7 +503,7 @@ async def streaming(server: McpConfig) -> AsyncIterator[Streams]:
     """Streamable HTTP: a request for each message."""
     assert server.url is not None
     async with (
-        _client(server) as client,
+        _client(server, answers=True) as client,
         streamable_http_client(
             server.url, http_client=client, max_sse_event_size=server.max_message
         ) as streams,
@@ -406,35 +542,68 @@ async def sieved(inner: Transport, lost: Callable[[str], None]) -> AsyncIterator
                     if not left:  # what ends because we end it is no loss
                         lost(why)
 
-                tasks.start_soon(_sieve, incoming, passed, tell)
+                asked: dict[int | str, str] = {}
+                tasks.start_soon(_sieve, incoming, passed, asked, tell)
                 try:
-                    yield seen, outgoing
+                    yield seen, _Noted(outgoing, asked)
                 finally:
                     left = True
 
 
-async def _sieve(incoming: Any, passed: SendingStream, lost: Callable[[str], None]) -> None:
-    unasked = 0
+class _Noted:
+    """The stream of what is sent. In `asked`: the methods of requests without an answer, by id."""
+
+    def __init__(self, inner: Any, asked: dict[int | str, str]) -> None:
+        self._inner = inner
+        self._asked = asked
+
+    async def send(self, item: SessionMessage) -> None:
+        match item.message:
+            case JSONRPCRequest(id=number, method=method):
+                self._asked[number] = method
+            case JSONRPCNotification(params={"requestId": number}):  # it is cancelled
+                self._asked.pop(number, None)
+        await self._inner.send(item)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+async def _sieve(
+    incoming: Any, passed: SendingStream, asked: dict[int | str, str], lost: Callable[[str], None]
+) -> None:
+    unasked = 0.0
     with passed, suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async for message in incoming:
             if isinstance(message, CommandEnded | TooMuch):
                 lost(str(message))
                 return
             if isinstance(message, SessionMessage):
-                answers = isinstance(message.message, JSONRPCResponse | JSONRPCError)
-                unasked = 0 if answers else unasked + 1
+                weight = _weight(message.message, asked)
+                unasked = unasked + weight if weight else 0.0
                 if unasked > MOST_UNASKED:
                     lost(f"sent more than {MOST_UNASKED:,} messages that nobody asked for")
                     return
-                _without_output_schemas(message)
+                if weight == PROGRESS:
+                    continue
             await passed.send(message)
         lost(CLOSED)
 
 
-def _without_output_schemas(message: SessionMessage) -> None:
-    """The session would hold results to them, on the event loop, however long a pattern takes."""
-    if isinstance(message.message, JSONRPCResponse):
-        tools = message.message.result.get("tools")
-        for tool in tools if isinstance(tools, list) else ():
-            if isinstance(tool, dict):
-                tool.pop("outputSchema", None)
+def _weight(message: Any, asked: dict[int | str, str]) -> float:
+    """Of a message among those that nobody asked for; 0: it is an answer, which is mended."""
+    match message:
+        case JSONRPCResponse(id=number) | JSONRPCError(id=int() | str() as number):
+            method = asked.pop(coerce_request_id(number), None)
+            if method is not None and isinstance(message, JSONRPCResponse):
+                message.result = mended(method, message.result)
+            return 0.0 if method is not None else 1.0
+        case JSONRPCNotification(method="notifications/progress"):
+            return PROGRESS
+    return 1.0

@@ -41,7 +41,16 @@ from gateway.terms.events import (
     ToolOpened,
     Usage,
 )
-from gateway.terms.request import ChatRequest, Message, NamedTool, ServedTools, TextPart, ToolCall
+from gateway.terms.request import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    NamedTool,
+    Part,
+    ServedTools,
+    TextPart,
+    ToolCall,
+)
 from gateway.terms.tasks import companions
 
 # What a client sees of the tools that run here: their calls as they are written and what they
@@ -49,6 +58,7 @@ from gateway.terms.tasks import companions
 Shown: TypeAlias = Literal["calls", "answers", "nothing"]
 OpenChat: TypeAlias = Callable[[Call[ChatRequest]], AbstractAsyncContextManager[Answer]]
 
+PICTURES = "tools.pictures"  # where those of tools stand in a request
 TOO_MANY = "Error: not run, because there were too many rounds of calls. Answer now."
 
 
@@ -173,8 +183,19 @@ class _Round:
     ) -> bool | None:
         return await self._held.__aexit__(kind, error, traceback)
 
-    async def open(self, request: ChatRequest) -> Answer:
-        """Raises GatewayError."""
+    async def open(self, request: ChatRequest) -> tuple[Answer, ChatRequest]:
+        """The answer, and the request as it was taken: without the tools' pictures, which their
+        results name, where the model doesn't see, or can't be shown them. Raises GatewayError.
+        """
+        try:
+            return await self._opened(request), request
+        except InvalidRequest:  # the model, its template, or the limits for pictures
+            plain = replace(request, messages=tuple(map(_without_pictures, request.messages)))
+            if plain == request:
+                raise
+        return await self._opened(plain), plain
+
+    async def _opened(self, request: ChatRequest) -> Answer:
         self._held = AsyncExitStack()
         return await self._held.enter_async_context(self._chat(self.call.of(request)))
 
@@ -214,10 +235,11 @@ class _Running:
 async def _outcome(call: _Call, tool: Runnable) -> ToolAnswered:
     arguments = call.arguments or "{}"
     text, is_error = "Error: the arguments are not a JSON object.", True
+    pictures: tuple[str, ...] = ()
     with suppress(msgspec.DecodeError, RecursionError):
         given = msgspec.json.decode(arguments, type=dict[str, Any])
         result = await tool.run(given)
-        text, is_error = result.text, result.is_error
+        text, is_error, pictures = result.text, result.is_error, result.pictures
     return ToolAnswered(
         index=call.shown,
         id=call.id,
@@ -225,6 +247,7 @@ async def _outcome(call: _Call, tool: Runnable) -> ToolAnswered:
         arguments=arguments,
         text=text,
         is_error=is_error,
+        pictures=pictures,
     )
 
 
@@ -240,7 +263,7 @@ async def _begun(
     request = replace(
         request, messages=(*request.messages, *_exchanged("", "", approved, answered))
     )
-    first = await model_round.open(request)
+    first, request = await model_round.open(request)
     script = _Script(approved, answered) if shown != "nothing" else _Script([], [])
     return AnswerInRounds(first, model_round, running, request, shown, limit, script)
 
@@ -366,7 +389,7 @@ class AnswerInRounds(Answer):
     async def _next_round(self, turn: "_Turn") -> bool:
         """Whether the conversation still fits into the context: what tools answered may be long."""
         try:
-            self._now = await self._round.open(self._request)
+            self._now, self._request = await self._round.open(self._request)
         except ContextLengthExceeded:
             turn.cut()
             return False
@@ -567,16 +590,29 @@ def _exchanged(
         reasoning=thought or None,
         tool_calls=tuple(ToolCall(call.id, call.name, call.arguments or "{}") for call in calls),
     )
-    texts = {each.id: each.text for each in answered}
+    parts: dict[str, tuple[Part, ...]] = {
+        each.id: (TextPart(each.text), *(ImagePart(url, PICTURES) for url in each.pictures))
+        for each in answered
+    }
     return (
         said,
         *(
             Message(
                 role="tool",
-                parts=(TextPart(texts.get(call.id, TOO_MANY)),),
+                parts=parts.get(call.id, (TextPart(TOO_MANY),)),
                 tool_call_id=call.id,
                 name=call.name,
             )
             for call in calls
         ),
     )
+
+
+def _without_pictures(message: Message) -> Message:
+    """A client's own stay."""
+    parts = (
+        part
+        for part in message.parts
+        if not (isinstance(part, ImagePart) and part.field == PICTURES)
+    )
+    return replace(message, parts=tuple(parts))

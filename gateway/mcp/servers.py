@@ -7,7 +7,9 @@ no HTTP and no API.
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import filterfalse
 from typing import TYPE_CHECKING
+from unicodedata import combining, normalize
 
 import msgspec
 import structlog
@@ -23,7 +25,7 @@ from gateway.terms.request import ServedTools, Tool, Unapplied
 from gateway.terms.tasks import companions
 
 if TYPE_CHECKING:  # the library is imported when a server is first asked for
-    from gateway.mcp.session import ListedTool, McpServer, ToolResult
+    from gateway.mcp.session import ListedTool, Listing, McpServer, ToolResult
 
 MOST_SERVERS = 16  # of one request
 LONGEST_NAME = 64  # of a function, as clients and models know them
@@ -210,7 +212,7 @@ def _new(config: McpConfig, tasks: TaskGroup) -> "McpServer":
     return McpServer(config, tasks)
 
 
-async def _listed(wanted: ServedTools, server: "McpServer") -> "Sequence[ListedTool]":
+async def _listed(wanted: ServedTools, server: "McpServer") -> "Listing":
     from gateway.mcp.session import ServerFailed  # noqa: PLC0415 - it is imported by now
 
     try:
@@ -236,11 +238,14 @@ class _Collecting:
         wanted: ServedTools,
         config: McpConfig,
         server: "McpServer",
-        tools: "Sequence[ListedTool]",
+        listing: "Listing",
     ) -> None:
         """Those of one server that its client wants."""
         shown = []
-        for tool in tools:
+        for name, why in listing.left_out.items():
+            if wanted.allowed is None or name in wanted.allowed:
+                self.unapplied.append(Unapplied(f"{wanted.field}.{name}", why))
+        for tool in listing.tools:
             if not _is_wanted(wanted, tool):
                 continue
             waits = wanted.approval.needs(tool.name) or config.needs_approval(tool.name)
@@ -258,7 +263,7 @@ class _Collecting:
 
     def _free_name(self, wanted: str) -> str:
         """The characters that functions' names have everywhere; names that collide are numbered."""
-        plain = _UNSAFE.sub("_", wanted)[:LONGEST_NAME]
+        plain = _UNSAFE.sub("_", _ascii(wanted))[:LONGEST_NAME]
         name, number = plain, 2
         while name in self._taken:
             end = f"_{number}"
@@ -273,6 +278,13 @@ class _Collecting:
             listed=tuple(self._listed),
             unapplied=tuple(self.unapplied),
         )
+
+
+def _ascii(name: str) -> str:
+    """`name` without accents; other alphabets in what domain names have for them (RFC 3492)."""
+    bare = "".join(filterfalse(combining, normalize("NFKD", name)))
+    label, _, tool = bare.partition("__")
+    return bare if bare.isascii() else f"{label}__{tool.encode('punycode').decode()}"
 
 
 def _is_wanted(wanted: ServedTools, tool: "ListedTool") -> bool:

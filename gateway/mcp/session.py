@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import anyio
@@ -17,34 +18,44 @@ import mcp_types as types
 import msgspec
 import structlog
 from anyio.abc import TaskGroup
-from mcp.client.client import Client
-from mcp.client.session import IncomingMessage
+from mcp.client.session import ClientSession, IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from config.mcp import McpConfig
 from gateway.mcp.connections import (
     CLOSED,
+    FAILED,
+    FORGOTTEN,
+    STATUS,
     CommandEnded,
     TooMuch,
     Transport,
     commanded,
+    meaning,
     older,
     sieved,
     streaming,
 )
+from gateway.mcp.mending import LEFT_OUT, why_not
+from gateway.terms.tasks import companions
 
 T = TypeVar("T")
 
-MOST_PAGES = 32  # of a list
+MOST_PAGES, MOST_LEFT_OUT = 32, 64  # of a list
 LONGEST_SCHEMA = 64 << 10  # bytes of a tool's
 LONGEST_DESCRIPTION = 4_096  # characters
 LONGEST_ERROR = 600
 LAST_WORDS = 1.0  # seconds in which a session that was lost may say why
-LEAVING = 2.0  # seconds that the end of an idle session may take
+PROBING = 3.0  # seconds in which a server of 2026 answers; others may be silent
+LEAVING = 2.0  # seconds that the end of a session may take
+LISTENING_AGAIN = 30.0  # seconds after which a server is asked again to tell of changes
 UNANSWERED_IN_A_ROW, MOST_UNANSWERED = 2, 32  # calls, after which a session is of no more use
 # A failure to list tools is kept so many times as long as it took to come: who asks meanwhile is
 # told at once, so a server that hangs holds up a chat now and then, and not each.
-KEPT_FAILURE = 6.0
+KEPT_FAILURE, LONGEST_KEPT = 6.0, 60.0  # seconds at most
+NOT_TAKEN = (400, 404, 405)  # by servers of before 2025 (2026-07-28, "Backward Compatibility")
 DEEPEST = 32  # objects in each other, of a schema
 
 log = structlog.get_logger(__name__)
@@ -72,11 +83,21 @@ class ListedTool(msgspec.Struct, frozen=True):
         return bool(self.annotations and self.annotations.get("readOnlyHint"))
 
 
+class Listing(msgspec.Struct, frozen=True):
+    """The tools of a server, and why others of it can't be called, by their names."""
+
+    tools: Sequence[ListedTool] = ()
+    left_out: Mapping[str, str] = {}
+
+
 class ToolResult(msgspec.Struct, frozen=True):
-    """What the model is told."""
+    """What the model is told. `pictures`: as `data:` URLs, for models that see; the text names
+    them.
+    """
 
     text: str
     is_error: bool = False
+    pictures: tuple[str, ...] = ()
 
 
 class McpServer:
@@ -88,7 +109,7 @@ class McpServer:
         self._session: _Session | None = None
         self._calls = anyio.Semaphore(config.parallel)
         self._listing = anyio.Lock()
-        self._listed: Sequence[ListedTool] = ()
+        self._listed = Listing()
         self._good_until = -math.inf
         self._failed: ServerFailed | None = None
         self._failed_until = -math.inf
@@ -98,7 +119,7 @@ class McpServer:
         if self._session is not None:
             self._session.end("it was closed")
 
-    async def tools(self) -> Sequence[ListedTool]:
+    async def tools(self) -> Listing:
         """Those that may be called. Raises ServerFailed."""
         asked = time.monotonic()
         async with self._listing:
@@ -126,7 +147,7 @@ class McpServer:
     async def _call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
             found = await self._asked(
-                self.config.timeout, lambda client: client.call_tool(tool, dict(arguments))
+                self.config.timeout, lambda client: self._answer(client, tool, dict(arguments))
             )
         except TimeoutError:
             text = f"Error: the tool took longer than {self.config.timeout:g} seconds."
@@ -135,57 +156,63 @@ class McpServer:
             return ToolResult(f"Error: {error}", is_error=True)
         return _result(found, self.config.max_output)
 
-    async def _list_or_fail(self) -> tuple[Sequence[ListedTool], float]:
+    async def _answer(
+        self, client: ClientSession, tool: str, arguments: dict[str, Any]
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        try:
+            return await client.call_tool(tool, arguments, allow_input_required=True)
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH:
+                raise
+            await self._pages(client)  # the list says which arguments it wants in headers, too
+            return await client.call_tool(tool, arguments, allow_input_required=True)
+
+    async def _list_or_fail(self) -> tuple[Listing, float]:
         began = time.monotonic()
         self._failed = None
         try:
             return await self._list()
         except ServerFailed as error:
             now = time.monotonic()
-            self._failed, self._failed_until = error, now + KEPT_FAILURE * (now - began)
+            kept = min(KEPT_FAILURE * (now - began), LONGEST_KEPT)
+            self._failed, self._failed_until = error, now + kept
             raise
 
-    async def _list(self) -> tuple[Sequence[ListedTool], float]:
+    async def _list(self) -> tuple[Listing, float]:
         """The tools, and for how many seconds they are good."""
         try:
-            return await self._asked(self.config.connect_timeout + self.config.timeout, self._pages)
+            return await self._asked(self.config.patience + self.config.timeout, self._pages)
         except TimeoutError:
             raise ServerFailed("it did not list its tools in time") from None
 
-    async def _pages(self, client: Client) -> tuple[Sequence[ListedTool], float]:
+    async def _pages(self, client: ClientSession) -> tuple[Listing, float]:
         found: dict[str, ListedTool] = {}
-        left_out: list[str] = []
-        good, cursor = self.config.refresh, None
-        for _ in range(MOST_PAGES):
-            page = await client.list_tools(cursor=cursor, cache_mode="bypass")
+        left_out: dict[str, str] = {}
+        good, cursor, seen = self.config.refresh, "", {""}  # an empty cursor is none
+        while len(seen) <= MOST_PAGES and len(left_out) < MOST_LEFT_OUT:
+            params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
+            page = await client.list_tools(params=params)
             for tool in page.tools:
-                listed = self._listed_tool(tool)
-                if listed is None or (len(found) >= self.config.max_tools):
-                    left_out.append(tool.name[:64])
+                if self.config.tools and tool.name not in self.config.tools:
+                    continue
+                listed = _listed(tool)
+                if isinstance(listed, ListedTool) and len(found) >= self.config.max_tools:
+                    listed = f"there are more than {self.config.max_tools} (max_tools)"
+                if isinstance(listed, str):
+                    left_out.setdefault(tool.name[:64], listed)
                 else:
                     found.setdefault(listed.name, listed)
-            good = min(good, page.ttl_ms / 1000) if page.ttl_ms else good
-            cursor = page.next_cursor
-            if cursor is None or len(found) >= self.config.max_tools:
+            if "ttl_ms" in page.model_fields_set:
+                good = min(good, page.ttl_ms / 1000)
+            cursor = page.next_cursor or ""
+            if cursor in seen:
                 break
+            seen.add(cursor)
         if left_out:
-            log.warning("tools left out", server=self.config.name, tools=left_out[:16])
-        return tuple(found.values()), good
+            log.warning("tools left out", server=self.config.name, tools=left_out)
+        return Listing(tuple(found.values()), left_out), good
 
-    def _listed_tool(self, tool: types.Tool) -> ListedTool | None:
-        """None where it may not be called, or can't be shown."""
-        allowed = not self.config.tools or tool.name in self.config.tools
-        if not allowed or not _is_shown(tool.name, tool.input_schema):
-            return None
-        hints = tool.annotations
-        return ListedTool(
-            name=tool.name,
-            description=(tool.description or "")[:LONGEST_DESCRIPTION],
-            schema=tool.input_schema,
-            annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else None,
-        )
-
-    async def _asked(self, seconds: float, ask: Callable[[Client], Awaitable[T]]) -> T:
+    async def _asked(self, seconds: float, ask: Callable[[ClientSession], Awaitable[T]]) -> T:
         """What the server answers within `seconds`; it is asked once more where it has forgotten
         the session, as after a restart, since it did nothing then. Raises as `_opened`.
         """
@@ -196,27 +223,29 @@ class McpServer:
             return await ask(client)
 
     @asynccontextmanager
-    async def _opened(self, seconds: float) -> AsyncIterator[Client]:
-        """A session for as long as the context, which may take so long. Raises TimeoutError, and
-        ServerFailed, also for what the server answers otherwise than it should, or not at all.
+    async def _opened(self, seconds: float) -> AsyncIterator[ClientSession]:
+        """A session for as long as the context, which may take so long once it has begun. Raises
+        TimeoutError, and ServerFailed, also for what the server answers otherwise than it should,
+        or not at all.
         """
         session = self._session
         if session is None or session.is_over:
             session = self._session = _Session(self.config, self._changed)
             self._tasks.start_soon(session.run)
-        with session.used(), anyio.move_on_after(seconds) as patience:
+        with session.used():
             client = await session.begun()
-            try:
-                yield client
-            except Exception as error:
-                if _is_closed(error):
-                    with anyio.move_on_after(LAST_WORDS):
-                        await session.over.wait()  # it knows why
-                if _is_lost(error):
-                    session.end(reason_of(error))
-                kind = SessionForgotten if _is_forgotten(error) else ServerFailed
-                raise kind(session.why_over or reason_of(error)) from error
-            session.answered()
+            with anyio.move_on_after(seconds) as patience:
+                try:
+                    yield client
+                except Exception as error:
+                    if _is_closed(error):
+                        with anyio.move_on_after(LAST_WORDS):
+                            await session.over.wait()  # it knows why
+                    if _is_lost(error):
+                        session.end(reason_of(error))
+                    kind = SessionForgotten if _data(error).get(FORGOTTEN) is True else ServerFailed
+                    raise kind(session.why_over or reason_of(error)) from error
+                session.answered()
         if patience.cancelled_caught:
             session.unanswered()
             raise TimeoutError
@@ -226,15 +255,47 @@ class McpServer:
         self._good_until = -math.inf
 
 
+class _Client(ClientSession):
+    """The library's, which would hold results to their server's own schemas: on the event loop,
+    however long a pattern takes.
+    """
+
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """It stays as it is."""
+
+    async def begin(self, patience: float) -> None:
+        """By the protocol of 2026, or by that of before where the server is silent to it."""
+        with (
+            suppress(MCPError, ValidationError, RuntimeError),
+            anyio.move_on_after(min(PROBING, patience / 2)),
+        ):
+            await self.discover()
+            return
+        try:
+            await self.initialize()
+        except RuntimeError as error:
+            raise ServerFailed(f"{error}") from error
+        except MCPError as error:  # it began so slowly that it read the other question first
+            if error.code != types.UNSUPPORTED_PROTOCOL_VERSION:
+                raise
+            await self.discover()
+
+    @property
+    def tells_of_changes(self) -> bool:
+        """It tells who asks for it when its tools are others."""
+        offered = self.server_capabilities if self.discover_result is not None else None
+        return offered is not None and offered.tools is not None  # as it is mended
+
+
 class _Session:
     """A session in a task of its own, since a library's context must end where it began."""
 
     def __init__(self, config: McpConfig, changed: Any) -> None:
         self._config = config
         self._changed = changed
-        self._scope = anyio.CancelScope()
-        self._begun = anyio.Event()
-        self._client: Client | None = None
+        self._scope = anyio.CancelScope(shield=True)  # its server is told, however it ends
+        self._begun, self._leaving = anyio.Event(), anyio.Event()
+        self._client: _Client | None = None
         self._users = 0
         self._in_a_row = self._unanswered = 0  # calls that took too long
         self._last = time.monotonic()
@@ -243,7 +304,7 @@ class _Session:
         self.why_over = ""
         self._why_lost = ""  # where it was before it began
 
-    async def begun(self) -> Client:
+    async def begun(self) -> _Client:
         """Once it is. Raises ServerFailed where it can't be."""
         await self._begun.wait()
         if self._client is None:
@@ -274,15 +335,20 @@ class _Session:
         """It ends soon; nobody begins to use it any more."""
         self.is_over = True
         self.why_over = self.why_over or why
-        self._scope.cancel()
+        if self._client is None:
+            self._scope.cancel()
+        self._leaving.set()
 
     async def run(self) -> None:
         """To its end, on every path."""
         try:
-            with self._scope:
-                await self._through(_transports(self._config))
-        except Exception as error:  # noqa: BLE001 - those who wait for it are told
-            self.why_over = self.why_over or self._why_lost or reason_of(error)
+            async with companions() as tasks:
+                tasks.start_soon(self._until_cancelled)
+                try:
+                    with self._scope:
+                        await self._through(_transports(self._config))
+                except Exception as error:  # noqa: BLE001 - those who wait for it are told
+                    self.why_over = self.why_over or self._why_lost or reason_of(error)
         finally:
             self.is_over = True
             self.over.set()
@@ -290,34 +356,70 @@ class _Session:
             log.debug("session ended", server=self._config.name, reason=self.why_over)
 
     async def _through(self, transports: Sequence[Transport]) -> None:
-        """By the first of them that the server takes."""
-        for number, transport in enumerate(transports, 1):
+        """By the first of them that the server takes. Where it takes none, what it said first
+        counts.
+        """
+        first: Exception | None = None
+        for transport in transports:
             try:
                 await self._kept(transport)
             except Exception as error:
-                if number == len(transports) or not _is_refused(error) or self._begun.is_set():
-                    raise
+                first = first or error
+                refused = _data(error).get(STATUS) in NOT_TAKEN
+                if transport is transports[-1] or not refused or self._begun.is_set():
+                    raise first from error
                 self._why_lost = ""
             else:
                 return
 
     async def _kept(self, transport: Transport) -> None:
-        patience = anyio.CancelScope(deadline=anyio.current_time() + self._config.connect_timeout)
+        seconds = self._config.patience
+        patience = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         with patience:
-            async with Client(
-                sieved(transport, self._lost), message_handler=self._told, cache=None
-            ) as client:
+            async with (
+                sieved(transport, self._lost) as (incoming, outgoing),
+                _Client(
+                    incoming, outgoing, message_handler=self._told, client_info=_who()
+                ) as client,
+            ):
+                await client.begin(seconds)
                 patience.deadline = math.inf
                 self._client = client
                 self._begun.set()
                 log.debug(
                     "session begun", server=self._config.name, protocol=client.protocol_version
                 )
-                await self._until_idle()
-                self.is_over, self.why_over = True, "it was idle"
-                patience.deadline = anyio.current_time() + LEAVING  # its server is told
+                await self._through_use(client, patience)
         if patience.cancelled_caught and self._client is None:
-            raise ServerFailed(f"it did not answer within {self._config.connect_timeout:g} seconds")
+            raise ServerFailed(f"it did not answer within {seconds:g} seconds")
+
+    async def _through_use(self, client: _Client, patience: anyio.CancelScope) -> None:
+        async with companions() as tasks:
+            if client.tells_of_changes:
+                tasks.start_soon(self._listen, client)
+            try:
+                await self._until_idle()
+                self.end("it was idle")
+            finally:
+                patience.deadline = anyio.current_time() + LEAVING
+
+    async def _until_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.end("it was closed")
+
+    async def _listen(self, client: _Client) -> None:
+        while True:
+            try:
+                async with listen(client, tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._changed()
+            except SubscriptionLost:
+                self._changed()  # as they may have meanwhile
+            except MCPError:
+                return  # it doesn't, though it said so
+            await anyio.sleep(LISTENING_AGAIN)
 
     def _lost(self, why: str) -> None:
         """Its connection has ended. Before it has begun, the library sees that too."""
@@ -330,7 +432,9 @@ class _Session:
     async def _until_idle(self) -> None:
         while self._users or time.monotonic() - self._last < self._config.idle:
             left = self._last + self._config.idle - time.monotonic()
-            await anyio.sleep(left if left > 0 else self._config.idle)
+            with anyio.move_on_after(left if left > 0 else self._config.idle):
+                await self._leaving.wait()
+                return
 
     async def _told(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -357,26 +461,16 @@ def _is_closed(error: Exception) -> bool:
     return isinstance(leaf, MCPError) and leaf.message == "Connection closed"
 
 
-def _is_forgotten(error: Exception) -> bool:
-    """The server doesn't know the session; the library's own word for its status, 404."""
+def _data(error: Exception) -> Mapping[str, Any]:
+    """What an error of JSON-RPC has to say for programs."""
     leaf = _leaf(error)
-    return isinstance(leaf, MCPError) and leaf.message == "Session terminated"
+    return leaf.data if isinstance(leaf, MCPError) and isinstance(leaf.data, dict) else {}
 
 
 def _is_lost(error: Exception) -> bool:
     """The session is of no more use: another is begun for the next call."""
-    leaf = _leaf(error)
-    if isinstance(leaf, MCPError):
-        return leaf.code == types.CONNECTION_CLOSED or _is_forgotten(error)
-    return isinstance(
-        leaf, httpx2.TransportError | TooMuch | CommandEnded | anyio.BrokenResourceError
-    )
-
-
-def _is_refused(error: Exception) -> bool:
-    """The server may speak the older transport."""
-    leaf = _leaf(error)
-    return isinstance(leaf, MCPError | httpx2.HTTPStatusError)
+    broken = httpx2.TransportError | TooMuch | CommandEnded | anyio.BrokenResourceError
+    return isinstance(_leaf(error), broken) or _data(error).get(FORGOTTEN) is True
 
 
 def reason_of(error: BaseException) -> str:
@@ -387,10 +481,11 @@ def reason_of(error: BaseException) -> str:
             return f"the server {leaf}"
         case MCPError(code=types.PARSE_ERROR):
             text = "the server did not answer as it should (not a message)"
-        case MCPError(message=str(message)):
-            text = f"the server says: {message}"
+        case MCPError(code=code, message=str(message)):
+            text = message if code == FAILED else f"the server says: {message}"
+            text = " ".join((text, *_pages_to_open(leaf.data)))
         case httpx2.HTTPStatusError():
-            text = f"the server answered {leaf.response.status_code}"
+            text = meaning(leaf.response.status_code)
         case httpx2.ConnectError() if str(leaf).startswith("its "):
             text = str(leaf)
         case httpx2.TimeoutException():
@@ -399,16 +494,50 @@ def reason_of(error: BaseException) -> str:
             text = "the server can't be reached, or broke off"
         case ServerFailed() | CommandEnded():
             text = str(leaf)
+        case ValidationError():
+            text = f"the server did not answer as it should ({why_not(leaf)})"
         case _:
             text = f"the server did not answer as it should ({type(leaf).__name__})"
     return " ".join(text.split())[:LONGEST_ERROR]
 
 
-def _is_shown(name: str, schema: Mapping[str, Any]) -> bool:
-    """Whether a prompt can have such a tool."""
-    if not name or len(name) > 128 or not name.isprintable() or _depth(schema) > DEEPEST:
-        return False
-    return len(msgspec.json.encode(schema)) <= LONGEST_SCHEMA
+def _pages_to_open(asked: Any) -> Iterator[str]:
+    """Pages that a server wants its user to visit first, as to log in there."""
+    match asked:
+        case {"elicitations": [*pages]}:
+            for page in pages:
+                if isinstance(page, dict) and "url" in page:
+                    yield f"(open {page['url']})"
+
+
+def _who() -> types.Implementation:
+    return types.Implementation(name="roundhouse", version=version("roundhouse"))
+
+
+def _listed(tool: types.Tool) -> ListedTool | str:
+    """The tool, or why no prompt can have it."""
+    if why := (tool.meta or {}).get(LEFT_OUT):
+        return str(why)
+    name, schema = tool.name, tool.input_schema
+    if not name or len(name) > 128 or not name.isprintable():
+        return "its name is empty, too long, or not printable"
+    if _depth(schema) > DEEPEST or len(msgspec.json.encode(schema)) > LONGEST_SCHEMA:
+        return "its schema is too long, or too deep"
+    hints = tool.annotations
+    title = tool.title or (hints and hints.title) or name
+    said = tool.description or ""
+    if _plain(title) != _plain(name) or not name.isascii():
+        said = f"{title}: {said}" if said else title
+    return ListedTool(
+        name=name,
+        description=said[:LONGEST_DESCRIPTION],
+        schema=schema,
+        annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else None,
+    )
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).casefold()
 
 
 def _depth(value: Any) -> int:
@@ -425,25 +554,31 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _result(found: types.CallToolResult, most: int) -> ToolResult:
-    """Texts as they are; of what a model can't read, what it is."""
+def _result(found: types.CallToolResult | types.InputRequiredResult, most: int) -> ToolResult:
+    """Its parts are texts and pictures by now (`mended`)."""
+    if isinstance(found, types.InputRequiredResult):
+        asked = [
+            ask.model_dump(by_alias=True)["params"] for ask in (found.input_requests or {}).values()
+        ]
+        wanted = " ".join(
+            (
+                "Error: it asks its user first, which isn't possible here",
+                *_pages_to_open({"elicitations": asked}),
+            )
+        )
+        return ToolResult(wanted, is_error=True)
+    images = [part for part in found.content if isinstance(part, types.ImageContent)]
     text = "\n".join(map(_text, found.content))
-    if not found.content and found.structured_content is not None:
-        text = msgspec.json.encode(found.structured_content).decode()
     if len(text) > most:
         text = f"{text[:most]}\n[… {len(text) - most:,} more characters are left out]"
-    return ToolResult(text, is_error=found.is_error)
+    pictures = tuple(f"data:{part.mime_type};base64,{part.data}" for part in images)
+    return ToolResult(text, found.is_error, pictures)
 
 
 def _text(part: types.ContentBlock) -> str:
     match part:
         case types.TextContent():
             return part.text
-        case types.ImageContent() | types.AudioContent():
-            return f"({part.type}: {part.mime_type})"
-        case types.ResourceLink():
-            return f"{part.name}: {part.uri}"
-        case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
-            return resource.text
-        case types.EmbeddedResource():
-            return f"(a file: {part.resource.uri})"
+        case types.ImageContent():
+            return f"(image: {part.mime_type})"
+    return ""

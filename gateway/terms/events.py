@@ -134,6 +134,7 @@ class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
     text: str
     is_error: bool = False
+    pictures: tuple[str, ...] = ()  # for the model, as `data:` URLs
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):

@@ -37,6 +37,15 @@ def tools(kind: str) -> list[dict[str, Any]]:
             return [tool("deep", inputSchema=deep), tool("small")]
         case "many":
             return [tool(f"t{k}") for k in range(500)]
+        case "malformed tools":
+            return MALFORMED
+        case "titles":
+            return [
+                tool("日本", title="Weather of Japan", description="By city."),
+                tool("données"),
+                tool("get_time", title="Get time"),
+                tool("later", execution={"taskSupport": "required"}),
+            ]
         case "slow pattern":
             pattern = {"type": "string", "pattern": "^(a+)+$"}
             return [tool("call", outputSchema={"type": "object", "properties": {"x": pattern}})]
@@ -46,6 +55,10 @@ def tools(kind: str) -> list[dict[str, Any]]:
 def answer(kind: str, request: dict[str, Any]) -> Any:
     method = request["method"]
     if method == "initialize":
+        if kind == "scant beginning":
+            return {"protocolVersion": "2025-06-18", "capabilities": None, "instructions": 7}
+        if kind == "unknown version":
+            return {"protocolVersion": "1999-01-01", "capabilities": {}, "serverInfo": {}}
         return {
             "protocolVersion": "2025-06-18",
             "capabilities": {"tools": {}},
@@ -53,7 +66,13 @@ def answer(kind: str, request: dict[str, Any]) -> Any:
         }
     if method == "tools/list":
         if kind == "endless pages":
-            return {"tools": [tool(f"t{time.monotonic_ns()}")], "nextCursor": "more"}
+            more = f"{time.monotonic_ns()}"
+            return {"tools": [tool(f"t{more}")], "nextCursor": more}
+        if kind == "one cursor":
+            listed.append("t")
+            return {"tools": [tool(f"t{len(listed)}")], "nextCursor": "more"}
+        if kind == "empty cursor":
+            return {"tools": tools(kind), "nextCursor": ""}
         return {"tools": tools(kind)}
     return call(kind)
 
@@ -68,6 +87,17 @@ def die() -> None:
     sys.stderr.write("the secret is deep\n")
     sys.stderr.flush()
     os._exit(3)
+
+
+def report_progress() -> None:
+    for number in range(5_000):
+        params = {"progressToken": 3, "progress": number}
+        say({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+
+
+def answer_others() -> None:
+    while True:
+        say({"jsonrpc": "2.0", "id": 7_000_000, "result": {}})
 
 
 def write_for_ever() -> None:
@@ -90,12 +120,43 @@ def ask_for_ever() -> None:
 FAULTS: dict[str, Callable[[], Any]] = {
     "never answers": lambda: time.sleep(3600),
     "dies": die,
+    "progress": report_progress,
+    "foreign answers": answer_others,
     "endless line": write_for_ever,
     "endless notices": notify_for_ever,
     "endless requests": ask_for_ever,
     "malformed": lambda: sys.stdout.write("{not json\n[]\n\x00\xff\n"),
 }
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+listed: list[str] = []  # pages
+# As servers have been seen to write them; the first is whole.
+MALFORMED: list[Any] = [
+    tool("whole", description="Is whole."),
+    {"name": "missing"},
+    {"name": "null", "inputSchema": None},
+    {"name": "empty", "inputSchema": {}},
+    {"name": "no type", "inputSchema": {"properties": {"a": {"type": "string"}}}},
+    {"name": "php", "inputSchema": {"type": "object", "properties": [], "required": None}},
+    tool("number", description=7, title=7, annotations={"readOnlyHint": "yes"}, _meta=7),
+    {"name": "hopeless", "inputSchema": {"type": "object", "properties": {"a": 5}}},
+    {"name": 7},
+    "no tool",
+]
 RESULTS: dict[str, Any] = {
+    "structured alone": {"structuredContent": {"x": 1}},
+    "structured and null": {"content": None, "structuredContent": {"x": 1}},
+    "null error": {"content": [{"type": "text", "text": "fine"}], "isError": None, "_meta": 7},
+    "unknown part": {
+        "content": [
+            {"type": "hologram", "depth": 3},
+            {"type": "text", "text": "fine", "annotations": 7},
+        ]
+    },
+    "picture": {"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]},
+    "broken picture": {"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]},
     "malformed": {"content": "not a list"},
     "slow pattern": {"content": [], "structuredContent": {"x": "a" * 40 + "!"}},
     "long": {"content": [{"type": "text", "text": "x" * 100_000}]},
@@ -118,7 +179,19 @@ def main(kind: str) -> None:
         if "id" not in request or "method" not in request:
             continue
         head = {"jsonrpc": "2.0", "id": request["id"]}
-        if request["method"] == "server/discover":
+        if request["method"] == "server/discover" and kind == "silent":
+            continue
+        if request["method"] == "tools/call" and kind == "long once":
+            kind = "none"
+            say({"result": {"content": [{"type": "text", "text": "x" * 3_000_000}]}, **head})
+        elif request["method"] == "tools/call" and kind == "long once, as Python writes":
+            kind = "none"
+            say({**head, "result": {"content": [{"type": "text", "text": "x" * 3_000_000}]}})
+        elif request["method"] == "tools/call" and kind == "log in first":
+            page = {"mode": "url", "url": "https://example.com/login", "elicitationId": "1"}
+            error = {"code": -32042, "message": "Log in.", "data": {"elicitations": [page]}}
+            say({**head, "error": error})
+        elif request["method"] == "server/discover":
             say({**head, "error": {"code": -32601, "message": "no such method"}})
         else:
             say({**head, "result": answer(kind, request)})

@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.mcp_servers.hostile import answer
 
+PLAIN, HTML = "text/plain", "text/html"
 JSON, EVENTS = "application/json", "text/event-stream"
 Fault = Callable[["HostileServer", asyncio.StreamWriter], Awaitable[None]]
 
@@ -24,6 +25,7 @@ class HostileServer:
 
     def __init__(self, kind: str) -> None:
         self.url = ""
+        self.agents: set[str] = set()
         self.methods: list[str] = []
         self.read = 0  # endless streams that are read
         self.kind = kind
@@ -33,10 +35,21 @@ class HostileServer:
         """One connection, to its end."""
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
-                await self._answer(*await _request(reader), writer)
+                await self._answer(*await self._request(reader), writer)
+
+    async def _request(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        method = head.partition(" ")[0]
+        lines = (line.partition(":") for line in head.splitlines()[1:])
+        fields = {name.lower(): value.strip() for name, _, value in lines}
+        self.agents.add(fields["user-agent"])
+        return method, await reader.readexactly(int(fields.get("content-length", 0)))
 
     async def _answer(self, method: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         self.methods.append(method)
+        if (refused := REFUSALS.get(self.kind)) is not None:
+            await _send(writer, *refused)
+            return
         if method != "POST":
             await _send(writer, 200 if method == "DELETE" else 405)
             return
@@ -46,6 +59,13 @@ class HostileServer:
             await _send(writer, 202)
         elif request["method"] == "server/discover":
             await _send(writer, 404)
+        elif request["method"] == "tools/call" and self.kind in FORGETTING:
+            status, text, kind = FORGETTING[self.kind]
+            self.kind = "none"
+            said = text % {b"id": json.dumps(request["id"]).encode()}
+            await _send(writer, status, said, kind)
+        elif request["method"] == "tools/call" and self.kind == "foreign id":
+            await self._say({**request, "id": None}, writer)
         elif request["method"] == "tools/call" and self.kind in FAULTS:
             await FAULTS[self.kind](self, writer)
         else:
@@ -57,17 +77,6 @@ class HostileServer:
         self._sessions += request["method"] == "initialize"
         session = f"mcp-session-id: {self._sessions}\r\n"
         await _send(writer, 200, json.dumps(whole).encode(), JSON, session)
-
-
-async def _request(reader: asyncio.StreamReader) -> tuple[str, bytes]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    method = head.partition(" ")[0]
-    length = 0
-    for line in head.splitlines()[1:]:
-        name, _, value = line.partition(":")
-        if name.lower() == "content-length":
-            length = int(value)
-    return method, await reader.readexactly(length)
 
 
 async def _send(
@@ -128,9 +137,9 @@ async def forgets(_server: HostileServer, writer: asyncio.StreamWriter) -> None:
     await _send(writer, 404)
 
 
-async def forgets_once(server: HostileServer, writer: asyncio.StreamWriter) -> None:
-    server.kind = "none"
-    await _send(writer, 404)
+async def wrong_arguments(_server: HostileServer, writer: asyncio.StreamWriter) -> None:
+    error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no city"}}'
+    await _send(writer, 400, error)
 
 
 async def a_page(_server: HostileServer, writer: asyncio.StreamWriter) -> None:
@@ -149,9 +158,47 @@ FAULTS: Mapping[str, Fault] = {
     "elsewhere": elsewhere,
     "closes": closes,
     "forgets": forgets,
-    "forgets once": forgets_once,
     "a page": a_page,
+    "wrong arguments": wrong_arguments,
     "silence": silence,
+}
+
+
+# What a server that was restarted answers to a session of before, once.
+FORGETTING: Mapping[str, tuple[int, bytes, str]] = {
+    "forgets, as the standard says": (404, b"", JSON),
+    "forgets, as FastMCP 3 and Python's SDK 1": (
+        404,
+        (
+            b'{"jsonrpc":"2.0","id":"server-error",'
+            b'"error":{"code":-32600,"message":"Session not found"}}'
+        ),
+        JSON,
+    ),
+    "forgets, as TypeScript's SDK": (
+        404,
+        b'{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}',
+        JSON,
+    ),
+    "forgets, as server-everything": (
+        400,
+        (
+            b'{"jsonrpc":"2.0","error":{"code":-32000,'
+            b'"message":"Bad Request: No valid session ID provided"},"id":%(id)s}'
+        ),
+        JSON,
+    ),
+    "forgets, as Python's SDK 1.0": (400, b"Bad Request: No valid session ID provided", PLAIN),
+    "forgets who it is": (401, b'{"error":"invalid_token"}', JSON),
+}
+# What is answered to whatever is asked.
+REFUSALS: Mapping[str, tuple[int, bytes, str]] = {
+    "401": (401, b'{"error":"invalid_token"}', JSON),
+    "403": (403, b"<h1>Forbidden</h1>", HTML),
+    "404": (404, b"<h1>Not Found</h1>", HTML),
+    "429": (429, b"", PLAIN),
+    "503": (503, b"<h1>Bad Gateway</h1>", HTML),
+    "a page for all": (200, b"<h1>Welcome</h1>", HTML),
 }
 
 

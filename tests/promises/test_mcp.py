@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import bundled
+from tests.gateway.prompt.families import source
 from tests.served import ROOT, Serve, Served, served
 
 # The conversation as it is, so that a line of the script can wait for a result.
@@ -537,6 +538,53 @@ def test_a_reload_changes_what_is_allowed(tmp_path: Path, serve: Serve) -> None:
     while told.status_code == 200:  # the signal is handled beside requests
         told = server.client.post("/v1/responses", json=asked)
     assert told.json()["error"]["param"] == "tools[0].server_label"
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "said"),
+    [
+        ("seeing", "picture", "I see 1x1 #"),
+        ("seeing", "broken picture", "I see ."),
+        ("blind", "picture", "I see ."),
+    ],
+)
+def test_pictures_reach_models_that_see(
+    tmp_path: Path, serve: Serve, model: str, kind: str, said: str
+) -> None:
+    """Others read what they are, and so does who can't be shown one that is broken."""
+    lines = [
+        {"when": "(image: image/png)", "say": "I see {images}."},
+        {"when": "", "say": calling("near__call")},
+    ]
+    command = shlex.join((sys.executable, "-m", "tests.mcp_servers.hostile", *kind.split()))
+    shows = source("vision")
+    models = [
+        script(tmp_path, "seeing", lines, modalities=["text", "image"], chat_template=shows),
+        script(tmp_path, "blind", lines),
+    ]
+    near = {"name": "near", "command": command, "folder": str(ROOT)}
+    server = serve({"models": models, "mcp": [near]})
+    tool = {"type": "mcp", "server_label": "near", "require_approval": "never"}
+    asked = {"model": model, "input": "Look.", "tools": [tool]}
+    answer = server.client.post("/v1/responses", json=asked).json()
+    _, call, message = answer["output"]
+    assert call["output"] == "(image: image/png)"
+    assert message["content"][0]["text"].startswith(said)
+
+
+def test_tools_that_are_left_out_are_named(tmp_path: Path, serve: Serve) -> None:
+    """The others of their server run."""
+    words = (sys.executable, "-m", "tests.mcp_servers.hostile", "malformed tools")
+    near = {"name": "near", "command": shlex.join(words), "folder": str(ROOT), "max_tools": 6}
+    model = script(tmp_path, "caller", [{"when": "", "say": "Hello."}])
+    server = serve({"models": [model], "mcp": [near]})
+    tool = {"type": "mcp", "server_label": "near", "require_approval": "never"}
+    asked = {"model": "caller", "input": "Hi", "tools": [tool]}
+    answer = server.client.post("/v1/responses", json=asked)
+    listed = answer.json()["output"][0]
+    assert [tool["name"] for tool in listed["tools"]][:2] == ["whole", "missing"]
+    ignored = answer.headers["x-roundhouse-ignored"]
+    assert ignored == "tools[0].number, tools[0].hopeless, tools[0]."
 
 
 def test_a_server_that_fails_is_said(tmp_path: Path, serve: Serve) -> None:

@@ -17,6 +17,7 @@ from config.mcp import McpConfig
 from gateway.mcp.session import McpServer, ServerFailed
 from gateway.terms.tasks import companions
 from tests.hang import HANG
+from tests.mcp_servers.hostile_http import FORGETTING
 from tests.mcp_servers.hostile_http import hostile as hostile_over_http
 from tests.served import ROOT
 
@@ -45,7 +46,7 @@ async def opened(config: McpConfig) -> AsyncIterator[McpServer]:
 
 async def test_a_server_without_faults() -> None:
     async with opened(hostile("none")) as server:
-        assert [tool.name for tool in await server.tools()] == ["call"]
+        assert [tool.name for tool in (await server.tools()).tools] == ["call"]
         result = await server.call("call", {})
         assert (result.text, result.is_error) == ("fine", False)
 
@@ -57,6 +58,7 @@ async def test_a_server_without_faults() -> None:
         ("endless line", "sent a message of more than"),
         ("endless notices", "that nobody asked for"),
         ("endless requests", "that nobody asked for"),
+        ("foreign answers", "that nobody asked for"),
         ("malformed", "did not answer as it should"),
     ],
 )
@@ -66,7 +68,9 @@ async def test_what_a_server_does_wrong_is_said_to_the_model(kind: str, reason: 
         assert result.is_error
         assert reason in result.text
         assert "secret" not in result.text  # what it printed is for the log
-        assert [tool.name for tool in await server.tools()] == ["call"]  # in another session
+        assert [tool.name for tool in (await server.tools()).tools] == [
+            "call"
+        ]  # in another session
 
 
 def at(url: str, **options: Any) -> McpConfig:
@@ -83,7 +87,7 @@ def at(url: str, **options: Any) -> McpConfig:
         ("elsewhere", "not followed"),
         ("closes", "not a message"),
         ("a page", "text/html"),
-        ("forgets", "Session terminated"),
+        ("forgets", "404: it doesn't know the session"),
     ],
 )
 async def test_what_a_server_does_wrong_over_http_is_said_to_the_model(
@@ -94,7 +98,7 @@ async def test_what_a_server_does_wrong_over_http_is_said_to_the_model(
             result = await server.call("call", {})
             assert result.is_error
             assert reason in result.text
-            assert [tool.name for tool in await server.tools()] == ["call"]
+            assert [tool.name for tool in (await server.tools()).tools] == ["call"]
 
 
 @pytest.mark.parametrize("kind", ["endless comments", "silence"])
@@ -123,12 +127,67 @@ async def test_the_stream_of_a_call_that_took_too_long_is_not_read_on() -> None:
             assert listening.methods.count("GET") <= 1
 
 
-async def test_a_call_is_repeated_where_the_server_had_forgotten_the_session() -> None:
-    """As after its restart: it was not carried out."""
-    async with hostile_over_http("forgets once") as listening:
+@pytest.mark.parametrize("kind", FORGETTING)
+async def test_a_call_is_repeated_where_the_server_had_forgotten_the_session(kind: str) -> None:
+    """As after its restart: it was not carried out. Each says so in another way."""
+    async with hostile_over_http(kind) as listening:
         async with opened(at(listening.url)) as server:
             assert (await server.call("call", {})).text == "fine"
             assert listening.methods.count("initialize") == 2
+
+
+async def test_a_call_that_was_read_and_refused_is_not_repeated() -> None:
+    async with hostile_over_http("wrong arguments") as listening:
+        async with opened(at(listening.url)) as server:
+            assert (await server.call("call", {})).text == "Error: the server says: no city"
+            assert [listening.methods.count(name) for name in ("initialize", "tools/call")] == [
+                1,
+                1,
+            ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("401", r"answered 401: it wants a token \(headers\.Authorization; OAuth"),
+        ("403", "answered 403: it refuses this token"),
+        ("404", "answered 404: nothing is at this URL"),
+        ("429", "answered 429: it gets too many requests"),
+        ("503", "answered 503: it is overloaded"),
+        ("a page for all", "answered with text/html"),
+    ],
+)
+async def test_failures_of_http_say_what_they_mean(kind: str, reason: str) -> None:
+    """The older transport is tried where the server may not know the newer one, and never
+    hides what that was told.
+    """
+    async with hostile_over_http(kind) as listening:
+        async with opened(at(listening.url)) as server:
+            with pytest.raises(ServerFailed, match=reason):
+                await server.tools()
+        assert ("GET" in listening.methods) == (kind == "404")
+        (agent,) = listening.agents
+        assert agent.startswith("roundhouse/")
+
+
+async def test_an_answer_by_another_name_is_an_answer() -> None:
+    """Over HTTP it is known what it answers."""
+    async with hostile_over_http("foreign id") as listening:
+        async with opened(at(listening.url)) as server:
+            assert (await server.call("call", {})).text == "fine"
+
+
+@pytest.mark.parametrize("how", ["ends", "is taken from the configuration"])
+async def test_a_server_is_told_that_its_session_ends(how: str) -> None:
+    async with hostile_over_http("none") as listening:
+        async with opened(at(listening.url)) as server:
+            await server.tools()
+            if how != "ends":
+                server.close()
+                with anyio.fail_after(HANG):
+                    while "DELETE" not in listening.methods:
+                        await anyio.sleep(0.01)
+        assert listening.methods.count("DELETE") == 1
 
 
 async def test_a_server_is_told_that_its_idle_session_ends() -> None:
@@ -172,25 +231,111 @@ async def test_a_server_that_never_begins_is_given_up() -> None:
             await server.tools()
 
 
+async def test_a_server_that_is_silent_to_the_newest_protocol_is_asked_by_an_older_one() -> None:
+    async with opened(hostile("silent", connect_timeout=2.0)) as server:
+        assert (await server.call("call", {})).text == "fine"
+
+
+async def test_a_command_may_take_a_minute_to_begin() -> None:
+    """The first time npx and uvx fetch it."""
+    assert (McpConfig(name="x", command="npx x").patience, hostile("none").patience) == (60, HANG)
+    assert McpConfig(name="x", url="https://example.com/mcp").patience == 10
+
+
 async def test_a_command_that_is_not_there() -> None:
-    async with opened(McpConfig(name="x", command="/nowhere/at/all")) as server:
-        with pytest.raises(ServerFailed, match="command"):
+    async with opened(McpConfig(name="x", command="npxx -y server")) as server:
+        with pytest.raises(ServerFailed, match="its command was not found: npxx"):
             await server.tools()
+
+
+async def test_a_malformed_tool_takes_no_other_with_it() -> None:
+    async with opened(hostile("malformed tools")) as server:
+        listing = await server.tools()
+        assert (await server.call("whole", {})).text == "fine"
+    assert [tool.name for tool in listing.tools] == [
+        *("whole", "missing", "null", "empty", "no type", "php", "number"),
+    ]
+    assert [tool.schema for tool in listing.tools if "properties" not in tool.schema] == [
+        {"type": "object"}
+    ] * 6
+    assert set(listing.left_out) == {"hopeless", ""}
+    assert "properties.a" in listing.left_out["hopeless"]
+
+
+async def test_names_and_titles_keep_their_meaning() -> None:
+    async with opened(hostile("titles")) as server:
+        listing = await server.tools()
+    assert {tool.name: tool.description for tool in listing.tools} == {
+        "日本": "Weather of Japan: By city.",
+        "données": "données",
+        "get_time": "",
+    }
+    assert listing.left_out == {"later": "it has to be run as a task, which isn't done here"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("structured alone", '{"x":1}'),
+        ("structured and null", '{"x":1}'),
+        ("null error", "fine"),
+        ("unknown part", '{"type":"hologram","depth":3}\nfine'),
+        ("scant beginning", "fine"),
+        ("progress", "fine"),
+        ("empty cursor", "fine"),
+    ],
+)
+async def test_what_is_slightly_off_keeps_its_text(kind: str, text: str) -> None:
+    async with opened(hostile(kind)) as server:
+        assert [tool.name for tool in (await server.tools()).tools] == ["call"]
+        result = await server.call("call", {})
+        assert (result.text, result.is_error) == (text, False)
+
+
+async def test_a_version_that_is_not_known_is_said() -> None:
+    async with opened(hostile("unknown version")) as server:
+        with pytest.raises(ServerFailed, match="1999-01-01"):
+            await server.tools()
+
+
+async def test_a_page_that_the_server_wants_opened_is_told() -> None:
+    async with opened(hostile("log in first")) as server:
+        result = await server.call("call", {})
+    assert result.text == "Error: the server says: Log in. (open https://example.com/login)"
+
+
+@pytest.mark.parametrize("kind", ["long once", "long once, as Python writes"])
+async def test_a_message_that_is_too_long_costs_its_call_alone(kind: str) -> None:
+    async with opened(hostile(kind, max_message=1 << 20)) as server:
+        before = children()
+        result = await server.call("call", {})
+        assert "sent a message of more than 1,048,576 bytes" in result.text
+        started = children() - before
+        assert (await server.call("call", {})).text == "fine"
+        assert started <= children(), "the process stays"
 
 
 async def test_tools_that_no_prompt_can_have_are_left_out() -> None:
     async with opened(hostile("names")) as server:
-        assert [tool.name for tool in await server.tools()] == ["one tool", "one.tool", "one_tool"]
+        assert [tool.name for tool in (await server.tools()).tools] == [
+            "one tool",
+            "one.tool",
+            "one_tool",
+        ]
     for kind in ("long schema", "deep schema"):
         async with opened(hostile(kind)) as server:
-            assert [tool.name for tool in await server.tools()] == ["small"]
+            assert [tool.name for tool in (await server.tools()).tools] == ["small"]
 
 
 async def test_lists_are_bounded() -> None:
     async with opened(hostile("many", max_tools=7)) as server:
-        assert len(await server.tools()) == 7
+        listing = await server.tools()
+        assert len(listing.tools) == 7
+        assert "max_tools" in listing.left_out["t7"]
+    async with opened(hostile("one cursor")) as server:
+        assert [tool.name for tool in (await server.tools()).tools] == ["t1", "t2"]
     async with opened(hostile("endless pages")) as server:
-        assert 1 <= len(await server.tools()) <= 128
+        assert 1 <= len((await server.tools()).tools) <= 128
 
 
 async def test_a_result_is_not_held_to_a_servers_own_schema() -> None:
@@ -213,7 +358,7 @@ async def test_results_are_cut_and_what_is_no_text_is_named() -> None:
 
 async def test_an_allowed_list_is_all_that_may_be_called() -> None:
     async with opened(hostile("many", tools=("t3", "t9"))) as server:
-        assert [tool.name for tool in await server.tools()] == ["t3", "t9"]
+        assert [tool.name for tool in (await server.tools()).tools] == ["t3", "t9"]
 
 
 def children() -> set[int]:
@@ -244,7 +389,7 @@ async def test_who_leaves_leaves_a_server_that_works(steps: int) -> None:
                     await anyio.sleep(0.002)
                 scope.cancel()
         assert (await server.call("call", {})).text == "fine"
-        assert [tool.name for tool in await server.tools()] == ["call"]
+        assert [tool.name for tool in (await server.tools()).tools] == ["call"]
 
 
 async def test_an_idle_session_ends_and_another_begins() -> None:
