@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 import bundled
 from tests.promises.test_nodes import there, worker

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 import bundled
 from tests.backends.engines.llamacpp import cache_kinds

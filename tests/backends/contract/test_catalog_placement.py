@@ -138,7 +138,7 @@ def test_every_backend_says_where_its_models_lie() -> None:
 
 
 def test_a_build_for_the_cpu_puts_nothing_on_a_card() -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     from backends.engines.llamacpp.library import api
 
     assert ggml.offloads() == bool(api.llama_supports_gpu_offload())

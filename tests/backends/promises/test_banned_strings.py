@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 pytest.importorskip("transformers")
 
 import bundled

@@ -48,7 +48,7 @@ async def counted(path: Path, backend: str, options: EngineOptions) -> tuple[int
 async def test_llama_cpp_takes_what_was_estimated_whatever_its_cache(
     options: LlamaCppOptions,
 ) -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     estimate, taken = await counted(bundled.GGUF, "llamacpp", options)
     assert taken / WITHIN < estimate < taken * WITHIN
 
@@ -57,7 +57,7 @@ async def test_llama_cpp_takes_what_was_estimated_whatever_its_cache(
 async def test_llama_cpp_takes_what_was_estimated_whatever_the_model(
     name: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     path = random_gguf.write(tmp_path / "model.gguf", random_gguf.MODELS[name])
     estimate, taken = await counted(path, "llamacpp", LlamaCppOptions())
     assert taken / WITHIN < estimate < taken * WITHIN
@@ -87,7 +87,7 @@ POOLED = untried(LlamaCppOptions(threads=1, cache_tokens=8_192, context_length=4
 async def test_llama_cpp_logs_what_was_estimated_whatever_the_family(
     family: str, options: LlamaCppOptions, tmp_path: Path
 ) -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     numbers = {"attention.sliding_window": 16} if family == "gemma3" else None
     path = gguf_grown.write(family, tmp_path / "model.gguf", numbers)
     files = catalog.recognise(path, "llamacpp")
@@ -104,7 +104,7 @@ async def test_llama_cpp_logs_what_was_estimated_whatever_the_family(
 async def test_llama_cpp_takes_what_was_estimated_for_encoders(
     options: LlamaCppOptions, embed_gguf: Path, rank_gguf: Path
 ) -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     for path in (embed_gguf, rank_gguf):
         estimate, taken = await counted(path, "llamacpp", options)
         assert taken / WITHIN < estimate < taken * WITHIN
@@ -124,7 +124,7 @@ TOWERS = {
 async def test_llama_cpp_takes_what_was_estimated_whatever_the_model_sees_with(
     kind: str, name: str, scores: bool, tmp_path: Path
 ) -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     path = random_projector.write(kind, tmp_path, TOWERS[name])
     options = LlamaCppOptions(context_length=128, flash_attention="off" if scores else "auto")
     estimate, taken = await counted(path, "llamacpp", options)

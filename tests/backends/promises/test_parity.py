@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 pytest.importorskip("transformers")
 
 import bundled

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 pytest.importorskip("transformers")
 
 import torch

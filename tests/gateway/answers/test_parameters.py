@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 import bundled
 from backends.contract.protocol import Generation, ModelInfo

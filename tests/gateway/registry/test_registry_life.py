@@ -214,7 +214,7 @@ async def test_a_measurement_can_be_forgotten_on_request() -> None:
 
 
 async def test_what_the_process_takes_besides_a_load_is_not_the_model_s() -> None:
-    pytest.importorskip("llama_cpp")
+    pytest.importorskip("backends.engines.llamacpp.library")
     config = Config(models=(ModelConfig(name="tiny", path=str(bundled.GGUF)),))
     ballast: list[bytearray] = []
     async with Registry(ModelLibrary(config), config, history=History(None)) as registry:

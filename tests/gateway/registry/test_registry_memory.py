@@ -10,7 +10,7 @@ from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.gauges import SystemGauge
 
 pytestmark = pytest.mark.anyio
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 CYCLES = 20
 GROWTH = 1.02  # over all cycles together

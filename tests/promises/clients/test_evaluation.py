@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("aiohttp")
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 pytest.importorskip("torch")
 
 from lm_eval.api.instance import Instance

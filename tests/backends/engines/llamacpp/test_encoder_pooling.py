@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 pytest.importorskip("transformers")
 
 import torch

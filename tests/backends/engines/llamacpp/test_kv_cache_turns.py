@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 from tests.backends import gguf_grown
 from tests.backends.engines.llamacpp import cache_kinds

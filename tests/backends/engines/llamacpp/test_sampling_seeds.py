@@ -9,7 +9,7 @@ import anyio
 import numpy as np
 import pytest
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 import bundled
 from backends.contract.protocol import Generation, ModelContainer

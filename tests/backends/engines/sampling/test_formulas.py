@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-pytest.importorskip("llama_cpp")
+pytest.importorskip("backends.engines.llamacpp.library")
 
 from backends.contract.protocol import Generation
 from backends.contract.samplers import Sampling
