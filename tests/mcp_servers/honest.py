@@ -8,9 +8,12 @@ import sys
 
 import anyio
 import uvicorn
-from mcp.server.mcpserver import MCPServer
+from mcp.server.caching import CacheHint
+from mcp.server.mcpserver import Context, MCPServer
 
-server = MCPServer("honest", instructions="Adds.")
+# For how long the list of its tools is good (2026-07-28, `ttlMs`).
+GOOD = CacheHint(ttl_ms=int(os.environ.get("GOOD_FOR", "0")))
+server = MCPServer("honest", instructions="Adds.", cache_hints={"tools/list": GOOD})
 waiting: list[float] = []
 
 
@@ -65,6 +68,14 @@ def variable(name: str) -> str:
 def long(letters: int) -> str:
     """A long text."""
     return "x" * letters
+
+
+@server.tool()
+async def grow(context: Context) -> str:
+    """Has one more tool, and says so to who asked to be told."""
+    server.add_tool(who, name="grown")
+    await context.notify_tools_changed()
+    return "grown"
 
 
 @server.tool()

@@ -2,6 +2,7 @@
 is a result that the model reads, and the next call begins anew.
 """
 
+import os
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -408,3 +409,40 @@ async def test_private_addresses_are_refused_unless_configured() -> None:
             await server.tools()
         result = await server.call("call", {})
     assert "address is private" in result.text
+
+
+@pytest.mark.parametrize("good_for", ["0", "3600000"])  # the latter: it must tell
+@pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
+async def test_tools_of_a_server_of_2026_that_are_others_now_are_seen(
+    transport: str, good_for: str
+) -> None:
+    async with honest(transport, {"GOOD_FOR": good_for}, refresh=NEVER) as server:
+        names = {tool.name for tool in (await server.tools()).tools}
+        assert "grown" not in names
+        assert (await server.call("grow", {})).text == "grown"
+        with anyio.fail_after(HANG):
+            while {tool.name for tool in (await server.tools()).tools} != {*names, "grown"}:
+                await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def honest(
+    transport: str, variables: dict[str, str], **options: Any
+) -> AsyncIterator[McpServer]:
+    """The SDK's own server, as a command or over HTTP."""
+    line = command("tests.mcp_servers.honest", transport)
+    if transport == "stdio":
+        times = {"timeout": HANG, "connect_timeout": HANG, **options}
+        config = McpConfig(name="honest", command=line, folder=str(ROOT), env=variables, **times)
+        async with opened(config) as server:
+            yield server
+        return
+    there = os.environ | variables
+    async with await anyio.open_process(shlex.split(line), cwd=ROOT, env=there) as process:
+        assert process.stdout is not None
+        try:
+            url = (await process.stdout.receive()).decode().strip()
+            async with opened(at(url, **options)) as server:
+                yield server
+        finally:
+            process.kill()
