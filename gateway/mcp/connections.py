@@ -14,11 +14,11 @@ import socket
 import sys
 from asyncio.subprocess import PIPE
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -30,15 +30,12 @@ from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
+from mcp.shared.transport_context import TransportContext
+from mcp_types import jsonrpc_message_adapter
 
 from backends.machine import guardian
 from config.mcp import McpConfig, words
@@ -528,7 +525,7 @@ async def older(server: McpConfig) -> AsyncIterator[Streams]:
 
 
 @asynccontextmanager
-async def sieved(inner: Transport, lost: Callable[[str], None]) -> AsyncIterator[Streams]:
+async def sieved(inner: Transport, lost: Callable[[str], None]) -> AsyncIterator["Sieve"]:
     """`inner`, whose messages are looked at before the session sees them. `lost` is told where the
     connection has ended, and why.
     """
@@ -536,74 +533,53 @@ async def sieved(inner: Transport, lost: Callable[[str], None]) -> AsyncIterator
         passed, seen = anyio.create_memory_object_stream[Message](0)
         with passed, seen:
             async with companions() as tasks:
-                left = False
-
-                def tell(why: str) -> None:
-                    if not left:  # what ends because we end it is no loss
-                        lost(why)
-
-                asked: dict[int | str, str] = {}
-                tasks.start_soon(_sieve, incoming, passed, asked, tell)
-                try:
-                    yield seen, _Noted(outgoing, asked)
-                finally:
-                    left = True
+                sieve = Sieve(seen, outgoing)
+                tasks.start_soon(sieve.pass_on, incoming, passed, lost)
+                yield sieve
 
 
-class _Noted:
-    """The stream of what is sent. In `asked`: the methods of requests without an answer, by id."""
+class Sieve(JSONRPCDispatcher[TransportContext]):
+    """The library's, which reads answers that are mended, and bounds what nobody asked for."""
 
-    def __init__(self, inner: Any, asked: dict[int | str, str]) -> None:
-        self._inner = inner
-        self._asked = asked
+    _unasked = 0.0  # messages since the last answer
 
-    async def send(self, item: SessionMessage) -> None:
-        match item.message:
-            case JSONRPCRequest(id=number, method=method):
-                self._asked[number] = method
-            case JSONRPCNotification(params={"requestId": number}):  # it is cancelled
-                self._asked.pop(number, None)
-        await self._inner.send(item)
+    async def send_raw_request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None,
+        opts: CallOptions | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """As the library's."""
+        try:
+            result = await super().send_raw_request(method, params, opts, **more)
+        except MCPError:
+            self._unasked = 0.0
+            raise
+        self._unasked = 0.0
+        return mended(method, result)
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-async def _sieve(
-    incoming: Any, passed: SendingStream, asked: dict[int | str, str], lost: Callable[[str], None]
-) -> None:
-    unasked = 0.0
-    with passed, suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-        async for message in incoming:
-            if isinstance(message, CommandEnded | TooMuch):
-                lost(str(message))
-                return
-            if isinstance(message, SessionMessage):
-                weight = _weight(message.message, asked)
-                unasked = unasked + weight if weight else 0.0
-                if unasked > MOST_UNASKED:
-                    lost(f"sent more than {MOST_UNASKED:,} messages that nobody asked for")
+    async def pass_on(
+        self, incoming: Any, passed: SendingStream, lost: Callable[[str], None]
+    ) -> None:
+        """What comes, to the session."""
+        with passed, suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for message in incoming:
+                if isinstance(message, CommandEnded | TooMuch):
+                    lost(str(message))
                     return
-                if weight == PROGRESS:
-                    continue
-            await passed.send(message)
-        lost(CLOSED)
+                if isinstance(message, SessionMessage):
+                    weight = _weight(message.message)
+                    self._unasked += weight
+                    if self._unasked > MOST_UNASKED:
+                        lost(f"sent more than {MOST_UNASKED:,} messages that nobody asked for")
+                        return
+                    if weight == PROGRESS:
+                        continue
+                await passed.send(message)
+            lost(CLOSED)
 
 
-def _weight(message: Any, asked: dict[int | str, str]) -> float:
-    """Of a message among those that nobody asked for; 0: it is an answer, which is mended."""
-    match message:
-        case JSONRPCResponse(id=number) | JSONRPCError(id=int() | str() as number):
-            method = asked.pop(coerce_request_id(number), None)
-            if method is not None and isinstance(message, JSONRPCResponse):
-                message.result = mended(method, message.result)
-            return 0.0 if method is not None else 1.0
-        case JSONRPCNotification(method="notifications/progress"):
-            return PROGRESS
-    return 1.0
+def _weight(message: Any) -> float:
+    is_progress = getattr(message, "method", "") == "notifications/progress"
+    return PROGRESS if is_progress else 1.0

@@ -377,10 +377,8 @@ class _Session:
         patience = anyio.CancelScope(deadline=anyio.current_time() + seconds)
         with patience:
             async with (
-                sieved(transport, self._lost) as (incoming, outgoing),
-                _Client(
-                    incoming, outgoing, message_handler=self._told, client_info=_who()
-                ) as client,
+                sieved(transport, self._lost) as sieve,
+                _Client(dispatcher=sieve, message_handler=self._told, client_info=_who()) as client,
             ):
                 await client.begin(seconds)
                 patience.deadline = math.inf
