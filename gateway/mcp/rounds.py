@@ -11,8 +11,7 @@ such tools, the answer is the pipeline's own.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -95,12 +94,11 @@ class ToolRounds:
         if request.answering.n > 1:
             message = "n: Expected 1 with tools of MCP servers, which are run here."
             raise InvalidRequest(message, param="n")
-        async with companions() as tasks:
+        async with companions() as tasks, AsyncExitStack() as held:
             tools = await self._tools(call, always, tasks, can_approve=can_approve)
-            async with _Round(self._chat, call) as model_round:
-                run = _Running(tools, tasks)
-                limit = self._servers.most_rounds
-                yield await _begun(model_round, run, _with_tools(request, tools), shown, limit)
+            model_round, run = _Round(self._chat, call, held), _Running(tools, tasks)
+            limit = self._servers.most_rounds
+            yield await _begun(model_round, run, _with_tools(request, tools), shown, limit)
 
     async def shown(self, call: Call[ChatRequest], *, can_approve: bool = False) -> ChatRequest:
         """The request as the model first gets it, to count its tokens. Raises as `chat`."""
@@ -167,21 +165,10 @@ def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
 class _Round:
     """The chat that is open now; at most one is."""
 
-    def __init__(self, chat: OpenChat, call: Call[ChatRequest]) -> None:
+    def __init__(self, chat: OpenChat, call: Call[ChatRequest], held: AsyncExitStack) -> None:
         self._chat = chat
         self.call = call
-        self._held = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        return await self._held.__aexit__(kind, error, traceback)
+        self._held = held
 
     async def open(self, request: ChatRequest) -> tuple[Answer, ChatRequest]:
         """The answer, and the request as it was taken: without the tools' pictures, which their
@@ -196,13 +183,11 @@ class _Round:
         return await self._opened(plain), plain
 
     async def _opened(self, request: ChatRequest) -> Answer:
-        self._held = AsyncExitStack()
         return await self._held.enter_async_context(self._chat(self.call.of(request)))
 
     async def close(self) -> None:
         """Its model is given back."""
         await self._held.aclose()
-        self._held = AsyncExitStack()
 
 
 class _Running:
@@ -211,10 +196,6 @@ class _Running:
     def __init__(self, tools: Toolset, tasks: TaskGroup) -> None:
         self.tools = tools
         self._tasks = tasks
-
-    def waits(self, call: _Call) -> bool:
-        """Its user has to allow it first."""
-        return self.tools.runnable[call.name].shown.waits
 
     async def answers(self, calls: Sequence[_Call]) -> AsyncIterator[ToolAnswered]:
         """As they come. Those that are left when it is closed end with the request."""
@@ -228,26 +209,26 @@ class _Running:
 
     async def _run(self, call: _Call, send: anyio.abc.ObjectSendStream[ToolAnswered]) -> None:
         async with send:
-            tool = self.tools.runnable[call.name]
-            await send.send(await _outcome(call, tool))
+            await send.send(await _outcome(call, self.tools.runnable[call.name]))
 
 
 async def _outcome(call: _Call, tool: Runnable) -> ToolAnswered:
-    arguments = call.arguments or "{}"
-    text, is_error = "Error: the arguments are not a JSON object.", True
-    pictures: tuple[str, ...] = ()
+    failed = _refused(call, tool.shown, "Error: the arguments are not a JSON object.")
     with suppress(msgspec.DecodeError, RecursionError):
-        given = msgspec.json.decode(arguments, type=dict[str, Any])
-        result = await tool.run(given)
-        text, is_error, pictures = result.text, result.is_error, result.pictures
+        given = msgspec.json.decode(failed.arguments, type=dict[str, Any])
+        found = await tool.run(given)
+        return replace(failed, text=found.text, is_error=found.is_error, pictures=found.pictures)
+    return failed
+
+
+def _refused(call: _Call, tool: ServedTool, why: str) -> ToolAnswered:
     return ToolAnswered(
         index=call.shown,
         id=call.id,
-        tool=tool.shown,
-        arguments=arguments,
-        text=text,
-        is_error=is_error,
-        pictures=pictures,
+        tool=tool,
+        arguments=call.arguments or "{}",
+        text=why,
+        is_error=True,
     )
 
 
@@ -413,23 +394,13 @@ class AnswerInRounds(Answer):
                 turn.answered.append(each)
                 yield each
         for call in calls if not self._left else ():
-            yield self._refused(call)
+            yield _refused(call, self.served[call.name], TOO_MANY)
 
     async def _close(self) -> None:
         """The round's usage is known, and its model is free while tools run."""
         self._before, now = self._usage_so_far(), self._now
         await self._round.close()
         self._now = _Nothing(now)
-
-    def _refused(self, call: _Call) -> ToolAnswered:
-        return ToolAnswered(
-            index=call.shown,
-            id=call.id,
-            tool=self.served[call.name],
-            arguments=call.arguments,
-            text=TOO_MANY,
-            is_error=True,
-        )
 
     def _goes_on(self, turn: "_Turn") -> bool:
         """Whether there is another round, which is the request then."""
@@ -546,15 +517,13 @@ class _Turn:
         self._calls[index] = _Call(call_id, name, number)
         return ToolOpened(number, call_id, name, event.further) if is_shown else None
 
-    def _served(self) -> list[_Call]:
-        known = self._running.tools.runnable
-        return [call for call in self._calls.values() if call.name in known and call.closed]
-
     def to_run(self) -> list[_Call]:
-        """The calls that run now."""
+        """The calls that run now: of the others some wait for their user."""
         if self._finished.reason != "tool_calls":
             return []
-        return [call for call in self._served() if not self._running.waits(call)]
+        tools = self._running.tools.runnable
+        calls = [call for call in self._calls.values() if call.closed and call.name in tools]
+        return [call for call in calls if not tools[call.name].shown.waits]
 
     @property
     def goes_back(self) -> bool:

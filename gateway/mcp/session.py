@@ -109,10 +109,8 @@ class McpServer:
         self._session: _Session | None = None
         self._calls = anyio.Semaphore(config.parallel)
         self._listing = anyio.Lock()
-        self._listed = Listing()
+        self._listed: Listing | ServerFailed = Listing()
         self._good_until = -math.inf
-        self._failed: ServerFailed | None = None
-        self._failed_until = -math.inf
 
     def close(self) -> None:
         """Its session ends; a call that is under way fails."""
@@ -123,11 +121,16 @@ class McpServer:
         """Those that may be called. Raises ServerFailed."""
         asked = time.monotonic()
         async with self._listing:
-            if self._failed is not None and self._failed_until > asked:
-                raise ServerFailed(str(self._failed))
-            if time.monotonic() >= self._good_until:
-                self._listed, good = await self._list_or_fail()
+            if asked >= self._good_until:
+                began = time.monotonic()
+                try:
+                    self._listed, good = await self._list()
+                except ServerFailed as error:
+                    self._listed = error
+                    good = min(KEPT_FAILURE * (time.monotonic() - began), LONGEST_KEPT)
                 self._good_until = time.monotonic() + good
+            if isinstance(self._listed, ServerFailed):
+                raise ServerFailed(str(self._listed)) from self._listed
             return self._listed
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -166,17 +169,6 @@ class McpServer:
                 raise
             await self._pages(client)  # the list says which arguments it wants in headers, too
             return await client.call_tool(tool, arguments, allow_input_required=True)
-
-    async def _list_or_fail(self) -> tuple[Listing, float]:
-        began = time.monotonic()
-        self._failed = None
-        try:
-            return await self._list()
-        except ServerFailed as error:
-            now = time.monotonic()
-            kept = min(KEPT_FAILURE * (now - began), LONGEST_KEPT)
-            self._failed, self._failed_until = error, now + kept
-            raise
 
     async def _list(self) -> tuple[Listing, float]:
         """The tools, and for how many seconds they are good."""
@@ -294,32 +286,38 @@ class _Session:
         self._config = config
         self._changed = changed
         self._scope = anyio.CancelScope(shield=True)  # its server is told, however it ends
-        self._begun, self._leaving = anyio.Event(), anyio.Event()
+        self._begun = anyio.Event()
+        self._idle = anyio.CancelScope(deadline=anyio.current_time() + config.idle)
         self._client: _Client | None = None
         self._users = 0
         self._in_a_row = self._unanswered = 0  # calls that took too long
-        self._last = time.monotonic()
-        self.is_over = False
         self.over = anyio.Event()
         self.why_over = ""
         self._why_lost = ""  # where it was before it began
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody begins to use it any more."""
+        return self._idle.cancel_called
 
     async def begun(self) -> _Client:
         """Once it is. Raises ServerFailed where it can't be."""
         await self._begun.wait()
         if self._client is None:
-            raise ServerFailed(self.why_over or "it was closed")
+            raise ServerFailed(self.why_over)
         return self._client
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """It isn't idle meanwhile."""
         self._users += 1
+        self._idle.deadline = math.inf
         try:
             yield
         finally:
             self._users -= 1
-            self._last = time.monotonic()
+            if not self._users:
+                self._idle.deadline = anyio.current_time() + self._config.idle
 
     def answered(self) -> None:
         """Its server does what it should."""
@@ -332,12 +330,11 @@ class _Session:
             self.end("it did not answer")
 
     def end(self, why: str) -> None:
-        """It ends soon; nobody begins to use it any more."""
-        self.is_over = True
+        """It ends soon."""
         self.why_over = self.why_over or why
         if self._client is None:
             self._scope.cancel()
-        self._leaving.set()
+        self._idle.cancel()
 
     async def run(self) -> None:
         """To its end, on every path."""
@@ -350,7 +347,7 @@ class _Session:
                 except Exception as error:  # noqa: BLE001 - those who wait for it are told
                     self.why_over = self.why_over or self._why_lost or reason_of(error)
         finally:
-            self.is_over = True
+            self.end("it was closed")
             self.over.set()
             self._begun.set()
             log.debug("session ended", server=self._config.name, reason=self.why_over)
@@ -396,7 +393,8 @@ class _Session:
             if client.tells_of_changes:
                 tasks.start_soon(self._listen, client)
             try:
-                await self._until_idle()
+                with self._idle:
+                    await anyio.sleep_forever()
                 self.end("it was idle")
             finally:
                 patience.deadline = anyio.current_time() + LEAVING
@@ -422,17 +420,9 @@ class _Session:
     def _lost(self, why: str) -> None:
         """Its connection has ended. Before it has begun, the library sees that too."""
         if self._begun.is_set():
-            if not self.is_over:
-                self.end(why)
+            self.end(why)
         elif why != CLOSED:
             self._why_lost = why
-
-    async def _until_idle(self) -> None:
-        while self._users or time.monotonic() - self._last < self._config.idle:
-            left = self._last + self._config.idle - time.monotonic()
-            with anyio.move_on_after(left if left > 0 else self._config.idle):
-                await self._leaving.wait()
-                return
 
     async def _told(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -539,17 +529,10 @@ def _plain(name: str) -> str:
 
 
 def _depth(value: Any) -> int:
-    """How many objects and lists stand in each other; at most one more than is allowed."""
-    depth, layer = 0, [value]
-    while layer and depth <= DEEPEST:
-        inside: list[Any] = []
-        for each in layer:
-            if isinstance(each, dict):
-                inside += each.values()
-            elif isinstance(each, list):
-                inside += each
-        layer, depth = inside, depth + 1
-    return depth
+    """How many objects and lists stand in each other: JSON's reader takes 200 at most."""
+    if not isinstance(value, dict | list):
+        return 1
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def _result(found: types.CallToolResult | types.InputRequiredResult, most: int) -> ToolResult:
