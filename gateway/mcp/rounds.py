@@ -96,9 +96,9 @@ class ToolRounds:
             raise InvalidRequest(message, param="n")
         async with companions() as tasks, AsyncExitStack() as held:
             tools = await self._tools(call, always, tasks, can_approve=can_approve)
-            model_round, run = _Round(self._chat, call, held), _Running(tools, tasks)
+            model_round, run = _Round(self._chat, call, held), _Running(tools, tasks, shown)
             limit = self._servers.most_rounds
-            yield await _begun(model_round, run, _with_tools(request, tools), shown, limit)
+            yield await _begun(model_round, run, _with_tools(request, tools), limit)
 
     async def shown(self, call: Call[ChatRequest], *, can_approve: bool = False) -> ChatRequest:
         """The request as the model first gets it, to count its tokens. Raises as `chat`."""
@@ -193,8 +193,9 @@ class _Round:
 class _Running:
     """Tools that run, in tasks of the request."""
 
-    def __init__(self, tools: Toolset, tasks: TaskGroup) -> None:
+    def __init__(self, tools: Toolset, tasks: TaskGroup, shown: Shown) -> None:
         self.tools = tools
+        self.shown = shown
         self._tasks = tasks
 
     async def answers(self, calls: Sequence[_Call]) -> AsyncIterator[ToolAnswered]:
@@ -233,7 +234,7 @@ def _refused(call: _Call, tool: ServedTool, why: str) -> ToolAnswered:
 
 
 async def _begun(
-    model_round: _Round, running: _Running, request: ChatRequest, shown: Shown, limit: int
+    model_round: _Round, running: _Running, request: ChatRequest, limit: int
 ) -> "AnswerInRounds":
     """The answer, its first round open. What the user allowed is run before."""
     approved = [
@@ -245,8 +246,10 @@ async def _begun(
         request, messages=(*request.messages, *_exchanged("", "", approved, answered))
     )
     first, request = await model_round.open(request)
-    script = _Script(approved, answered) if shown != "nothing" else _Script([], [])
-    return AnswerInRounds(first, model_round, running, request, shown, limit, script)
+    script = _script(approved, answered, running.shown)
+    return AnswerInRounds(
+        first, model_round, running, request, limit, script, approved=len(approved)
+    )
 
 
 def _function(tools: Toolset, approved: Any) -> str:
@@ -257,20 +260,16 @@ def _function(tools: Toolset, approved: Any) -> str:
     return name
 
 
-class _Script(msgspec.Struct, frozen=True):
-    """What was run before the first round."""
-
-    calls: Sequence[_Call]
-    answered: Sequence[ToolAnswered]
-
-    def deltas(self, shown: Shown) -> Sequence[Delta]:
-        """As they would have come."""
-        found: list[Delta] = []
-        for call in self.calls if shown == "calls" else ():
-            opened = ToolOpened(call.shown, call.id, call.name)
-            grown = ArgumentsGrown(call.shown, call.arguments)
-            found.append(Delta(0, (opened, grown, ToolClosed(call.shown))))
-        return [*found, *(Delta(0, (), answered=(each,)) for each in self.answered)]
+def _script(calls: Sequence[_Call], answered: Sequence[ToolAnswered], shown: Shown) -> list[Delta]:
+    """What was run before the first round, as it would have come."""
+    found: list[Delta] = []
+    for call in calls if shown == "calls" else ():
+        opened = ToolOpened(call.shown, call.id, call.name)
+        grown = ArgumentsGrown(call.shown, call.arguments)
+        found.append(Delta(0, (opened, grown, ToolClosed(call.shown))))
+    if shown != "nothing":
+        found += [Delta(0, (), answered=(each,)) for each in answered]
+    return found
 
 
 class AnswerInRounds(Answer):
@@ -282,9 +281,10 @@ class AnswerInRounds(Answer):
         model_round: _Round,
         running: _Running,
         request: ChatRequest,
-        shown: Shown,
         limit: int,
-        script: _Script,
+        script: Sequence[Delta],
+        *,
+        approved: int,
     ) -> None:
         super().__init__(first.lease, first.unapplied, (), self._all())
         self.parameters, self.turn = first.parameters, first.turn
@@ -293,12 +293,12 @@ class AnswerInRounds(Answer):
         self._round = model_round
         self._running = running
         self._request = request
-        self._shown = shown
         self._left = limit  # rounds
         self._script = script
-        self._calls = len(script.calls)  # shown so far
-        self._counted = len(script.calls)  # of those that the request limits
+        self._calls = approved  # shown so far
+        self._counted = approved  # of those that the request limits
         self._before: Usage | None = None  # of the rounds before this one
+        self._generated = 0  # tokens of the last one
 
     @property
     def sampling(self) -> Sampling | None:
@@ -333,15 +333,15 @@ class AnswerInRounds(Answer):
         return now if self._before is None else now.after(self._before)
 
     async def _all(self) -> AsyncIterator[Delta]:
-        for delta in self._script.deltas(self._shown):
+        for delta in self._script:
             yield delta
         while True:
-            turn = _Turn(self._running, self._calls, self._shown, self._is_ignored)
+            turn = _Turn(self._running, self._calls, self._is_ignored)
             async for delta in self._said(turn):
                 yield delta
             self._calls += turn.count
             async for answered in self._answers(turn):
-                if self._shown != "nothing":
+                if self._running.shown != "nothing":
                     yield Delta(0, (), answered=(answered,))
             if not (self._goes_on(turn) and await self._next_round(turn)):
                 yield turn.end()
@@ -398,9 +398,10 @@ class AnswerInRounds(Answer):
 
     async def _close(self) -> None:
         """The round's usage is known, and its model is free while tools run."""
-        self._before, now = self._usage_so_far(), self._now
+        last = self._now
+        self._before, self._generated = self._usage_so_far(), last.usage().completion_tokens
         await self._round.close()
-        self._now = _Nothing(now)
+        self._now = Answer(last.lease, last.unapplied, (), _none())
 
     def _goes_on(self, turn: "_Turn") -> bool:
         """Whether there is another round, which is the request then."""
@@ -410,7 +411,7 @@ class AnswerInRounds(Answer):
         self._left -= 1
         limit = request.answering.max_tokens
         if limit is not None:
-            limit -= turn.generated(self._now)
+            limit -= self._generated
             if limit <= 0:
                 turn.cut()
                 return False
@@ -430,17 +431,6 @@ class AnswerInRounds(Answer):
         return True
 
 
-class _Nothing(Answer):
-    """Between two rounds: what the last one was, and nothing more of its usage."""
-
-    def __init__(self, last: Answer) -> None:
-        super().__init__(last.lease, last.unapplied, (), _none())
-        self.generated = last.usage().completion_tokens
-
-    def prompt_ending(self, characters: int) -> str | None:
-        return None
-
-
 async def _none() -> AsyncIterator[Delta]:
     return
     yield
@@ -449,15 +439,12 @@ async def _none() -> AsyncIterator[Delta]:
 class _Turn:
     """What the model says in one round, on its way to the client."""
 
-    def __init__(
-        self, running: _Running, before: int, shown: Shown, is_ignored: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, running: _Running, before: int, is_ignored: Callable[[str], bool]) -> None:
         """`before`: how many calls the client has seen; `is_ignored`: asked for each call."""
         self._running = running
         self._is_ignored = is_ignored
         self._ignored: set[int] = set()
         self._before = before
-        self._all = shown == "calls"
         self._calls: dict[int, _Call] = {}
         self._finished = Finished("stop")
         self._last = Delta(0, ())
@@ -511,7 +498,7 @@ class _Turn:
         if self._is_ignored(name):
             self._ignored.add(index)
             return None
-        is_shown = self._all or name not in self._running.tools.runnable
+        is_shown = self._running.shown == "calls" or name not in self._running.tools.runnable
         number = self._before + self.count if is_shown else -1
         self.count += is_shown
         self._calls[index] = _Call(call_id, name, number)
@@ -529,10 +516,6 @@ class _Turn:
     def goes_back(self) -> bool:
         """The client has to do something: run its own tools, or allow a call."""
         return len(self._calls) > len(self.to_run())
-
-    def generated(self, now: Answer) -> int:
-        """Tokens of this round."""
-        return now.generated if isinstance(now, _Nothing) else now.usage().completion_tokens
 
     def cut(self) -> None:
         """There is no room for another round."""

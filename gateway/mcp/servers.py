@@ -136,14 +136,17 @@ class McpServers:
         if len(wanted) > MOST_SERVERS:
             message = f"Expected at most {MOST_SERVERS} MCP servers."
             raise InvalidRequest(f"tools: {message}", param="tools")
-        _refuse_one_label_twice(wanted)
+        labels = [each.label for each in wanted]
+        for place, each in enumerate(wanted):
+            if each.label in labels[:place]:
+                message = f"{each.field}: The MCP server {each.label!r:.64} is there twice."
+                raise InvalidRequest(message, param=each.field)
         found = [(each, self._server(each, access, tasks)) for each in wanted]
-        labels = {each.label for each in wanted}
         collecting = _Collecting(taken, can_approve=can_approve)
         for each, server in found:
             if each.headers and server.config.name in self._running:
                 collecting.unapplied.append(Unapplied(f"{each.field}.headers", OWN_HEADERS))
-            collecting.add(each, server.config, server, await _listed(each, server))
+            collecting.add(each, server, await _listed(each, server))
         for each in always:
             if each.label not in labels:
                 await self._added(each, access, tasks, collecting)
@@ -155,7 +158,7 @@ class McpServers:
         """A chat that didn't ask for the server is answered without it where it fails."""
         try:
             server = self._server(each, access, tasks)
-            collecting.add(each, server.config, server, await _listed(each, server))
+            collecting.add(each, server, await _listed(each, server))
         except ToolServerFailed as error:
             log.warning("mcp server failed", server=each.name, reason=error.message)
             collecting.unapplied.append(Unapplied(each.field, error.message))
@@ -186,15 +189,6 @@ class McpServers:
 
 def _may_use(config: McpConfig, access: Access) -> bool:
     return not config.keys or (access.label is not None and access.label in config.keys)
-
-
-def _refuse_one_label_twice(wanted: Sequence[ServedTools]) -> None:
-    seen: set[str] = set()
-    for each in wanted:
-        if each.label in seen:
-            message = f"{each.field}: The MCP server {each.label!r:.64} is there twice."
-            raise InvalidRequest(message, param=each.field)
-        seen.add(each.label)
 
 
 def _of_client(config: McpConfig, wanted: ServedTools) -> McpConfig:
@@ -233,13 +227,7 @@ class _Collecting:
         self._listed: list[ListedServer] = []
         self.unapplied: list[Unapplied] = []
 
-    def add(
-        self,
-        wanted: ServedTools,
-        config: McpConfig,
-        server: "McpServer",
-        listing: "Listing",
-    ) -> None:
+    def add(self, wanted: ServedTools, server: "McpServer", listing: "Listing") -> None:
         """Those of one server that its client wants."""
         shown = []
         for name, why in listing.left_out.items():
@@ -248,7 +236,7 @@ class _Collecting:
         for tool in listing.tools:
             if not _is_wanted(wanted, tool):
                 continue
-            waits = wanted.approval.needs(tool.name) or config.needs_approval(tool.name)
+            waits = wanted.approval.needs(tool.name) or server.config.needs_approval(tool.name)
             if waits and not self._can_approve:
                 self.unapplied.append(Unapplied(f"{wanted.field}.{tool.name}", CANT_ASK))
                 continue
