@@ -4,6 +4,7 @@ msgspec stops at the first error of a document and can't say which key of a mapp
 the tree is walked here and msgspec judges the leaves.
 """
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -151,16 +152,14 @@ def _entries(data: object, source: Source, path: str) -> dict[str, object]:
 
 def _named(data: object) -> str:
     """Its name in an error message."""
-    match data:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case str():
-            return "a text"
-        case int() | float():
-            return "a number"
-        case dict():
-            return "options by name"
-        case _:
-            return "a list"
+    return _NAMES.get(type(data), "a list")
+
+
+_NAMES: Mapping[type, str] = {
+    type(None): "nothing",
+    bool: "true or false",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    dict: "options by name",
+}

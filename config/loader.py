@@ -34,6 +34,7 @@ from config.shape import (
     mapping_item,
     options,
     takes_none,
+    value_of,
     with_option,
 )
 from config.upstreams import completed
@@ -217,22 +218,21 @@ def load_text(
     check_names(config, sources["models"])
     check_consistency(config, sources)
     root = path.resolve().parent if path else Path.cwd()
-    upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
-    config = with_option(config, ("upstreams",), upstreams)
-    there = nodes.completed(config.nodes, environment, root, sources["nodes"])
-    config = with_option(config, ("nodes",), there)
-    if config.join.key is not None:
-        key = secret(config.join.key, environment, root, sources["join"], "$.join.key")
-        config = with_option(config, ("join", "key"), key)
     keys = _keys(config.keys, environment, root, sources["keys"])
-    config = with_option(config, ("keys",), keys)
     labels = [key.label or f"key {number}" for number, key in enumerate(keys, 1)]
-    tools = mcp.completed(config.mcp, labels, environment, root, sources["mcp"])
-    config = with_option(config, ("mcp",), tools)
-    if (written := config.kept.encrypt) is None:
-        return config
-    found = secret(written, environment, root, sources["kept"], "$.kept.encrypt")
-    return with_option(config, ("kept", "encrypt"), found)
+    config = msgspec.structs.replace(
+        config,
+        upstreams=completed(config.upstreams, environment, root, sources["upstreams"]),
+        nodes=nodes.completed(config.nodes, environment, root, sources["nodes"]),
+        keys=keys,
+        mcp=mcp.completed(config.mcp, labels, environment, root, sources["mcp"]),
+    )
+    for option in (("join", "key"), ("kept", "encrypt")):
+        if (written := value_of(config, option)) is not None:
+            place = ".".join(("$", *option))
+            found = secret(written, environment, root, sources[option[0]], place)
+            config = with_option(config, option, found)
+    return config
 
 
 def locate(environment: Mapping[str, str], here: Path) -> Path | None:

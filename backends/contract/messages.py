@@ -33,6 +33,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
+from backends.contract import errors
 from backends.contract.beginnings import (
     Bytes,
     Part,
@@ -41,18 +42,7 @@ from backends.contract.beginnings import (
     packed,
 )
 from backends.contract.encoder import EncoderInput
-from backends.contract.errors import (
-    BackendError,
-    BackendMissing,
-    EngineLost,
-    GenerationFailed,
-    InvalidJob,
-    LoadFailed,
-    NotAble,
-    OutOfMemory,
-    PromptTooLong,
-    UnsupportedModel,
-)
+from backends.contract.errors import BackendError, InvalidJob, PromptTooLong
 from backends.contract.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
 
 Kind: TypeAlias = Literal[
@@ -67,22 +57,7 @@ Kind: TypeAlias = Literal[
     "PromptTooLong",
     "UnsupportedModel",
 ]
-_KINDS: dict[str, type[BackendError]] = {
-    kind.__name__: kind
-    for kind in (
-        BackendError,
-        BackendMissing,
-        EngineLost,
-        GenerationFailed,
-        InvalidJob,
-        LoadFailed,
-        NotAble,
-        OutOfMemory,
-        PromptTooLong,
-        UnsupportedModel,
-    )
-}
-assert set(_KINDS) == set(get_args(Kind))
+_KINDS: dict[str, type[BackendError]] = {name: getattr(errors, name) for name in get_args(Kind)}
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):

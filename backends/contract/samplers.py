@@ -13,6 +13,7 @@ How a sampler is computed is in the engines. This module knows none of them.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_type_hints
 
 import msgspec
@@ -205,6 +206,14 @@ SentCountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
 SentTexts: TypeAlias = str | list[str]
 SentTokens: TypeAlias = str | list[int]
 
+# Rows by what engines take and clients may send of them.
+_share = partial(Row, SHARE, SentShare)
+_strength = partial(Row, SOME, SentNotNegative)
+_heat = partial(Row, SOME, SentTemperature)
+_penalty = partial(Row, ANY, SentPenalty)
+_reach = partial(Row, RANGE, SentCountOrAll)
+_count = partial(Row, OF_CONTEXT, SentCount)
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen. Every default is neutral: it changes nothing.
@@ -225,28 +234,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1.0  # a divisor of logits
     frequency_penalty: Annotated[
         float,
-        Row(
-            ANY,
-            SentPenalty,
-            sampler="penalties",
-            slider=Slider("Repetition", "Frequency penalty", -2, 2, 0.05),
+        _penalty(
+            sampler="penalties", slider=Slider("Repetition", "Frequency penalty", -2, 2, 0.05)
         ),
     ] = 0.0
     presence_penalty: Annotated[
         float,
-        Row(
-            ANY,
-            SentPenalty,
-            sampler="penalties",
-            slider=Slider("Repetition", "Presence penalty", -2, 2, 0.05),
-        ),
+        _penalty(sampler="penalties", slider=Slider("Repetition", "Presence penalty", -2, 2, 0.05)),
     ] = 0.0
     # The last tokens that count; -1 is the whole context. Memory is taken for so many tokens.
     penalty_range: Annotated[
         int,
-        Row(
-            RANGE,
-            SentCountOrAll,
+        _reach(
             names=(
                 "repetition_range",
                 "repetition_penalty_range",
@@ -256,35 +255,22 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             slider=Slider("Repetition", "Penalty range", hint="−1: all"),
         ),
     ] = -1
-    repetition_decay: Annotated[
-        int,
-        Row(OF_CONTEXT, SentCount),
-    ] = 0
+    repetition_decay: Annotated[int, _count()] = 0
     dry_multiplier: Annotated[
-        float,
-        Row(
-            SOME,
-            SentNotNegative,
-            sampler="dry",
-            slider=Slider("Repetition", "DRY multiplier", 0, 5, 0.05),
-        ),
+        float, _strength(sampler="dry", slider=Slider("Repetition", "DRY multiplier", 0, 5, 0.05))
     ] = 0.0
     # Raised to powers of up to the length of a repetition.
     dry_base: Annotated[
         float,
-        Row(SOME, SentNotNegative, slider=Slider("Repetition", "DRY base", 1, 4, 0.05)),
+        _strength(slider=Slider("Repetition", "DRY base", 1, 4, 0.05)),
     ] = 1.75
     dry_allowed_length: Annotated[
-        int,
-        Row(OF_CONTEXT, SentCount, slider=Slider("Repetition", "DRY allowed length", 1, 20, 1)),
+        int, _count(slider=Slider("Repetition", "DRY allowed length", 1, 20, 1))
     ] = 2
     dry_range: Annotated[
         int,
-        Row(
-            RANGE,
-            SentCountOrAll,
-            names=("dry_penalty_last_n",),
-            slider=Slider("Repetition", "DRY range", hint="−1: all"),
+        _reach(
+            names=("dry_penalty_last_n",), slider=Slider("Repetition", "DRY range", hint="−1: all")
         ),
     ] = -1
     # Each is searched for in the text of every token; llama.cpp cuts longer ones off.
@@ -294,24 +280,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = ("\n", ":", '"', "*")
     # Below `bounds.GREEDY_BELOW` it is greedy.
     temperature: Annotated[
-        float,
-        Row(
-            SOME,
-            SentTemperature,
-            sampler="temperature",
-            slider=Slider("Sampling", "Temperature", 0, 2, 0.05),
-        ),
+        float, _heat(sampler="temperature", slider=Slider("Sampling", "Temperature", 0, 2, 0.05))
     ] = 1.0
-    temperature_last: Annotated[
-        bool,
-        Row(Flag()),
-    ] = False
+    temperature_last: Annotated[bool, Row(Flag())] = False
     # Dynamic temperature runs from min_temp to max_temp when they differ.
     min_temp: Annotated[
         float,
-        Row(
-            SOME,
-            SentTemperature,
+        _heat(
             names=("dynatemp_low",),
             sampler="temperature",
             slider=Slider("Advanced", "Dynamic, lowest", 0, 3, 0.05),
@@ -319,30 +294,19 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1.0
     max_temp: Annotated[
         float,
-        Row(
-            SOME,
-            SentTemperature,
+        _heat(
             names=("dynatemp_high",),
             sampler="temperature",
             slider=Slider("Advanced", "Dynamic, highest", 0, 3, 0.05),
         ),
     ] = 1.0
-    temp_exponent: Annotated[
-        float,
-        Row(SOME, SentNotNegative, names=("dynatemp_exponent",)),
-    ] = 1.0
+    temp_exponent: Annotated[float, _strength(names=("dynatemp_exponent",))] = 1.0
     smoothing_factor: Annotated[
         float,
-        Row(
-            SOME,
-            SentNotNegative,
-            sampler="temperature",
-            slider=Slider("Advanced", "Smoothing factor", 0, 10, 0.1),
-        ),
+        _strength(sampler="temperature", slider=Slider("Advanced", "Smoothing factor", 0, 10, 0.1)),
     ] = 0.0
     smoothing_curve: Annotated[
-        float,
-        Row(SOME, SentNotNegative, slider=Slider("Advanced", "Smoothing curve", 0, 10, 0.1)),
+        float, _strength(slider=Slider("Advanced", "Smoothing curve", 0, 10, 0.1))
     ] = 1.0
     top_n_sigma: Annotated[
         float,
@@ -364,58 +328,32 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     tfs: Annotated[
         float,
-        Row(
-            SHARE,
-            SentShare,
-            names=("tfs_z",),
-            sampler="tfs",
-            slider=Slider("Advanced", "Tail free", 0, 1, 0.01),
-        ),
+        _share(names=("tfs_z",), sampler="tfs", slider=Slider("Advanced", "Tail free", 0, 1, 0.01)),
     ] = 1.0
     typical_p: Annotated[
         float,
-        Row(
-            SHARE,
-            SentShare,
+        _share(
             names=("typical", "typ_p"),
             sampler="typical_p",
             slider=Slider("Advanced", "Typical P", 0, 1, 0.01),
         ),
     ] = 1.0
     top_p: Annotated[
-        float,
-        Row(SHARE, SentShare, sampler="top_p", slider=Slider("Sampling", "Top P", 0, 1, 0.01)),
+        float, _share(sampler="top_p", slider=Slider("Sampling", "Top P", 0, 1, 0.01))
     ] = 1.0
     min_p: Annotated[
-        float,
-        Row(SHARE, SentShare, sampler="min_p", slider=Slider("Sampling", "Min P", 0, 1, 0.01)),
+        float, _share(sampler="min_p", slider=Slider("Sampling", "Min P", 0, 1, 0.01))
     ] = 0.0
     top_a: Annotated[
-        float,
-        Row(
-            SOME,
-            SentNotNegative,
-            sampler="top_a",
-            slider=Slider("Advanced", "Top A", 0, 1, 0.01),
-        ),
+        float, _strength(sampler="top_a", slider=Slider("Advanced", "Top A", 0, 1, 0.01))
     ] = 0.0
     xtc_probability: Annotated[
-        float,
-        Row(
-            SHARE,
-            SentShare,
-            sampler="xtc",
-            slider=Slider("Advanced", "XTC probability", 0, 1, 0.01),
-        ),
+        float, _share(sampler="xtc", slider=Slider("Advanced", "XTC probability", 0, 1, 0.01))
     ] = 0.0
     xtc_threshold: Annotated[
-        float,
-        Row(SHARE, SentShare, slider=Slider("Advanced", "XTC threshold", 0, 0.5, 0.01)),
+        float, _share(slider=Slider("Advanced", "XTC threshold", 0, 0.5, 0.01))
     ] = 0.1
-    skew: Annotated[
-        float,
-        Row(ANY, slider=Slider("Advanced", "Skew", -5, 5, 0.1)),
-    ] = 0.0
+    skew: Annotated[float, Row(ANY, slider=Slider("Advanced", "Skew", -5, 5, 0.1))] = 0.0
     mirostat_mode: Annotated[
         Literal[0, 1, 2],
         Row(
@@ -426,12 +364,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     mirostat_tau: Annotated[
-        float,
-        Row(SOME, SentNotNegative, slider=Slider("Advanced", "Mirostat τ", 0, 10, 0.1)),
+        float, _strength(slider=Slider("Advanced", "Mirostat τ", 0, 10, 0.1))
     ] = 5.0
     mirostat_eta: Annotated[
-        float,
-        Row(SOME, SentNotNegative, slider=Slider("Advanced", "Mirostat η", 0, 1, 0.01)),
+        float, _strength(slider=Slider("Advanced", "Mirostat η", 0, 1, 0.01))
     ] = 0.1
     adaptive_target: Annotated[
         float,
@@ -442,8 +378,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = -1.0
     # llama.cpp takes 0.99 for all above.
     adaptive_decay: Annotated[
-        float,
-        Row(SHARE, SentShare, slider=Slider("Advanced", "Adaptive decay", 0, 1, 0.01)),
+        float, _share(slider=Slider("Advanced", "Adaptive decay", 0, 1, 0.01))
     ] = 0.9
     seed: Annotated[
         int | None,
@@ -455,8 +390,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None  # engines take of it what they can
     samplers: Annotated[
-        tuple[str, ...],
-        Row(Texts(64, 40), SentTexts, names=("sampler_priority",)),
+        tuple[str, ...], Row(Texts(64, 40), SentTexts, names=("sampler_priority",))
     ] = ()  # the order; empty: ours
     # Pairs of a token id and what is added to its logit.
     logit_bias: Annotated[
@@ -464,22 +398,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         Row(Biases(1e4), dict[str, float] | list[tuple[int | str, float | bool]]),
     ] = ()
     banned_tokens: Annotated[
-        tuple[int, ...],
-        Row(TokenIds(), SentTokens, names=("custom_token_bans",)),
+        tuple[int, ...], Row(TokenIds(), SentTokens, names=("custom_token_bans",))
     ] = ()
     allowed_tokens: Annotated[
-        tuple[int, ...],
-        Row(TokenIds(), SentTokens, names=("allowed_token_ids",)),
+        tuple[int, ...], Row(TokenIds(), SentTokens, names=("allowed_token_ids",))
     ] = ()  # empty: all
     # Each character is a node of a tree.
     banned_strings: Annotated[
-        tuple[str, ...],
-        Row(Texts(1_024, 1_000, total=32_768), SentTexts),
+        tuple[str, ...], Row(Texts(1_024, 1_000, total=32_768), SentTexts)
     ] = ()
-    ban_eos: Annotated[
-        bool,
-        Row(Flag(), names=("ban_eos_token", "ignore_eos")),
-    ] = False
+    ban_eos: Annotated[bool, Row(Flag(), names=("ban_eos_token", "ignore_eos"))] = False
 
     def requested(self) -> frozenset[str]:
         """The fields that differ from their neutral value."""
