@@ -76,11 +76,8 @@ def number_by_bus(environment: MutableMapping[str, str] = os.environ, nvml: Any 
     """
     if environment.setdefault(ORDER, BY_BUS) == BY_BUS:
         return
-    with _driver(nvml) as there:
-        if there:
-            handles, cards = _handles(nvml)
-            uuids = visible(environment.get(VISIBLE), cards)
-            _warn_of_unlike(nvml, [handles[uuid] for uuid in uuids])
+    with _seen(environment, nvml) as cards:
+        _warn_of_unlike(nvml, [*cards.values()])
 
 
 def visible(variable: str | None, cards: Sequence[Card]) -> list[str]:
@@ -124,14 +121,8 @@ def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> d
     """Each card's, by CUDA's name for it; nothing where there is no driver. May block for
     milliseconds. A card that doesn't answer is left out, and keeps its number.
     """
-    with _driver(nvml) as there:
-        if not there:
-            return {}
-        handles, cards = _handles(nvml)
-        uuids = visible(environment.get(VISIBLE), cards)
-        found = {
-            f"cuda:{number}": _memory(nvml, handles[uuid]) for number, uuid in enumerate(uuids)
-        }
+    with _seen(environment, nvml) as cards:
+        found = {name: _memory(nvml, handle) for name, handle in cards.items()}
         return {name: one for name, one in found.items() if one is not None}
 
 
@@ -143,21 +134,13 @@ def bandwidths(
     """Bytes a second that each of `cards` reads, by the width of its bus and its clock, where
     NVIDIA's driver knows it; of the others a guess.
     """
-    found = dict.fromkeys(cards, CARD_BANDWIDTH)
-    with _driver(nvml) as there:
-        if not there:
-            return found
-        handles, known = _handles(nvml)
-        for number, uuid in enumerate(visible(environment.get(VISIBLE), known)):
-            if (name := f"cuda:{number}") in found:
-                found[name] = _bandwidth(nvml, handles[uuid]) or CARD_BANDWIDTH
-    return found
+    with _seen(environment, nvml) as known:
+        found = {name: _bandwidth(nvml, known[name]) for name in cards if name in known}
+        return {name: found.get(name) or CARD_BANDWIDTH for name in cards}
 
 
 def _bandwidth(nvml: Any, handle: Any) -> float | None:
     """Memory is read at both edges of its clock."""
-    if handle is None:
-        return None
     try:
         clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)  # MHz
         return float(2e6 * clock * nvml.nvmlDeviceGetMemoryBusWidth(handle) / 8)
@@ -176,9 +159,8 @@ def main_bandwidth() -> float:
         for _ in range(count)
     ]
     with ThreadPoolExecutor(count) as readers:
-        times = [_copied(readers, pairs) for _ in range(1 + ROUNDS)][
-            1:
-        ]  # the first makes the pages
+        _copied(readers, pairs)  # the first makes the pages
+        times = [_copied(readers, pairs) for _ in range(ROUNDS)]
     return 2 * count * BUFFER / min(times)
 
 
@@ -199,26 +181,25 @@ def held_by(
     """Bytes of each card that these processes hold together, by CUDA's name for it in this process;
     a card of which they hold nothing, or whose driver doesn't say, is left out. May block.
     """
-    with _driver(nvml) as there:
-        if not there or not pids:
-            return {}
-        handles, cards = _handles(nvml)
-        uuids = visible(environment.get(VISIBLE), cards)
-        sizes = {
-            f"cuda:{number}": _held(nvml, handles[uuid], pids) for number, uuid in enumerate(uuids)
-        }
+    with _seen(environment, nvml) as cards:
+        sizes = {name: _held(nvml, handle, pids) for name, handle in cards.items()}
         return {name: size for name, size in sizes.items() if size}
 
 
 @contextmanager
-def _driver(nvml: Any) -> Iterator[bool]:
+def _seen(environment: Mapping[str, str], nvml: Any) -> Iterator[Mapping[str, Any]]:
+    """NVML's handles of the cards that CUDA sees, by its names for them; none where there is no
+    driver. A card that doesn't answer has none.
+    """
     try:
         nvml.nvmlInit()
     except pynvml.NVMLError:
-        yield False
+        yield {}
         return
     try:
-        yield True
+        handles, cards = _handles(nvml)
+        uuids = enumerate(visible(environment.get(VISIBLE), cards))
+        yield {f"cuda:{at}": handles[uuid] for at, uuid in uuids if handles[uuid] is not None}
     finally:
         nvml.nvmlShutdown()
 
@@ -258,8 +239,6 @@ def _instances(nvml: Any, card: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _memory(nvml: Any, handle: Any) -> GpuMemory | None:
-    if handle is None:
-        return None
     try:
         found = nvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError:
@@ -268,7 +247,7 @@ def _memory(nvml: Any, handle: Any) -> GpuMemory | None:
         found.total,
         found.free,
         found.used,
-        _own_memory(nvml, handle),
+        _held(nvml, handle, {os.getpid()}),
         _bus(nvml, handle),
         _text(nvml.nvmlDeviceGetName, handle),
     )
@@ -287,17 +266,10 @@ def _text(ask: Callable[[Any], str | bytes], handle: Any) -> str:
     return said if isinstance(said, str) else said.decode(errors="replace")
 
 
-def _own_memory(nvml: Any, handle: Any) -> int | None:
-    """Bytes of a card that this process has; None where the driver doesn't say."""
-    return _held(nvml, handle, {os.getpid()})
-
-
 def _held(nvml: Any, handle: Any, pids: Collection[int]) -> int | None:
     """Bytes of a card that these processes have; None where the driver doesn't say. A container may
     have other process numbers than the driver sees.
     """
-    if handle is None:
-        return None
     try:
         processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError:
@@ -308,7 +280,7 @@ def _held(nvml: Any, handle: Any, pids: Collection[int]) -> int | None:
 
 def _warn_of_unlike(nvml: Any, handles: Sequence[Any]) -> None:
     """CUDA's measure of speed is its own, so unlike cards can't be identified then."""
-    kinds = {nvml.nvmlDeviceGetName(handle) for handle in handles if handle is not None}
+    kinds = {nvml.nvmlDeviceGetName(handle) for handle in handles}
     if len(kinds) > 1:
         log.warning(
             "memory may be counted for the wrong card: CUDA numbers unlike cards by speed",

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,11 +25,8 @@ from backends.machine import prebuilt
 
 LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll")
 FOR_CARDS = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
-PROCESSORS, GPU, INTEGRATED = (
-    0,
-    1,
-    2,
-)  # ggml_backend_dev_type (ggml-backend.h); main memory's are others
+# ggml_backend_dev_type (ggml-backend.h); main memory's are others
+PROCESSORS, GPU, INTEGRATED = 0, 1, 2
 METAL = "MTL"
 HALVES = 1  # ggml_type: 16 bits
 SMALL = 4096  # bytes, which hold a tensor without its data
@@ -72,31 +70,33 @@ class _ContextParameters(ctypes.Structure):
     )
 
 
+POINTER = ctypes.c_void_p
+# The functions that are called: what they return, and take.
+SIGNATURES: Mapping[str, tuple[Any, ...]] = {
+    "ggml_backend_dev_count": (ctypes.c_size_t,),
+    "ggml_backend_dev_get": (POINTER, ctypes.c_size_t),
+    "ggml_backend_dev_name": (ctypes.c_char_p, POINTER),
+    "ggml_backend_dev_type": (ctypes.c_int, POINTER),
+    "ggml_backend_dev_memory": (None, POINTER, POINTER, POINTER),
+    "ggml_backend_dev_get_props": (None, POINTER, POINTER),
+    "ggml_backend_dev_by_type": (POINTER, ctypes.c_int),
+    "ggml_backend_dev_buffer_type": (POINTER, POINTER),
+    "ggml_backend_dev_supports_op": (ctypes.c_bool, POINTER, POINTER),
+    "ggml_init": (POINTER, _ContextParameters),
+    "ggml_free": (None, POINTER),
+    "ggml_new_tensor_1d": (POINTER, POINTER, ctypes.c_int, ctypes.c_int64),
+}
+
+
 class GgmlRegistry:
     """That of the library in `folder`, which is loaded into this process."""
 
     def __init__(self, folder: Path) -> None:
         path = next(folder / name for name in LIBRARIES if (folder / name).exists())
         self._library = library = ctypes.CDLL(str(path))
-        library.ggml_backend_dev_count.restype = ctypes.c_size_t
-        library.ggml_backend_dev_get.restype = ctypes.c_void_p
-        library.ggml_backend_dev_get.argtypes = (ctypes.c_size_t,)
-        library.ggml_backend_dev_name.restype = ctypes.c_char_p
-        for function in ("name", "type", "memory", "get_props"):
-            pointers = {"memory": 2, "get_props": 1}.get(function, 0)
-            arguments = (ctypes.c_void_p,) * (1 + pointers)
-            getattr(library, f"ggml_backend_dev_{function}").argtypes = arguments
-        library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
-        library.ggml_backend_dev_by_type.argtypes = (ctypes.c_int,)
-        library.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
-        library.ggml_backend_dev_buffer_type.argtypes = (ctypes.c_void_p,)
-        library.ggml_init.restype = ctypes.c_void_p
-        library.ggml_init.argtypes = (_ContextParameters,)
-        library.ggml_free.argtypes = (ctypes.c_void_p,)
-        library.ggml_new_tensor_1d.restype = ctypes.c_void_p
-        library.ggml_new_tensor_1d.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
-        library.ggml_backend_dev_supports_op.restype = ctypes.c_bool
-        library.ggml_backend_dev_supports_op.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        for name, (result, *arguments) in SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
         if not library.ggml_backend_dev_count():  # its kinds of devices are libraries to be loaded
             library.ggml_backend_load_all_from_path(os.fsencode(folder))
 
