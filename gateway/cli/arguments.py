@@ -110,14 +110,11 @@ def _config(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _model_dirs(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--model-dir",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder to search for models, besides `model_dirs`. May be repeated",
-    )
+def _model_dirs(
+    command: argparse.ArgumentParser,
+    text: str = "a folder to search for models, besides `model_dirs`. May be repeated",
+) -> None:
+    command.add_argument("--model-dir", action="append", default=[], metavar="DIR", help=text)
 
 
 def _serve(commands: Commands) -> None:
@@ -265,13 +262,7 @@ def _worker(commands: Commands) -> None:
     )
     command.add_argument("--certificate", type=Path, metavar="FILE", help="another one, in PEM")
     command.add_argument("--key", type=Path, metavar="FILE", help="of the certificate, in PEM")
-    command.add_argument(
-        "--model-dir",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="load no models but those in DIR. May be repeated",
-    )
+    _model_dirs(command, "load no models but those in DIR. May be repeated")
 
 
 def _local(commands: Commands) -> None:

@@ -57,20 +57,20 @@ def row_of(system: str, cards: Collection[str], *, amd: bool) -> tuple[Platform,
             return "macOS (Metal)", "this is macOS"
         case "Windows":
             return "Windows", "this is Windows"
-    for kind, row in ROWS.items():
+    for kind, (row, lister) in ROWS.items():
         if found := [name for name in cards if name.partition(":")[0] == kind]:
-            return row, f"{LISTED_BY[kind]} lists {', '.join(found)}"
+            return row, f"{lister} lists {', '.join(found)}"
     if amd:
         return "Linux, ROCm", f"{KFD} is an AMD card's"
     return "Linux, CPUs", "no card was found"
 
 
-ROWS: Mapping[str, Platform] = {
-    "cuda": "Linux, CUDA",
-    "rocm": "Linux, ROCm",
-    "vulkan": "Linux, Vulkan",
+# By the kind of a device: its row, and who lists it.
+ROWS: Mapping[str, tuple[Platform, str]] = {
+    "cuda": ("Linux, CUDA", "the NVIDIA driver"),
+    "rocm": ("Linux, ROCm", "llama.cpp"),
+    "vulkan": ("Linux, Vulkan", "llama.cpp"),
 }
-LISTED_BY = {"cuda": "the NVIDIA driver", "rocm": "llama.cpp", "vulkan": "llama.cpp"}
 
 
 def markdown() -> str:

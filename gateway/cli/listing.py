@@ -100,9 +100,8 @@ def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
 def _memory(card: Mapping[str, Any]) -> tuple[str, str]:
     """What a model takes, or would: the sum, and the devices, with shares where there are more."""
     devices: Mapping[str, int] = card.get("devices") or {}
-    if len(devices) < 2:
-        return size(sum(devices.values())), next(iter(devices), "")
-    return size(sum(devices.values())), of_devices(devices)
+    names = of_devices(devices) if len(devices) > 1 else "".join(devices)
+    return size(sum(devices.values())), names
 
 
 def of_devices(devices: Mapping[str, int]) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -44,7 +43,7 @@ from gateway.cli.configured import (
     with_keys,
     with_models,
 )
-from gateway.cli.listing import size
+from gateway.cli.listing import of_devices
 from gateway.http.auth import is_loopback
 from gateway.http.metrics import Metrics
 from gateway.hub import DownloadProgress, cached_models
@@ -172,12 +171,7 @@ class Bars:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for title in list(self._tasks):
             self._drop(title)
 
@@ -239,8 +233,8 @@ def run(arguments: Namespace) -> int:
         check_formats(config)
         return config
 
-    def read() -> Config:
-        return understood(read_text(file) if file else None)
+    def read() -> str | None:
+        return read_text(file) if file else None
 
     def again(text: str | None) -> Config:
         if text is not None and not parse(text, str(file))[0]:
@@ -248,10 +242,10 @@ def run(arguments: Namespace) -> int:
         return downloaded(understood(text))
 
     def explained() -> Explained:
-        text = read_text(file) if file else None
+        text = read()
         return Explained(text, origins(text, file, environment, overrides=overrides))
 
-    config = read()
+    config = understood(read())
     refuse_unusable(arguments.models)
     lines = LogLines()
     with Writer(_left_out) as writer:
@@ -274,7 +268,7 @@ def run(arguments: Namespace) -> int:
         for one in findings(config, library, SystemGauge().total()):
             log.warning("check the configuration", option=one.path, problem=one.problem)
         source = ConfigSource(
-            read=lambda: again(read_text(file) if file else None),
+            read=lambda: again(read()),
             file=file,
             understand=again,
             explain=explained,
@@ -363,7 +357,7 @@ def greeting(config: Config, registry: Registry, new_key: str) -> Greeting:
     return Greeting(
         model=model,
         task=task,
-        room=lambda: budgets(registry),
+        room=lambda: of_devices(registry.budgets),
         has_page=config.console.enabled,
         needs_key=bool(config.keys),
         new_key=new_key,
@@ -381,8 +375,3 @@ def first_model(config: Config, registry: Registry) -> str:
     except GatewayError as error:
         log.warning("no model", reason=error.message, model_dirs=config.model_dirs)
         return ""
-
-
-def budgets(registry: Registry) -> str:
-    """Bytes that models may take on each device: `cuda:0 22.0 GiB, cpu 20.1 GiB`."""
-    return ", ".join(f"{device} {size(amount)}" for device, amount in registry.budgets.items())

@@ -16,7 +16,6 @@ from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +38,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from backends.machine import guardian
 from config.mcp import McpConfig, words
+from config.product import VERSION
 from gateway.answers.pictures import (
     Address,
     address,
@@ -486,7 +486,7 @@ def _client(
     server: McpConfig, headers: dict[str, str] | None = None, *, answers: bool = False
 ) -> httpx2.AsyncClient:
     """Who asks waits for an answer as long as it wants: a time-out here would end the session."""
-    ours = {"accept-encoding": "identity", "user-agent": f"roundhouse/{version('roundhouse')}"}
+    ours = {"accept-encoding": "identity", "user-agent": f"roundhouse/{VERSION}"}
     return httpx2.AsyncClient(
         transport=CheckedAddresses(server, answers=answers),
         timeout=httpx2.Timeout(server.patience, read=None, pool=None),

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 import anyio
@@ -24,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from config.mcp import McpConfig
+from config.product import VERSION
 from gateway.mcp.connections import (
     CLOSED,
     FAILED,
@@ -499,7 +499,7 @@ def _pages_to_open(asked: Any) -> Iterator[str]:
 
 
 def _who() -> types.Implementation:
-    return types.Implementation(name="roundhouse", version=version("roundhouse"))
+    return types.Implementation(name="roundhouse", version=VERSION)
 
 
 def _listed(tool: types.Tool) -> ListedTool | str:

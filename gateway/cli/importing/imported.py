@@ -5,7 +5,12 @@ from typing import Any, TypeAlias
 import msgspec
 import yaml
 
+from backends.contract.samplers import ROWS
+
 Data: TypeAlias = dict[str, Any]  # YAML's own shape
+
+# Names of a request's parameters, and what they are called here.
+SAMPLING = {name: field for field, row in ROWS.items() for name in (field, *row.names)}
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -13,6 +18,11 @@ class Imported(msgspec.Struct, frozen=True):
 
     config: Data
     notes: tuple[str, ...]
+
+
+def given(**values: Any) -> Data:
+    """Those that say something: an option's default is left out."""
+    return {name: value for name, value in values.items() if value}
 
 
 def written(config: Data) -> str:

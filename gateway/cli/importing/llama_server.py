@@ -35,9 +35,16 @@ class Native(msgspec.Struct, frozen=True):
 Setting: TypeAlias = tuple[str, Callable[[str], Any]]
 
 
+def _flash(value: str) -> str:
+    if value == "auto":
+        return value
+    return "on" if value in ("", *ON) else "off"  # older ones took no value
+
+
 # Each flag's place in the entry, and how its value is read.
 VALUES: Mapping[str, Setting] = {
     "-m --model": ("path", str),
+    "-hf -hfr --hf-repo": ("path", "hf:{}".format),
     "-c --ctx-size": ("context", int),
     "-np --parallel": ("slots", int),
     "-b --batch-size": ("options.batch_size", int),
@@ -49,6 +56,11 @@ VALUES: Mapping[str, Setting] = {
     "-mg --main-gpu": ("options.main_gpu", int),
     "-ncmoe --n-cpu-moe": ("options.cpu_experts", int),
     "-mm --mmproj": ("options.mmproj", str),
+    "-fa --flash-attn": ("options.flash_attention", _flash),
+    "-ts --tensor-split": (
+        "options.tensor_split",
+        lambda text: [float(part) for part in re.split("[,/]", text)],
+    ),
     "--rope-freq-base": ("options.rope_freq_base", float),
     "--rope-freq-scale": ("options.rope_freq_scale", float),
     "--pooling": ("options.pooling", str),
@@ -84,11 +96,8 @@ VALUES: Mapping[str, Setting] = {
 }
 # Those that need more than a place: methods of `_Line`.
 READ: Mapping[str, str] = {
-    "-hf -hfr --hf-repo": "hub",
     "-hff --hf-file": "hub_file",
     "-ngl --gpu-layers --n-gpu-layers": "layers",
-    "-fa --flash-attn": "flash",
-    "-ts --tensor-split": "split",
     "-dev --device": "device",
     "--lora": "adapter",
     "-ot --override-tensor": "tensors",
@@ -224,9 +233,6 @@ class _Line:
     def _lacks(self, flag: str, value: str) -> None:
         self.lacking.append(f"{flag} {value}".rstrip())
 
-    def _hub(self, _: str, value: str) -> None:
-        self._put("path", f"hf:{value}")
-
     def _hub_file(self, flag: str, value: str) -> None:
         scheme, _, rest = str(self.found.get("path", "")).partition(":")
         if scheme != "hf":
@@ -236,15 +242,6 @@ class _Line:
     def _layers(self, _: str, value: str) -> None:
         if value not in ("auto", "all") and int(value) < ALL_LAYERS:
             self._put("options.gpu_layers", int(value))  # all are taken anyway, where they fit
-
-    def _flash(self, _: str, value: str) -> None:
-        word = value or "on"  # older ones took no value
-        self._put(
-            "options.flash_attention", word if word == "auto" else "on" if word in ON else "off"
-        )
-
-    def _split(self, _: str, value: str) -> None:
-        self._put("options.tensor_split", [float(part) for part in re.split("[,/]", value)])
 
     def _device(self, flag: str, value: str) -> None:
         number = value.removeprefix("CUDA")
@@ -272,7 +269,7 @@ class _Line:
 
     def _budget(self, flag: str, value: str) -> None:
         if value == "0":
-            self._put("template_kwargs.enable_thinking", value != "0")
+            self._put("template_kwargs.enable_thinking", value=False)
         elif value != "-1":
             self._lacks(flag, value)
 

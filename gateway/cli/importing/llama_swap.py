@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from backends.contract.samplers import ROWS
 from config.commands import COMMAND  # the engine, and the setting of a model of it
 from config.document import parse
 from config.errors import Source
 from config.loader import read_text
 from config.upstreams import OWN_FIELDS
 from gateway.cli.importing import llama_server
-from gateway.cli.importing.imported import Data, Imported
+from gateway.cli.importing.imported import SAMPLING, Data, Imported, given
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared, not listened on
 DEFAULT = "(default)"  # its name of the group of models that are in none
@@ -33,8 +32,6 @@ LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 _ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 _MACRO = re.compile(r"\$\{(?!PORT\}|PID\}|env\.)[A-Za-z0-9_-]+\}")
 _FILE = re.compile(r"(?:^|\s)(?:-m|--model)[\s=]+(/\S+\.gguf)(?=\s|$)")
-# Names of a request's parameters, and what they are called here.
-_PARAMETERS = {name: field for field, row in ROWS.items() for name in (field, *row.names)}
 _COMMENT = re.compile(r"^\s*#.*\n?", re.MULTILINE)
 
 # What is not read here although it is a setting of llama-swap's, and what is there instead.
@@ -121,29 +118,25 @@ class _Translation:
         models = [one for several in entries for one in several]
         all_native = models and not any(COMMAND in one for one in models)
         budgets = self._grouped({model["name"]: model for model in models})
-        ttl = data.get("globalTTL") or 0
         level = LEVELS.get(str(data.get("logLevel", "info")), "info")
-        found = {
-            "server": {"loading_text": True} if data.get("sendLoadingState") else {},
-            "keys": [{"key": self._secret(key)} for key in self._keys[0]],
-            "models": models,
-            "upstreams": [*self._peers()],
-            "engines": {} if all_native else {COMMAND: self._defaults()},
-            "swap": {
-                **({"memory": budgets} if budgets else {}),
-                **({"ttl": ttl} if ttl else {}),
-            },
-            "log": {} if level == "info" else {"level": level},
-        }
-        if found["keys"]:
+        if self._keys[0]:
             self._note("apiKeys", "each is a user's key; `role: admin` also loads and unloads")
-        return {section: value for section, value in found.items() if value}
+        engines = {} if all_native else {COMMAND: self._defaults()}
+        return given(
+            server=given(loading_text=bool(data.get("sendLoadingState"))),
+            keys=[{"key": self._secret(key)} for key in self._keys[0]],
+            models=models,
+            upstreams=[*self._peers()],
+            engines=engines,
+            swap=given(memory=budgets, ttl=data.get("globalTTL")),
+            log={} if level == "info" else {"level": level},
+        )
 
     def _defaults(self) -> Data:
         data = self._data
         load = max(SHORTEST_LOAD, data.get("healthCheckTimeout") or USUAL_LOAD)
         stop = data.get("unloadTimeout") or USUAL_STOP
-        return {"load_timeout": load, **({} if stop == USUAL_STOP else {"stop_timeout": stop})}
+        return given(load_timeout=load, stop_timeout=0 if stop == USUAL_STOP else stop)
 
     def _check_names(self) -> None:
         seen: dict[str, str] = {}
@@ -179,9 +172,9 @@ class _Translation:
         }
         yield {key: value for key, value in found.items() if value or key in ("name", COMMAND)}
         filters = data.get("filters") or {}
-        for preset, given in (filters.get("setParamsByID") or {}).items():
+        for preset, sent in (filters.get("setParamsByID") or {}).items():
             if preset != name:
-                said = self._sampling(f"{where}.filters.setParamsByID", given)
+                said = self._sampling(f"{where}.filters.setParamsByID", sent)
                 yield {"name": preset, "of": name, **said}
 
     def _command(self, where: str, command: str, data: Data) -> Data:
@@ -189,7 +182,7 @@ class _Translation:
         if data.get("cmdStop"):
             self._note(f"{where}.cmdStop", _stopped(command))
         file = _FILE.search(command)
-        return {**({"path": file[1]} if file else {}), COMMAND: command, "options": options}
+        return {**given(path=file and file[1]), COMMAND: command, "options": options}
 
     def _native(self, where: str, command: str, data: Data) -> Data | None:
         """The same as a model of this program; None: it stays a command."""
@@ -219,17 +212,17 @@ class _Translation:
             )
         return entry
 
-    def _sampling(self, where: str, given: Data) -> Data:
+    def _sampling(self, where: str, sent: Data) -> Data:
         """Parameters of requests as a model's defaults."""
         sampling, rest = {}, {}
-        for name, value in given.items():
-            if (ours := _PARAMETERS.get(name)) is not None:
+        for name, value in sent.items():
+            if (ours := SAMPLING.get(name)) is not None:
                 sampling[ours] = value
             elif name == "chat_template_kwargs" and isinstance(value, dict):
                 rest["template_kwargs"] = value
             else:
                 self._note(where, f"{name} can be sent by clients only")
-        return {**({"sampling": sampling} if sampling else {}), **rest}
+        return given(sampling=sampling) | rest
 
     def _address(self, where: str, command: str, data: Data) -> Data:
         """Where its server listens, if that isn't the port that it is given."""
@@ -245,22 +238,17 @@ class _Translation:
         return found
 
     def _options(self, where: str, data: Data) -> Data:
-        found: Data = {}
-        if env := dict(str(one).partition("=")[::2] for one in data.get("env") or ()):
-            found["env"] = env
-        if (health := data.get("checkEndpoint")) not in (None, "", "/health"):
-            found["health"] = health
-        if limit := data.get("concurrencyLimit"):
-            found["max_concurrent"] = limit
-        if stop := data.get("unloadTimeout"):
-            found["stop_timeout"] = stop
-        if served := data.get("useModelName"):
-            found["served_name"] = served
-        timeouts = data.get("timeouts") or {}
-        if first := timeouts.get("responseHeader"):
-            found["first_byte_timeout"] = first
+        timeouts, health = data.get("timeouts") or {}, data.get("checkEndpoint")
         for option in sorted(timeouts.keys() - {"responseHeader"}):
             self._note(f"{where}.timeouts.{option}", "connections on this machine need none")
+        found = given(
+            env=dict(str(one).partition("=")[::2] for one in data.get("env") or ()),
+            health="" if health == "/health" else health,
+            max_concurrent=data.get("concurrencyLimit"),
+            stop_timeout=data.get("unloadTimeout"),
+            served_name=data.get("useModelName"),
+            first_byte_timeout=timeouts.get("responseHeader"),
+        )
         filters = self._filters(f"{where}.filters", data.get("filters") or {})
         return found | filters | self._capabilities(where, data.get("capabilities") or {})
 
@@ -268,9 +256,9 @@ class _Translation:
         stripped = str(filters.get("stripParams") or filters.get("strip_params") or "").split(",")
         names = [*dict.fromkeys(name.strip() for name in stripped)]
         drop = [name for name in names if name and self._may_change(where, name)]
-        given = filters.get("setParams") or {}
-        values = {name: one for name, one in given.items() if self._may_change(where, name)}
-        return {**({"drop": drop} if drop else {}), **({"set": values} if values else {})}
+        sent = filters.get("setParams") or {}
+        values = {name: one for name, one in sent.items() if self._may_change(where, name)}
+        return given(drop=drop, set=values)
 
     def _may_change(self, where: str, name: str) -> bool:
         if name in OWN_FIELDS and name != "model":
@@ -279,15 +267,10 @@ class _Translation:
 
     def _capabilities(self, where: str, data: Data) -> Data:
         taken = data.get("in") or []
-        found: Data = {}
-        can = [*(["tools"] if data.get("tools") else []), *(["vision"] if "image" in taken else [])]
-        if can:
-            found["capabilities"] = can
-        if context := data.get("context"):
-            found["context_length"] = context
         if "audio" in (*taken, *(data.get("out") or ())) or data.get("reranker"):
             self._note(f"{where}.capabilities", "audio and reranker are not listed")
-        return found
+        can = given(tools=data.get("tools"), vision="image" in taken)
+        return given(capabilities=[*can], context_length=data.get("context"))
 
     def _grouped(self, models: Mapping[str, Data]) -> Data:
         """Budgets under which the models take turns as they did. A group that runs one model at a
@@ -339,17 +322,16 @@ class _Translation:
             key, plain = data.get("apiKey"), {k: v for k, v in data.items() if k != "apiKey"}
             peer: Data = self._filled(plain, self._macros)
             models = {f"{name}/{model}": model for model in peer.get("models") or ()}
-            first = (peer.get("timeouts") or {}).get("responseHeader")
             url = str(peer.get("proxy") or "").rstrip("/")
             filters = self._filters(f"peers.{name}.filters", peer.get("filters") or {})
             self._note(f"peers.{name}", f"its models are called {name}/… only")
             yield {
                 "name": name,
                 "urls": [url if url.endswith("/v1") else f"{url}/v1"],
-                **({"key": self._secret(key)} if key else {}),
+                **given(key=key and self._secret(key)),
                 "models": models,
                 **filters,
-                **({"first_byte_timeout": first} if first else {}),
+                **given(first_byte_timeout=(peer.get("timeouts") or {}).get("responseHeader")),
             }
 
     def _filled(self, value: Any, macros: Data) -> Any:

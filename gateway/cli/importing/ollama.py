@@ -11,14 +11,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from backends.contract.samplers import ROWS
 from config.errors import Source
-from gateway.cli.importing.imported import Data, Imported
+from gateway.cli.importing.imported import SAMPLING, Data, Imported, given
 
 Layers: TypeAlias = Mapping[str, tuple[Path, ...]]  # by the last word of their media type
 
 OWN = "registry.ollama.ai/library/"  # is left out of names
-SAMPLING = {name: field for field, row in ROWS.items() for name in (field, *row.names)}
 OPTIONS = {"num_ctx": "context_length", "num_batch": "batch_size", "num_gpu": "gpu_layers"}
 NOTES = {
     "template": "its Go template isn't read: the chat template in its GGUF file counts",
@@ -77,8 +75,7 @@ def _parts(layers: Layers, values: Mapping[str, Data]) -> Data:
         named = enumerate(layers["adapter"])
         options["adapters"] = {f"adapter{number}": str(file) for number, file in named}
     texts = [file.read_text(encoding="utf-8") for file in layers.get("system", ())]
-    found = {"options": options, "sampling": values["sampling"], "system": "\n".join(texts)}
-    return {part: value for part, value in found.items() if value}
+    return given(options=options, sampling=values["sampling"], system="\n".join(texts))
 
 
 def _layers(root: Path, manifest: Path) -> Layers:

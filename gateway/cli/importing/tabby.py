@@ -13,7 +13,7 @@ from backends.contract.errors import BackendError
 from config.document import parse
 from config.errors import Source
 from config.loader import read_text
-from gateway.cli.importing.imported import Data, Imported
+from gateway.cli.importing.imported import Data, Imported, given
 from gateway.dialects.tabby import DraftWire, LoadWire, engine_options, joined
 from gateway.terms.errors import InvalidRequest
 
@@ -58,24 +58,17 @@ class _Folder:
     def config(self, source: Source) -> Data:
         """In the order of default.yaml."""
         network, model = self._sections["network"], self._sections["model"]
-        server = {name: network[name] for name in ("host", "port") if network.get(name)}
         preset = self._sections["sampling"].get("override_preset")
-        folders = {"template_dir": "templates", "preset_dir": "sampler_overrides"}
-        found = {
-            "server": server,
-            "keys": [] if network.get("disable_auth") else self._keys(source),
-            "models": [*self._model(model), *self._encoder()],
-            "model_dirs": [str(self._root / (model.get("model_dir") or "models"))],
-            **{
-                name: str(self._root / at)
-                for name, at in folders.items()
-                if (self._root / at).is_dir()
-            },
-            "preset": preset
-            if (self._root / "sampler_overrides" / f"{preset}.yml").is_file()
-            else "",
-        }
-        return {section: value for section, value in found.items() if value}
+        presets, templates = self._root / "sampler_overrides", self._root / "templates"
+        return given(
+            server=given(host=network.get("host"), port=network.get("port")),
+            keys=[] if network.get("disable_auth") else self._keys(source),
+            models=[*self._model(model), *self._encoder()],
+            model_dirs=[str(self._root / (model.get("model_dir") or "models"))],
+            template_dir=str(templates) if templates.is_dir() else "",
+            preset_dir=str(presets) if presets.is_dir() else "",
+            preset=preset if (presets / f"{preset}.yml").is_file() else "",
+        )
 
     def _keys(self, source: Source) -> list[Data]:
         file = self._root / "api_tokens.yml"
@@ -98,16 +91,19 @@ class _Folder:
         options, own = self._options(model, backend)
         if model.get("vision") is False and "vision" in own:
             options |= own["vision"](model["vision"])
-        entry: Data = {"name": str(name), "path": str(path), "backend": backend, "preload": True}
-        if values := model.get("template_vars_default"):
-            entry["template_kwargs"] = values
-        if template := model.get("prompt_template"):
-            file = self._root / "templates" / f"{template}.jinja"
-            if file.is_file():
-                entry["template"] = str(file)
-            else:
-                self.notes.append(f"model.prompt_template: {template} has no file in templates/")
-        yield entry | ({"options": options} if options else {})
+        template = model.get("prompt_template")
+        file = self._root / "templates" / f"{template}.jinja"
+        if template and not file.is_file():
+            self.notes.append(f"model.prompt_template: {template} has no file in templates/")
+        yield given(
+            name=str(name),
+            path=str(path),
+            backend=backend,
+            preload=True,
+            template_kwargs=model.get("template_vars_default"),
+            template=str(file) if template and file.is_file() else "",
+            options=options,
+        )
 
     def _options(self, model: Data, backend: str) -> tuple[Data, Mapping[str, Translation]]:
         """Of the engine, and what the engine has."""
