@@ -58,6 +58,7 @@ from backends.contract.protocol import (
     SlotState,
     Tokenizer,
 )
+from backends.machine.futures import settle
 from backends.places.kept.desk import BeginningsDesk
 
 Answer = TypeVar("Answer", bound=SlotAnswer)
@@ -242,13 +243,9 @@ class PendingOrders:
 
     def answer(self, answered: Answered) -> None:
         """Hand it to who gave the order, unless it has left."""
-        future = self._open.get(answered.number)
-        if future is None or future.done():
-            return
-        if isinstance(answered.answer, Failure):
-            future.set_exception(answered.answer.error())
-        else:
-            future.set_result(answered.answer)
+        if (future := self._open.get(answered.number)) is not None:
+            answer = answered.answer
+            settle(future, answer.error() if isinstance(answer, Failure) else answer)
 
     def lose(self, failure: Failure) -> None:
         """No order will be answered any more."""

@@ -9,17 +9,10 @@ import anyio
 
 from backends.contract.bounds import check_inputs
 from backends.contract.encoder import EncoderInput, EncoderTokenizer
-from backends.contract.messages import (
-    Encode,
-    Encoded,
-    Event,
-    Failure,
-    Leave,
-    Left,
-    Port,
-)
+from backends.contract.messages import Encode, Encoded, Event, Failure, Leave, Left, Port
 from backends.contract.protocol import Tokenizer
 from backends.contract.reading import EncoderReader
+from backends.machine.futures import settle
 from backends.places.container import PortContainer, PortEnd
 
 
@@ -64,9 +57,8 @@ class PortEncoder(PortEnd):
     def _receive(self, event: Event) -> None:
         match event:
             case Encoded(key) | Left(key):
-                answer = self._open.get(key)
-                if answer is not None and not answer.done():
-                    answer.set_result(event)
+                if (answer := self._open.get(key)) is not None:
+                    settle(answer, event)
             case _:
                 super()._receive(event)
 

@@ -16,8 +16,8 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,8 @@ from backends.contract.framing import (
     unpack,
 )
 from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost
-from backends.contract.protocol import ModelInfo, Report, Tokenizer
+from backends.contract.protocol import ModelInfo, Report
+from backends.machine.futures import settle
 from backends.places.container import PortContainer
 from backends.places.encoder_container import PortEncoder, over
 from config.engines import EngineOptions
@@ -89,8 +90,7 @@ class LastWords(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._rest:
             self._tell(self._rest.decode(errors="replace"))
-        if not self.closed.done():
-            self.closed.set_result(None)
+        settle(self.closed, None)
 
     def _tell(self, line: str) -> None:
         if not line.strip():
@@ -196,12 +196,9 @@ class LauncherProcess:
         gone = LoadFailed(f"the launcher of {self._name} ended")
         asked: list[asyncio.Future[Any]] = [self._ready, *self._begun]
         for waiting in asked:
-            if not waiting.done():
-                waiting.set_exception(gone)
-                waiting.exception()  # that nobody waited for it any more is no mistake
+            settle(waiting, gone)
         for ended in self._ended.values():
-            if not ended.done():
-                ended.set_result(None)
+            settle(ended, None)
 
     def _read(self) -> None:
         try:
@@ -216,20 +213,15 @@ class LauncherProcess:
             return
         self._rest += data
         while len(self._rest) >= REPORT.size:
-            report, self._rest = (
-                unpack(self._rest[: REPORT.size]),
-                self._rest[REPORT.size :],
-            )
-            self._note(report)
+            report, self._rest = self._rest[: REPORT.size], self._rest[REPORT.size :]
+            self._note(unpack(report))
 
     def _note(self, report: LauncherReport) -> None:
         if not report.pid:
             self._ready.set_result(None)
         elif report.status is None:
             self._ended[report.pid] = self._loop.create_future()
-            begun = self._begun.popleft()
-            if not begun.done():
-                begun.set_result(report.pid)
+            settle(self._begun.popleft(), report.pid)
         else:
             self._ended.pop(report.pid).set_result(report.status)
 
@@ -245,7 +237,7 @@ class FramedPort(asyncio.Protocol, ABC):
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._shelf = Shelf(shared=peer is not None)
-        self._frames = Frames(decode_event, self._answer_received, peer=peer)
+        self._frames = Frames(decode_event, lambda: self._write(Received()), peer=peer)
         self._receive: Callable[[Event], None] | None = None
         self._early: list[Event] = []  # that came before anyone was there to receive them
         self._transport: asyncio.Transport | None = None
@@ -258,6 +250,10 @@ class FramedPort(asyncio.Protocol, ABC):
         self._why: str | None = None  # it was ended from here
         self._timer: asyncio.TimerHandle | None = None
         self.buried = anyio.Event()  # the other end is gone, and that is told
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Have the other end ended. When this returns its memory is free, as far as is known."""
 
     @abstractmethod
     def _kill(self, why: str) -> None:
@@ -353,9 +349,6 @@ class FramedPort(asyncio.Protocol, ABC):
         if self._transport is not None:  # else its end is about to be told
             self._transport.write(self._shelf.frame(command))
 
-    def _answer_received(self) -> None:
-        self._write(Received())
-
     def _tell(self, event: Event) -> None:
         if self._receive is None:
             self._early.append(event)
@@ -364,34 +357,22 @@ class FramedPort(asyncio.Protocol, ABC):
 
     def _hand_on(self, event: WorkerEvent) -> None:
         match event:
-            case Pong():
-                pass
+            case Pong() | Closed():
+                pass  # the end is told when the other end is gone, and its memory free
             case Received():
                 self._shelf.received()
             case Loading(progress):
                 self._report(progress)
             case Loaded():
-                self._settle(event)
+                settle(self._loaded, event)
             case Refused(failure):
-                self._settle(failure.error())
-            case Closed():
-                pass  # it is told when the other end is gone, and its memory free
+                settle(self._loaded, failure.error())
             case Recognised() | Fitted():
                 self._kill("sent what it was not asked for")
             case _:
                 if self._goodbye is not None and isinstance(event, KeptAsked):
                     self._part()
                 self._tell(event)
-
-    def _settle(self, outcome: Loaded | Exception) -> None:
-        """How the load went."""
-        if self._loaded.done():
-            return
-        if isinstance(outcome, Exception):
-            self._loaded.set_exception(outcome)
-            self._loaded.exception()  # a load that was cancelled asks no more
-        else:
-            self._loaded.set_result(outcome)
 
     def _beat(self) -> None:
         """One heartbeat. Counted and not timed, so that a gateway that stood still itself kills
@@ -408,6 +389,17 @@ class FramedPort(asyncio.Protocol, ABC):
             self._kill(f"did not answer for {(self._unanswered - 1) * BEAT:.0f} s and was ended")
             return
         self._write(Ping())
+
+
+@asynccontextmanager
+async def ended_unless_whole(port: FramedPort) -> AsyncIterator[None]:
+    """Where the context fails or is cancelled, nothing is left of the other end."""
+    try:
+        yield
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await port.end()
+        raise
 
 
 class WorkerPort(FramedPort):
@@ -460,7 +452,8 @@ class WorkerPort(FramedPort):
             self._tell(Closed())
         else:
             reason = f"the worker of {self._model} {self._end(status)}"
-            self._settle(_load_failure(status, self._why, reason))
+            killed = self._why is None and status == -signal.SIGKILL
+            settle(self._loaded, OutOfMemory(reason) if killed else LoadFailed(reason))
             self._tell(Lost(reason))
         self._let_go()
 
@@ -480,12 +473,6 @@ class WorkerPort(FramedPort):
         if status == -signal.SIGKILL:
             return f"{process_end(status, b'')}, as the system does where memory runs out"
         return process_end(status, self._words.text.encode())
-
-
-def _load_failure(status: int | None, why: str | None, reason: str) -> LoadFailed:
-    """Of a worker that ended while it loaded."""
-    killed = why is None and status == -signal.SIGKILL
-    return OutOfMemory(reason) if killed else LoadFailed(reason)
 
 
 def progress_of(pid: int) -> object:
@@ -515,12 +502,8 @@ class Workers:
         or when it is cancelled.
         """
         port = await self.start(backend, files, options, report)
-        try:
-            made = await asyncio.to_thread(_tokenizer, backend, port.info)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await port.end()
-            raise
+        async with ended_unless_whole(port):
+            made = await asyncio.to_thread(lambda: backend.container.tokenizer(port.info))
         return over(port, made)
 
     async def start(
@@ -532,14 +515,10 @@ class Workers:
         words = LastWords(model)
         port = WorkerPort(child, words, model, report)
         pipe = os.fdopen(child.errors, "rb", buffering=0)
-        try:
+        async with ended_unless_whole(port):
             await loop.connect_read_pipe(lambda: words, pipe)
             await loop.create_unix_connection(lambda: port, sock=child.connection)
             await port.load(files, options)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await port.end()
-            raise
         return port
 
     def close(self) -> None:
@@ -553,8 +532,3 @@ class Workers:
         if launcher is None or not launcher.open:
             launcher = self._launchers[backend.name] = LauncherProcess(backend)
         return launcher
-
-
-def _tokenizer(backend: Backend, info: ModelInfo) -> Tokenizer:
-    """That of this process. Raises LoadFailed."""
-    return backend.container.tokenizer(info)

@@ -2,6 +2,7 @@
 what their options are called elsewhere. Imports no engine.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ import msgspec
 
 from backends.contract.catalog import (
     CPU,
+    DRAFT_LOAD_OPTIONS,
     IN_WSL,
     Cards,
     LoadFacts,
@@ -224,12 +226,20 @@ def drafting(*others: str) -> Translation:
     return translated
 
 
+def cache_mode(option: str, *, modes: re.Pattern[str], known: str) -> Translation:
+    """TabbyAPI's modes of a cache, as our types of one: `Q8`; bits of keys and values: `8,4`."""
+
+    def translated(mode: str) -> Mapping[str, Any]:
+        kind = mode.lower().replace(" ", "")
+        if not modes.fullmatch(kind):
+            raise ValueError(known)
+        return {option: kind}
+
+    return translated
+
+
 def _draft_model(path: object) -> Mapping[str, Any]:
     return {"draft": {"model": path}, "speculation": {"mode": "auto"}}
-
-
-def _drafted_tokens(count: object) -> Mapping[str, Any]:
-    return {"draft": {"tokens": count}}
 
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
@@ -238,7 +248,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "autosplit_reserve": renamed("autosplit_reserve"),
     "chunk_size": renamed("chunk_size"),
     "draft_model": _draft_model,
-    "draft_num_tokens": _drafted_tokens,
+    "draft_num_tokens": DRAFT_LOAD_OPTIONS["draft_num_tokens"],
     "draft_gpu_split": renamed("draft_gpu_split"),
     "vision": renamed("vision"),
 }

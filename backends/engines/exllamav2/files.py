@@ -5,9 +5,10 @@ It reads EXL2, GPTQ and unquantized safetensors. The last two are transformers' 
 before it in `backends.contract.catalog`: a user who wants them here names the backend.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -128,16 +129,11 @@ def draft_cache_type(options: ExLlamaV2Options) -> str:
     return options.draft_cache_type or options.cache_type
 
 
-CACHES = ("fp16", "q8", "q6", "q4")
-
-
-def _cache(option: str) -> Translation:
-    def translated(mode: str) -> Mapping[str, Any]:
-        if mode.lower() not in CACHES:
-            raise ValueError("available in exllamav2: FP16, Q8, Q6, Q4")
-        return {option: mode.lower()}
-
-    return translated
+_cache = partial(
+    shared.cache_mode,
+    modes=re.compile("|".join(CACHE_SHARE)),
+    known="available in exllamav2: FP16, Q8, Q6, Q4",
+)
 
 
 INSTALLATION = Installation(
@@ -176,6 +172,4 @@ def facts(options: EngineOptions) -> LoadFacts:
     )
 
 
-def vocabulary(path: Path) -> Mapping[str, bytes]:
-    """See `FilesModule.vocabulary`."""
-    return model_folder.vocabulary(path)
+vocabulary = model_folder.vocabulary

@@ -8,8 +8,8 @@ depend on of a folder's `config.json` is as exllamav3 1.6.5 has it (its `archite
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -245,21 +245,11 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
     return shared.placed(options, on_cards or placement, cards)
 
 
-CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")
-
-
-def _cache(option: str) -> Translation:
-    """`Q8`, or bits of keys and values apart: `8,4`."""
-
-    def translated(mode: str) -> Mapping[str, Any]:
-        kind = mode.lower().replace(" ", "")
-        if not CACHE.fullmatch(kind):
-            raise ValueError(
-                "available in exllamav3: FP16, Q8 to Q2, or bits of keys and values such as '8,4'"
-            )
-        return {option: kind}
-
-    return translated
+_cache = partial(
+    shared.cache_mode,
+    modes=re.compile(r"fp16|q[2-8]|[2-8],[2-8]"),
+    known="available in exllamav3: FP16, Q8 to Q2, or bits of keys and values such as '8,4'",
+)
 
 
 INSTALLATION = Installation(
@@ -389,8 +379,7 @@ HEADS = {
 COUNTS_OF_HEADS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
 ATTENDS = ("full_attention", "attention", "sliding_attention", "chunked_attention")
 DRAFTED = 4  # tokens, where nothing says another number
-PAGE = 256  # tokens
-RING_SPARE = 2 * PAGE  # tokens that a ring holds beyond its window (modules/sliding_attn.py)
+RING_SPARE = 2 * shared.PAGE  # tokens that a ring holds beyond its window (modules/sliding_attn.py)
 ROWS = 2  # of a recurrent state for each sequence (modules/gated_delta_net.py, GDNLayerState)
 
 
@@ -413,7 +402,7 @@ def with_states(files: ModelFiles, config: Fields) -> ModelFiles:
 
 def bytes_of_sequence(files: ModelFiles) -> int:
     """What one sequence keeps besides its pages, on cards; 0: nothing."""
-    ring = -(-(files.window + RING_SPARE) // PAGE) * PAGE if files.sliding_bytes_per_token else 0
+    ring = shared.pages(files.window + RING_SPARE) if files.sliding_bytes_per_token else 0
     return files.state_bytes * files.recurrent_layers + ring * files.sliding_bytes_per_token
 
 
@@ -484,6 +473,4 @@ def drafted_with_heads(config: Fields) -> int:
     return max((HEADS[name] for name in names if name in HEADS), default=DRAFTED)
 
 
-def vocabulary(path: Path) -> Mapping[str, bytes]:
-    """See `FilesModule.vocabulary`."""
-    return model_folder.vocabulary(path)
+vocabulary = model_folder.vocabulary

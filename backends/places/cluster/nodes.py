@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from backends.contract.catalog import CPU, Backend, ModelFiles, NodeShare, command
 from backends.contract.errors import LoadFailed
 from backends.contract.protocol import MemoryNeed, Progress, Report
+from backends.machine.futures import settle
 from backends.machine.supervision import Supervisor
 from backends.places.cluster.messages import (
     Bring,
@@ -257,8 +258,7 @@ class ClusterNodes:
     def _refuse(self) -> None:
         """Nobody brings anything any more."""
         for number, brought in self._brought.items():
-            if not brought.done():
-                brought.set_result(Brought(number, failure="the connection to Ray was lost"))
+            settle(brought, Brought(number, failure="the connection to Ray was lost"))
 
     def _hear(self, line: bytes) -> None:
         match decode_report(line):
@@ -288,9 +288,8 @@ class ClusterNodes:
                 if (report := self._reports.get(number)) is not None:
                     report(Progress("copy", done, total))
             case Brought(number) as brought:
-                future = self._brought.get(number)
-                if future is not None and not future.done():
-                    future.set_result(brought)
+                if (future := self._brought.get(number)) is not None:
+                    settle(future, brought)
 
     def _checked(self, node: str) -> None:
         if (checked := self._checks.pop(node, None)) is not None:

@@ -13,10 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.contract.catalog import CPU
-from backends.machine.control_groups import main_memory, main_memory_free
-from backends.machine.devices import devices
-from backends.places.nodes.listening import ListenerSettings, Listening, listener
+from backends.places.nodes.listening import ListenerSettings, Listening, listener, memory_here
 from config.values import user_folder
 
 SAMPLES, SAMPLE = 16, 64 * 1024  # parts of a file that are read to know it again, and their bytes
@@ -103,14 +100,7 @@ class Supervisor(Copies):
     def facts(self) -> NodeFacts:
         """What the gateway needs to know."""
         there = self._listening.result()
-        cards = {name: one for name, one in devices().items() if not one.shared}
-        return NodeFacts(
-            address=there.address,
-            token=there.token,
-            fingerprint=there.fingerprint,
-            total={name: one.total for name, one in cards.items()} | {CPU: main_memory()},
-            free={name: one.free for name, one in cards.items()} | {CPU: main_memory_free()},
-        )
+        return NodeFacts(there.address, there.token, there.fingerprint, *memory_here())
 
     def ping(self) -> int:
         """The process that listens. Raises LoadFailed where it has ended."""

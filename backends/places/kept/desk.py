@@ -15,6 +15,7 @@ import structlog
 from msgspec.structs import replace
 
 from backends.contract.beginnings import Beginnings, Bytes, Coming, Found
+from backends.contract.latest import Latest
 from backends.contract.messages import (
     ComingThere,
     FindLongest,
@@ -57,7 +58,7 @@ class BeginningsDesk:
     def __init__(self, beginnings: Beginnings, send: Callable[[KeptAnswered], None]) -> None:
         self._beginnings = beginnings
         self._send = send
-        self._found: dict[int, Found] = {}  # the oldest first
+        self._found = Latest[int, Found](AT_HAND)
         self._offers: dict[int, Arriving] = {}
         self._thread = ThreadPoolExecutor(1, "kept-desk")
         self._room = threading.Semaphore(MOST_ASKED)
@@ -111,8 +112,6 @@ class BeginningsDesk:
         match self._beginnings.longest(owner, array("q", tokens), than):
             case Found(taken=taken) as found:
                 self._found[number] = found
-                if len(self._found) > AT_HAND:
-                    self._found.pop(next(iter(self._found)))
                 return FoundThere(found.start, found.tier, TakenHead.of(taken))
             case Coming():
                 return ComingThere()

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from backends.contract.beginnings import Coming, Found, Taken, Tier, packed
+from backends.contract.latest import Latest
 from backends.places.kept.files import Folder, Head, Stored, Unusable
 from backends.places.kept.shelf import Delete, Entry, Order, Origin, Read, Release, Shelf, Write
 
@@ -78,7 +79,7 @@ class KeptStore:
         self._lock = threading.RLock()
         self._bytes: dict[int, Taken] = {}  # of what is in memory
         self._paths: dict[int, Path] = {}  # of what is on disk
-        self._pinned: dict[tuple[str, str], None] = {}  # owners and their conversations
+        self._pinned = Latest[tuple[str, str], None](MOST_PINNED)  # owners, their conversations
         self._news = threading.Condition(self._lock)
         self._hits: dict[Tier, int] = {"memory": 0, "disk": 0}
         self._tokens: dict[Tier, int] = {"memory": 0, "disk": 0}
@@ -267,8 +268,6 @@ class KeptStore:
             self._pinned.pop((owner, conversation), None)
             if pinned:
                 self._pinned[owner, conversation] = None
-                if len(self._pinned) > MOST_PINNED:
-                    del self._pinned[next(iter(self._pinned))]
             return self.pin(
                 lambda one: (one.owner, one.conversation) == (owner, conversation), pinned=pinned
             )

@@ -62,6 +62,7 @@ from backends.contract.messages import Close, Closed, Event, Failure, Lost
 from backends.contract.protocol import ModelInfo, Progress
 from backends.machine.control_groups import main_memory, main_memory_free
 from backends.machine.devices import devices
+from backends.machine.futures import settle
 from backends.machine.processes import end_with
 from backends.places.nodes.certificates import certificate_of, made_certificate
 from backends.places.nodes.handshake import (
@@ -71,7 +72,7 @@ from backends.places.nodes.handshake import (
     certificate_fingerprint,
 )
 from backends.places.nodes.lines import keep_alive
-from backends.places.worker import WorkerPort, Workers
+from backends.places.worker import WorkerPort, Workers, ended_unless_whole
 from config.engines import EngineOptions
 from config.nodes import joined
 
@@ -170,9 +171,7 @@ class Session(asyncio.Protocol):
         self._transport = None
         if self._watch is not None:
             self._watch.cancel()
-        if not self.greeted.done():
-            self.greeted.set_exception(HandshakeFailed("closed the connection"))
-            self.greeted.exception()
+        settle(self.greeted, HandshakeFailed("closed the connection"))
         self._end = self._loop.create_task(self._clear())
 
     def _greet(self, data: bytes) -> bytes:
@@ -274,13 +273,9 @@ class Session(asyncio.Protocol):
         files, options = await asyncio.to_thread(place.placed, command)
         backend = place.catalog[files.backend]
         port = await place.workers.start(backend, files, options, self._report)
-        try:
+        async with ended_unless_whole(port):
             vocabulary = await asyncio.to_thread(place.vocabulary, files, port.info)
             own = await asyncio.to_thread(place.identity, files, options, port.info)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await port.end()
-            raise
         self._port = port
         self._frames.most = LARGEST  # pictures and saved slots
         info = replace(port.info, identity=own)
@@ -340,16 +335,10 @@ class Place:
     def fitted(self, described: ModelFiles, encoded: msgspec.Raw) -> Fitted:
         """What a gateway plans with. Raises LoadFailed."""
         files, options = self.found(described, encoded)
-        module, found = self.catalog[files.backend].files, devices()
-        cards = {name: one for name, one in found.items() if not one.shared}
-        sizes = {name: one.total for name, one in cards.items()}
-        return Fitted(
-            files,
-            module.estimate(files, options),
-            tuple(module.placements(files, options, sizes)),
-            sizes | {CPU: main_memory()},
-            {name: one.free for name, one in cards.items()} | {CPU: main_memory_free()},
-        )
+        module, (total, free) = self.catalog[files.backend].files, memory_here()
+        cards = {name: size for name, size in total.items() if name != CPU}
+        placements = tuple(module.placements(files, options, cards))
+        return Fitted(files, module.estimate(files, options), placements, total, free)
 
     def vocabulary(self, files: ModelFiles, info: Any) -> VocabularyFiles | None:
         """What the gateway makes its tokenizer of. Raises LoadFailed."""
@@ -379,6 +368,15 @@ class Place:
         if self._folders and not any(path.resolve().is_relative_to(one) for one in self._folders):
             raise LoadFailed(f"{text} is outside the folders that this node loads from")
         return path
+
+
+def memory_here() -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of this machine's devices with memory of their own, and how many of them are free."""
+    cards = {name: one for name, one in devices().items() if not one.shared}
+    return (
+        {name: one.total for name, one in cards.items()} | {CPU: main_memory()},
+        {name: one.free for name, one in cards.items()} | {CPU: main_memory_free()},
+    )
 
 
 def first_fitting(plan: Fitted) -> Placement:

@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
-import anyio
 import msgspec
 from msgspec.structs import replace
 
@@ -51,12 +50,13 @@ from backends.contract.messages import (
     SaveSlot,
 )
 from backends.contract.protocol import Ended, ModelInfo, Output, Piece, Report, Tokenizer
+from backends.machine.futures import settle
 from backends.machine.paths import within
 from backends.places.container import PortContainer
 from backends.places.encoder_container import PortEncoder, over
 from backends.places.nodes.handshake import Handshake, HandshakeFailed, certificate_fingerprint
 from backends.places.nodes.lines import acknowledged, keep_alive, unacknowledged
-from backends.places.worker import GOODBYE, FramedPort
+from backends.places.worker import GOODBYE, FramedPort, ended_unless_whole
 from config.engines import EngineOptions
 from config.nodes import NodeConfig, split
 
@@ -209,10 +209,9 @@ class NodePort(FramedPort):
             self._why = "closed the connection: it has another token, or doesn't speak TLS as here"
         elif self._why is None:
             self._why = "closed the connection" + (f" ({_reason(exc)})" if exc else "")
-        for waiting in (self._greeted, self._asked):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(self._unreached())
-                waiting.exception()
+        settle(self._greeted, self._unreached())
+        if self._asked is not None:
+            settle(self._asked, self._unreached())
         super().connection_lost(exc)
 
     def _unreached(self) -> Unreached:
@@ -247,7 +246,7 @@ class NodePort(FramedPort):
             case Lost(reason):
                 self._lost = True
                 reason = f"node {self._node.name}: {reason}"
-                self._settle(LoadFailed(reason))
+                settle(self._loaded, LoadFailed(reason))
                 self._tell(Lost(reason))
             case Loaded() | Answered():
                 self._frames.most = ORDINARY
@@ -282,7 +281,7 @@ class NodePort(FramedPort):
         elif not self._lost:
             reason = f"the worker of {self._model} is lost: {self._unreached()}"
             self.is_unreached = True
-            self._settle(LoadFailed(reason))
+            settle(self._loaded, LoadFailed(reason))
             self._tell(Lost(reason))
         self._let_go()
 
@@ -359,13 +358,9 @@ async def load(
     assert files.node is not None, "it lies there"
     port = NodePort(files.node.node, files.path.name, report)
     await port.greet()
-    try:
+    async with ended_unless_whole(port):
         loaded = await port.load(files, options, placement)
         made = await asyncio.to_thread(tokenizer, backend, loaded.info, loaded.vocabulary)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await port.end()
-        raise
     return over(port, made)
 
 

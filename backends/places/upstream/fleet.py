@@ -6,7 +6,6 @@ import ssl
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -150,12 +149,7 @@ class Fleet:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for upstream in self.roster.upstreams.values():
             await upstream.client.aclose()
 
@@ -177,9 +171,7 @@ class Fleet:
         """
         async with anyio.create_task_group() as tasks:
             for upstream in self.roster.upstreams.values():
-                for replica in upstream.balance.replicas:
-                    if not replica.silent:
-                        tasks.start_soon(upstream.lists.refresh, replica, again)
+                tasks.start_soon(self._refresh, upstream, again)
 
     async def watch(
         self,
@@ -260,12 +252,12 @@ class Fleet:
         text = f"Upstream {name!r} was removed."
         raise UpstreamError(text, status=503, code="upstream_unavailable")
 
-    async def _refresh(self, upstream: Upstream) -> None:
+    async def _refresh(self, upstream: Upstream, again: float = 0.0) -> None:
         """Request the lists of those that answer."""
         async with anyio.create_task_group() as tasks:
             for replica in upstream.balance.replicas:
                 if not replica.silent:
-                    tasks.start_soon(upstream.lists.refresh, replica)
+                    tasks.start_soon(upstream.lists.refresh, replica, again)
 
 
 def _is_next(target: RemoteTarget) -> bool:

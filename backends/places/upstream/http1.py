@@ -386,18 +386,11 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     def _kept_open(self, origin: Origin) -> Http1Connection | None:
         """One on which nothing came meanwhile: neither its end nor bytes that nobody asked for."""
-        while (connection := self._pop(origin)) is not None:
-            if connection.is_silent:
-                return connection
-            connection.abort()
-        return None
-
-    def _pop(self, origin: Origin) -> Http1Connection | None:
-        """The one used last, because it is the likeliest to be open still."""
         kept, oldest = self._kept.get(origin, []), time.monotonic() - self._idle
         while kept:
-            connection = kept.pop()
-            if connection.is_open and connection.idle_since > oldest:
+            connection = kept.pop()  # the one used last is the likeliest to be open still
+            is_fresh = connection.is_open and connection.idle_since > oldest
+            if is_fresh and connection.is_silent:
                 return connection
             connection.abort()
         return None

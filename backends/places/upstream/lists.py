@@ -167,16 +167,9 @@ def _origin(card: _Card) -> RemoteOrigin | None:
 
 def _length(card: _Card) -> int | None:
     meta = card.meta or _Meta()
-    for length in (
-        card.max_model_len,
-        card.context_length,
-        card.max_input_tokens,
-        meta.n_ctx,
-        meta.n_ctx_train,
-    ):
-        if length is not None and length > 0:
-            return length
-    return None
+    said = (card.max_model_len, card.context_length, card.max_input_tokens)
+    lengths = (*said, meta.n_ctx, meta.n_ctx_train)
+    return next((length for length in lengths if length is not None and length > 0), None)
 
 
 def _capabilities(card: _Card) -> tuple[str, ...] | None:

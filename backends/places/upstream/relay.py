@@ -12,7 +12,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import (
@@ -124,8 +123,7 @@ class Relay:
 
         async def found(response: httpx.Response) -> T:
             plain(response)
-            body = await read_body(response, self._config.max_body)
-            return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
+            return await parsed(response, self._config.max_body, read)
 
         async with self._first(question, found) as (replica, answer):
             self._balance.succeeded(replica, question.caller.key)
@@ -138,7 +136,8 @@ class Relay:
         """The first replica with whose response `begin` succeeds, and what that gave."""
         tried: list[Replica] = []
         error: UpstreamError | None = None
-        while (replica := self._chosen(question, tried)) is not None:
+        choose, conversation = self._balance.choose, question.conversation
+        while (replica := choose(conversation, tried, question.model)) is not None:
             tried.append(replica)
             async with AsyncExitStack() as held:
                 held.enter_context(self._counted(replica, question.model))
@@ -154,9 +153,6 @@ class Relay:
                 yield replica, answer
                 return
         raise self._cleaner.cleaned(error) if error else self._nobody()
-
-    def _chosen(self, question: Question, tried: Sequence[Replica]) -> Replica | None:
-        return self._balance.choose(question.conversation, tried, question.model)
 
     @contextmanager
     def _counted(self, replica: Replica, model: str) -> Iterator[None]:
@@ -226,24 +222,23 @@ class Relay:
         begin: Callable[[httpx.Response], Awaitable[T]],
     ) -> T:
         """What `begin` makes of a response that is no refusal."""
-        config = self._config
+        config, client = self._config, self._client
         base = replica.url.removesuffix("/v1") if question.at_root else replica.url
         url = base + question.path
         headers = {**replica.headers, **self._headers(question.caller)}
         with httpx_errors(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):
-                    response = await self._posted(url, question.body, headers)
+                    request = client.build_request(
+                        "POST", url, content=question.body, headers=headers
+                    )
+                    response = await client.send(request, stream=True)
                     held.push_async_callback(response.aclose)
                     if response.status_code != httpx.codes.OK:
                         raise await refused(response)
                     return await begin(response)
             except TimeoutError:
                 raise late("begin", config.first_byte_timeout) from None
-
-    async def _posted(self, url: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        request = self._client.build_request("POST", url, content=body, headers=headers)
-        return await self._client.send(request, stream=True)
 
     def _headers(self, caller: Caller) -> dict[str, str]:
         headers = {"content-type": "application/json"}
@@ -385,11 +380,7 @@ class WholeAnswer:
         self._events: Sequence[RemoteEvent] | None = None
 
     async def begin(self) -> None:
-        body = await read_body(self._response, self._limit)
-        if len(body) < LONG_BODY:
-            self._events = self._reader.read(body)
-        else:
-            self._events = await asyncio.to_thread(self._reader.read, body)
+        self._events = await parsed(self._response, self._limit, self._reader.read)
         if not self._reader.is_whole:
             raise cut()
 
@@ -440,6 +431,12 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
             raise too_large(f"a body of more than {limit} bytes")
         found.append(part)
     return b"".join(found)
+
+
+async def parsed(response: httpx.Response, limit: int, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a body, beside the event loop where it is long. As `read_body`."""
+    body = await read_body(response, limit)
+    return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
 
 
 async def refused(response: httpx.Response) -> UpstreamError:
