@@ -108,15 +108,9 @@ def _measured(last: Measurement | None) -> str:
 def _row(
     entry: ModelEntry, total: Mapping[str, int], room: Room, history: History
 ) -> tuple[str, ...]:
+    known = (entry.name, entry.files.backend, size(entry.files.size_bytes))
     if (share := entry.files.node) is not None:
-        return (
-            entry.name,
-            entry.files.backend,
-            size(entry.files.size_bytes),
-            by_use(share.need),
-            share.node.name,
-            FITS,
-        )
+        return (*known, by_use(share.need), share.node.name, FITS)
     files = BACKENDS[entry.files.backend].files
     cards = {name: amount for name, amount in total.items() if name != CPU}
     fitted = files.fit(entry.files, entry.options, cards, room)
@@ -126,11 +120,5 @@ def _row(
     ways = [fitted.placement] if fitted else files.placements(entry.files, entry.options, cards)
     short, parts = _lacking(ways, need.total, room.free)
     fits = f"{FITS}: {fitted.note}{_measured(last)}" if fitted else FITS
-    return (
-        entry.name,
-        entry.files.backend,
-        size(entry.files.size_bytes),
-        by_use(need),
-        ", ".join(parts),
-        obstacle(entry) or (f"not on {', '.join(short)}" if short else fits),
-    )
+    fits = obstacle(entry) or (f"not on {', '.join(short)}" if short else fits)
+    return (*known, by_use(need), ", ".join(parts), fits)

@@ -59,7 +59,10 @@ def run(arguments: Namespace) -> int:
 
 def options() -> dict[str, list[str]]:
     """The flags of each command."""
-    return {name: _flags(command) for name, command in _commands().items()}
+    return {
+        name: [flag for action in command._actions for flag in action.option_strings]  # noqa: SLF001
+        for name, command in _commands().items()
+    }
 
 
 def _commands() -> Mapping[str, argparse.ArgumentParser]:
@@ -78,10 +81,6 @@ def _naming_models() -> list[str]:
         for name, command in _commands().items()
         if any(action.dest == "model" and action.metavar == "MODEL" for action in command._actions)  # noqa: SLF001
     ]
-
-
-def _flags(command: argparse.ArgumentParser) -> list[str]:
-    return [flag for action in command._actions for flag in action.option_strings]  # noqa: SLF001
 
 
 def _fish(commands: dict[str, list[str]]) -> list[str]:

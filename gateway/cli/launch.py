@@ -134,15 +134,8 @@ def llm(place: Place) -> Settings:
     return Settings({}, ["openai", "endpoint", place.api, "-m", place.model, *key])
 
 
-_SETTINGS: Mapping[str, Callable[[Place], Settings]] = {
-    "claude": claude,
-    "codex": codex,
-    "opencode": opencode,
-    "aider": aider,
-    "qwen": qwen,
-    "goose": goose,
-    "llm": llm,
-}
+_AGENTS = (claude, codex, opencode, aider, qwen, goose, llm)
+_SETTINGS: Mapping[str, Callable[[Place], Settings]] = {agent.__name__: agent for agent in _AGENTS}
 
 
 def run(arguments: Namespace) -> int:

@@ -109,16 +109,8 @@ class Greeting(Struct, frozen=True, kw_only=True):
         route, more = ATTEMPTS[self.task]
         body = json.dumps({"model": self.model, **more}, ensure_ascii=False)
         by = ["--unix-socket", self.socket] if self.socket else []
-        words = [
-            "curl",
-            *by,
-            f"{address}{route}",
-            "-H",
-            "content-type: application/json",
-            "-d",
-            body,
-        ]
-        return shlex.join(words) + self._key_header()
+        sent = ["-H", "content-type: application/json", "-d", body]
+        return shlex.join(["curl", *by, f"{address}{route}", *sent]) + self._key_header()
 
     def _key_header(self) -> str:
         if self.new_key:

@@ -16,6 +16,7 @@ from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -351,8 +352,8 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
         status, kind = response.status_code, response.headers.get("content-type", "").lower()
         if status < 300 and kind.startswith("text/event-stream"):
             if sent.id is not None:
-                events = self._events[sent.id] = _Events(response.stream, self._events.pop, sent.id)
-                response.stream = events
+                forget = partial(self._events.pop, sent.id, None)
+                response.stream = self._events[sent.id] = _Events(response.stream, forget)
             return response
         body = await _body(response.stream, self._most)
         if sent.id is None or not self._answers or status == 202 or 300 <= status < 400:
@@ -399,12 +400,9 @@ def _sent(request: httpx2.Request) -> _Sent:
 class _Events(httpx2.AsyncByteStream):
     """A stream that answers a request, until that is cancelled: the library would read it on."""
 
-    def __init__(
-        self, inner: httpx2.AsyncByteStream, forget: Callable[[Any, None], object], id: int | str
-    ) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, forget: Callable[[], object]) -> None:
         self._inner = inner
         self._forget = forget
-        self._id = id
         self._over = False
         self._waiting: anyio.CancelScope | None = None
 
@@ -428,7 +426,7 @@ class _Events(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        self._forget(self._id, None)
+        self._forget()
         await self._inner.aclose()
 
 

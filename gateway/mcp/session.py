@@ -538,16 +538,11 @@ def _depth(value: Any) -> int:
 def _result(found: types.CallToolResult | types.InputRequiredResult, most: int) -> ToolResult:
     """Its parts are texts and pictures by now (`mended`)."""
     if isinstance(found, types.InputRequiredResult):
-        asked = [
-            ask.model_dump(by_alias=True)["params"] for ask in (found.input_requests or {}).values()
-        ]
-        wanted = " ".join(
-            (
-                "Error: it asks its user first, which isn't possible here",
-                *_pages_to_open({"elicitations": asked}),
-            )
-        )
-        return ToolResult(wanted, is_error=True)
+        asked = (found.input_requests or {}).values()
+        pages = [ask.model_dump(by_alias=True)["params"] for ask in asked]
+        text = "Error: it asks its user first, which isn't possible here"
+        text = " ".join((text, *_pages_to_open({"elicitations": pages})))
+        return ToolResult(text, is_error=True)
     images = [part for part in found.content if isinstance(part, types.ImageContent)]
     text = "\n".join(map(_text, found.content))
     if len(text) > most:
