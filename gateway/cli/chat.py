@@ -30,12 +30,13 @@ def run(arguments: Namespace) -> int:
     """The command that `arguments.command` names."""
     with Remote(arguments.url, arguments.key) as server:
         if arguments.command == "run":
-            return _run(server, arguments)
-        Chat(server, arguments.model, arguments.system).talk()
+            _run(server, arguments)
+        else:
+            Chat(server, arguments.model, arguments.system).talk()
     return 0
 
 
-def _run(server: Remote, arguments: Namespace) -> int:
+def _run(server: Remote, arguments: Namespace) -> None:
     prompt = sys.stdin.read() if arguments.prompt in (None, "-") else arguments.prompt
     body: dict[str, Any] = {
         "model": arguments.model,
@@ -47,9 +48,8 @@ def _run(server: Remote, arguments: Namespace) -> int:
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     if arguments.json:
         print(json.dumps(server.post(CHAT, body), indent=2, ensure_ascii=False))
-        return 0
-    Display().show(server, body)
-    return 0
+    else:
+        Display().show(server, body)
 
 
 def _schema(path: Path) -> Any:

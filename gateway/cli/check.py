@@ -22,7 +22,7 @@ from gateway.hub import cached_models
 from gateway.hub.hub import present
 from gateway.registry import ModelEntry, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
-from gateway.registry.history import History, Measurement, default_path, paced
+from gateway.registry.history import History, default_path, paced
 from gateway.registry.library import ModelLibrary
 from gateway.registry.memory import by_use
 from gateway.serving.app import build
@@ -101,10 +101,6 @@ def _lacking(
     return next((way for way in ways if not way[0]), ways[-1])
 
 
-def _measured(last: Measurement | None) -> str:
-    return "" if last is None or last.pace is None else paced(last.pace)
-
-
 def _row(
     entry: ModelEntry, total: Mapping[str, int], room: Room, history: History
 ) -> tuple[str, ...]:
@@ -119,6 +115,7 @@ def _row(
     need = last.corrected(need) if last else need
     ways = [fitted.placement] if fitted else files.placements(entry.files, entry.options, cards)
     short, parts = _lacking(ways, need.total, room.free)
-    fits = f"{FITS}: {fitted.note}{_measured(last)}" if fitted else FITS
+    measured = paced(last.pace) if last and last.pace is not None else ""
+    fits = f"{FITS}: {fitted.note}{measured}" if fitted else FITS
     fits = obstacle(entry) or (f"not on {', '.join(short)}" if short else fits)
     return (*known, by_use(need), ", ".join(parts), fits)

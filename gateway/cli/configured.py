@@ -172,11 +172,8 @@ def findings(config: Config, library: ModelLibrary, devices: Collection[str]) ->
 
 def _folders(config: Config) -> Iterator[Finding]:
     named = [(f"$.model_dirs[{place}]", path) for place, path in enumerate(config.model_dirs)]
-    named += [
-        ("$.template_dir", config.template_dir or ""),
-        ("$.preset_dir", config.preset_dir or ""),
-    ]
-    for path, folder in named:
+    others = [("$.template_dir", config.template_dir), ("$.preset_dir", config.preset_dir)]
+    for path, folder in (*named, *others):
         is_made = folder == config.hub.folder  # by the first download
         if folder and not is_made and not Path(folder).expanduser().is_dir():
             yield Finding(path, f"folder not found: {folder}")

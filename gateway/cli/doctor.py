@@ -137,15 +137,12 @@ def _engines(here: Platform) -> Iterator[tuple[str, str, str]]:
         try:
             number = version(wanted.package)
         except PackageNotFoundError:
-            yield backend.name, _absent(backend.name, TABLE[here][backend.name]), "-"
+            way = TABLE[here][backend.name]
+            yield backend.name, f"no: {command(backend.name) if way.command else way.note}", "-"
         else:
             more = wanted.described()
             shown = f"{wanted.package} {number}" + (f" ({more})" if more else "")
             yield backend.name, _usable(backend, wanted), shown
-
-
-def _absent(name: str, way: Way) -> str:
-    return f"no: {command(name)}" if way.command else f"no: {way.note}"
 
 
 def _usable(backend: Backend, wanted: Installation) -> str:

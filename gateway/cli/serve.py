@@ -204,13 +204,10 @@ FEW = 5  # models named in a warning
 
 def run(arguments: Namespace) -> int:
     """Build everything and serve; the exit status. Raises ConfigError."""
-    overrides = {
-        f"server.{name}": value
-        for name in ("host", "port")
-        if (value := getattr(arguments, name)) is not None
-    }
-    joining = {"url": arguments.join, "key": arguments.join_key, "advertise": arguments.advertise}
-    overrides |= {f"join.{name}": value for name, value in joining.items() if value is not None}
+    given = {"server.host": arguments.host, "server.port": arguments.port}
+    given |= {"join.url": arguments.join, "join.key": arguments.join_key}
+    given |= {"join.advertise": arguments.advertise}
+    overrides = {option: value for option, value in given.items() if value is not None}
     file = arguments.config or locate(os.environ, Path.cwd())
     environment = dict(os.environ)
 

@@ -31,7 +31,6 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import CallOptions
-from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
@@ -481,7 +480,11 @@ def meaning(status: int) -> str:
 
 
 def _client(
-    server: McpConfig, headers: dict[str, str] | None = None, *, answers: bool = False
+    server: McpConfig,
+    headers: dict[str, str] | None = None,
+    *,
+    answers: bool = False,
+    **_: object,  # the library's own time-outs
 ) -> httpx2.AsyncClient:
     """Who asks waits for an answer as long as it wants: a time-out here would end the session."""
     ours = {"accept-encoding": "identity", "user-agent": f"roundhouse/{VERSION}"}
@@ -510,15 +513,7 @@ async def streaming(server: McpConfig) -> AsyncIterator[Streams]:
 async def older(server: McpConfig) -> AsyncIterator[Streams]:
     """HTTP with one stream of events for all messages, as servers of before 2025 have it."""
     assert server.url is not None
-
-    def client(
-        headers: dict[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,  # noqa: ARG001 - the server's own counts
-        auth: httpx2.Auth | None = None,  # noqa: ARG001 - as above
-    ) -> httpx2.AsyncClient:
-        return _client(server, headers)
-
-    async with sse_client(server.url, httpx_client_factory=client) as streams:
+    async with sse_client(server.url, httpx_client_factory=partial(_client, server)) as streams:
         yield streams
 
 
@@ -539,7 +534,7 @@ async def sieved(inner: Transport, lost: Callable[[str], None]) -> AsyncIterator
 class Sieve(JSONRPCDispatcher[TransportContext]):
     """The library's, which reads answers that are mended, and bounds what nobody asked for."""
 
-    _unasked = 0.0  # messages since the last answer
+    _unasked = 0.0  # messages since a request was last answered, or given up
 
     async def send_raw_request(
         self,
@@ -551,10 +546,8 @@ class Sieve(JSONRPCDispatcher[TransportContext]):
         """As the library's."""
         try:
             result = await super().send_raw_request(method, params, opts, **more)
-        except MCPError:
+        finally:
             self._unasked = 0.0
-            raise
-        self._unasked = 0.0
         return mended(method, result)
 
     async def pass_on(
@@ -567,17 +560,13 @@ class Sieve(JSONRPCDispatcher[TransportContext]):
                     lost(str(message))
                     return
                 if isinstance(message, SessionMessage):
-                    weight = _weight(message.message)
-                    self._unasked += weight
+                    method = getattr(message.message, "method", "")
+                    is_progress = method == "notifications/progress"
+                    self._unasked += PROGRESS if is_progress else 1.0
                     if self._unasked > MOST_UNASKED:
                         lost(f"sent more than {MOST_UNASKED:,} messages that nobody asked for")
                         return
-                    if weight == PROGRESS:
+                    if is_progress:
                         continue
                 await passed.send(message)
             lost(CLOSED)
-
-
-def _weight(message: Any) -> float:
-    is_progress = getattr(message, "method", "") == "notifications/progress"
-    return PROGRESS if is_progress else 1.0

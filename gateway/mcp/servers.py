@@ -276,7 +276,8 @@ def _ascii(name: str) -> str:
 
 
 def _is_wanted(wanted: ServedTools, tool: "ListedTool") -> bool:
-    if tool.name in wanted.excluded or (wanted.only_reading and not tool.reads_only):
+    reads_only = tool.annotations and tool.annotations.get("readOnlyHint")  # by its own word
+    if tool.name in wanted.excluded or (wanted.only_reading and not reads_only):
         return False
     return wanted.allowed is None or tool.name in wanted.allowed
 

@@ -57,6 +57,7 @@ UNANSWERED_IN_A_ROW, MOST_UNANSWERED = 2, 32  # calls, after which a session is 
 KEPT_FAILURE, LONGEST_KEPT = 6.0, 60.0  # seconds at most
 NOT_TAKEN = (400, 404, 405)  # by servers of before 2025 (2026-07-28, "Backward Compatibility")
 DEEPEST = 32  # objects in each other, of a schema
+WHO = types.Implementation(name="roundhouse", version=VERSION)
 
 log = structlog.get_logger(__name__)
 
@@ -76,11 +77,6 @@ class ListedTool(msgspec.Struct, frozen=True):
     description: str
     schema: Mapping[str, Any]
     annotations: Mapping[str, Any] | None = None
-
-    @property
-    def reads_only(self) -> bool:
-        """By its server's own word."""
-        return bool(self.annotations and self.annotations.get("readOnlyHint"))
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -272,12 +268,6 @@ class _Client(ClientSession):
                 raise
             await self.discover()
 
-    @property
-    def tells_of_changes(self) -> bool:
-        """It tells who asks for it when its tools are others."""
-        offered = self.server_capabilities if self.discover_result is not None else None
-        return offered is not None and offered.tools is not None  # as it is mended
-
 
 class _Session:
     """A session in a task of its own, since a library's context must end where it began."""
@@ -371,11 +361,10 @@ class _Session:
 
     async def _kept(self, transport: Transport) -> None:
         seconds = self._config.patience
-        patience = anyio.CancelScope(deadline=anyio.current_time() + seconds)
-        with patience:
+        with anyio.move_on_after(seconds) as patience:
             async with (
                 sieved(transport, self._lost) as sieve,
-                _Client(dispatcher=sieve, message_handler=self._told, client_info=_who()) as client,
+                _Client(dispatcher=sieve, message_handler=self._told, client_info=WHO) as client,
             ):
                 await client.begin(seconds)
                 patience.deadline = math.inf
@@ -390,7 +379,8 @@ class _Session:
 
     async def _through_use(self, client: _Client, patience: anyio.CancelScope) -> None:
         async with companions() as tasks:
-            if client.tells_of_changes:
+            offered = client.server_capabilities
+            if client.discover_result is not None and offered and offered.tools:  # as it is mended
                 tasks.start_soon(self._listen, client)
             try:
                 with self._idle:
@@ -496,10 +486,6 @@ def _pages_to_open(asked: Any) -> Iterator[str]:
             for page in pages:
                 if isinstance(page, dict) and "url" in page:
                     yield f"(open {page['url']})"
-
-
-def _who() -> types.Implementation:
-    return types.Implementation(name="roundhouse", version=VERSION)
 
 
 def _listed(tool: types.Tool) -> ListedTool | str:

@@ -70,10 +70,7 @@ VALUES: Mapping[str, Setting] = {
         lambda text: max(1, min(32, int(text))),
     ),
     "--chat-template-file": ("template", str),
-    "--chat-template-kwargs": (
-        "template_kwargs",
-        lambda text: msgspec.json.decode(text, type=dict),
-    ),
+    "--chat-template-kwargs": ("template_kwargs", msgspec.json.Decoder(dict).decode),
     "--temp --temperature": ("sampling.temperature", float),
     "--top-k": ("sampling.top_k", int),
     "--top-p": ("sampling.top_p", float),
