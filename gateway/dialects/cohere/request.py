@@ -213,18 +213,20 @@ class MessageStart(msgspec.Struct, frozen=True, tag="message-start"):
     delta: MessageDelta
 
 
-class ContentStart(msgspec.Struct, frozen=True, tag="content-start"):
+class Step(msgspec.Struct, frozen=True):
+    """What comes of one block or call."""
+
+    index: int
+    delta: MessageDelta
+
+
+class ContentStart(Step, frozen=True, tag="content-start"):
     """A block begins."""
 
-    index: int
-    delta: MessageDelta
 
-
-class ContentDelta(msgspec.Struct, frozen=True, tag="content-delta"):
+class ContentDelta(Step, frozen=True, tag="content-delta"):
     """A further part of a block."""
 
-    index: int
-    delta: MessageDelta
     logprobs: LogprobWire | UnsetType = UNSET
 
 
@@ -234,18 +236,12 @@ class ContentEnd(msgspec.Struct, frozen=True, tag="content-end"):
     index: int
 
 
-class CallStart(msgspec.Struct, frozen=True, tag="tool-call-start"):
+class CallStart(Step, frozen=True, tag="tool-call-start"):
     """A call begins."""
 
-    index: int
-    delta: MessageDelta
 
-
-class CallDelta(msgspec.Struct, frozen=True, tag="tool-call-delta"):
+class CallDelta(Step, frozen=True, tag="tool-call-delta"):
     """A further part of a call's arguments."""
-
-    index: int
-    delta: MessageDelta
 
 
 class CallEnd(msgspec.Struct, frozen=True, tag="tool-call-end"):

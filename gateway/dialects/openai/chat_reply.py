@@ -122,15 +122,18 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     schema_fault: str | UnsetType = UNSET
 
 
-class ChatChunk(
-    FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object", tag="chat.completion.chunk"
-):
-    """One event of a stream. `choices` has one entry; it is empty in the event with the usage."""
+class ChatObject(FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object"):
+    """The common part of an event and of the whole body."""
 
     id: str
     created: int
     model: str
     system_fingerprint: str | UnsetType = UNSET
+
+
+class ChatChunk(ChatObject, frozen=True, kw_only=True, tag="chat.completion.chunk"):
+    """One event of a stream. `choices` has one entry; it is empty in the event with the usage."""
+
     choices: tuple[ChunkChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
@@ -188,15 +191,9 @@ class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
     schema_fault: str | UnsetType = UNSET
 
 
-class ChatCompletion(
-    FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object", tag="chat.completion"
-):
+class ChatCompletion(ChatObject, frozen=True, kw_only=True, tag="chat.completion"):
     """The whole body."""
 
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
     choices: tuple[WholeChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET

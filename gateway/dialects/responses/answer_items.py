@@ -68,24 +68,25 @@ class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     encrypted_content: str | UnsetType = UNSET  # see `encrypted_content`
 
 
-class CallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
-    """A call; `arguments` is the text of a JSON object."""
+class ClientCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A call that the client is to run."""
 
     id: str
     call_id: str
+
+
+class CallItem(ClientCall, frozen=True, kw_only=True, tag="function_call"):
+    """A call; `arguments` is the text of a JSON object."""
+
     name: str
     namespace: str | UnsetType = UNSET
     arguments: str
     status: Progress
 
 
-class CustomItem(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"
-):
+class CustomItem(ClientCall, frozen=True, kw_only=True, tag="custom_tool_call"):
     """A call of a custom tool; `input` is a text."""
 
-    id: str
-    call_id: str
     name: str
     namespace: str | UnsetType = UNSET
     input: str
@@ -96,45 +97,31 @@ class LocalEnvironment(msgspec.Struct, frozen=True, tag_field="type", tag="local
     """The client's own machine."""
 
 
-class ShellItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="shell_call"):
+class ShellItem(ClientCall, frozen=True, kw_only=True, tag="shell_call"):
     """Commands that the client is to run."""
 
-    id: str
-    call_id: str
     action: Mapping[str, Any]
     environment: LocalEnvironment = LocalEnvironment()
     status: Progress
 
 
-class LocalShellItem(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="local_shell_call"
-):
+class LocalShellItem(ClientCall, frozen=True, kw_only=True, tag="local_shell_call"):
     """One command that the client is to run."""
 
-    id: str
-    call_id: str
     action: Mapping[str, Any]
     status: Progress
 
 
-class PatchItem(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="apply_patch_call"
-):
+class PatchItem(ClientCall, frozen=True, kw_only=True, tag="apply_patch_call"):
     """A change of one file that the client is to make."""
 
-    id: str
-    call_id: str
     operation: Mapping[str, Any]
     status: Progress
 
 
-class SearchItem(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_search_call"
-):
+class SearchItem(ClientCall, frozen=True, kw_only=True, tag="tool_search_call"):
     """A search for tools that the client is to do."""
 
-    id: str
-    call_id: str
     arguments: Mapping[str, Any]
     execution: Literal["client"] = "client"
     status: Progress
@@ -172,39 +159,34 @@ class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
 
 
-class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an item was added or completed. One of the two indexes applies."""
+class PlacedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a part of an item. One of the last two indexes applies, or none."""
 
     type: str
     item_id: str
     output_index: int
     content_index: int | UnsetType = UNSET
     summary_index: int | UnsetType = UNSET
+
+
+class PartEvent(PlacedEvent, frozen=True, kw_only=True):
+    """A part of an item was added or completed."""
+
     part: OutputText | ReasoningText | SummaryText
     sequence_number: int
 
 
-class GrownEvent(msgspec.Struct, frozen=True, kw_only=True):
+class GrownEvent(PlacedEvent, frozen=True, kw_only=True):
     """A further part of a text, of reasoning or of arguments."""
 
-    type: str
-    item_id: str
-    output_index: int
-    content_index: int | UnsetType = UNSET
-    summary_index: int | UnsetType = UNSET
     logprobs: Sequence[LogprobWire] | UnsetType = UNSET
     delta: str
     sequence_number: int
 
 
-class WholeEvent(msgspec.Struct, frozen=True, kw_only=True):
+class WholeEvent(PlacedEvent, frozen=True, kw_only=True):
     """The whole content: `text`, or `name` and `arguments`, or the `input` of a custom tool."""
 
-    type: str
-    item_id: str
-    output_index: int
-    content_index: int | UnsetType = UNSET
-    summary_index: int | UnsetType = UNSET
     logprobs: Sequence[LogprobWire] | UnsetType = UNSET
     text: str | UnsetType = UNSET
     name: str | UnsetType = UNSET

@@ -33,11 +33,23 @@ class ExecutionError(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_too
     content: tuple[ErrorText, ...]
 
 
-class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_call"):
-    """A call of an MCP server's tool, which was run here, and what came of it."""
+class OfServer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """An item of an MCP server."""
 
     id: str
     server_label: str
+
+
+class McpApprovalItem(OfServer, frozen=True, kw_only=True, tag="mcp_approval_request"):
+    """A call that the user is asked to allow."""
+
+    name: str
+    arguments: str
+
+
+class McpCallItem(OfServer, frozen=True, kw_only=True, tag="mcp_call"):
+    """A call of an MCP server's tool, which was run here, and what came of it."""
+
     name: str
     arguments: str
     approval_request_id: str | None = None
@@ -46,24 +58,9 @@ class McpCallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     status: CallStatus
 
 
-class McpApprovalItem(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_approval_request"
-):
-    """A call that the user is asked to allow."""
-
-    id: str
-    server_label: str
-    name: str
-    arguments: str
-
-
-class McpListItem(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_list_tools"
-):
+class McpListItem(OfServer, frozen=True, kw_only=True, tag="mcp_list_tools"):
     """The tools of an MCP server that the model is shown."""
 
-    id: str
-    server_label: str
     tools: Sequence[Mapping[str, Any]]
     error: str | None = None
 
