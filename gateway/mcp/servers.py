@@ -36,12 +36,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 log = structlog.get_logger(__name__)
 
 
-class ToolServerFailed(GatewayError):
+class ToolServerFailed(
+    GatewayError, status=424, type="external_connector_error", code="mcp_server_failed"
+):
     """An MCP server that a request names can't be asked for its tools."""
-
-    status_hint = 424
-    type = "external_connector_error"
-    code = "mcp_server_failed"
 
 
 class Runnable(msgspec.Struct, frozen=True):

@@ -53,6 +53,13 @@ class GatewayError(Exception):
     type: str = "server_error"
     code: str | None = None
 
+    def __init_subclass__(
+        cls, *, status: int | None = None, type: str | None = None, code: str | None = None
+    ) -> None:
+        """A class says what differs from its base."""
+        cls.status_hint, cls.type = status or cls.status_hint, type or cls.type
+        cls.code = code or cls.code
+
     def __init__(
         self, message: str, *, param: str | None = None, retry_after: float | None = None
     ) -> None:
@@ -68,19 +75,14 @@ class GatewayError(Exception):
         return same
 
 
-class InvalidRequest(GatewayError):
+class InvalidRequest(GatewayError, status=400, type="invalid_request_error"):
     """The request is at fault; `param` names the field, for example `messages[0].role`."""
 
-    status_hint = 400
-    type = "invalid_request_error"
 
-
-class ContextLengthExceeded(InvalidRequest):
+class ContextLengthExceeded(InvalidRequest, code="context_length_exceeded"):
     """The prompt doesn't fit the model's context. Lengths are tokens; of a prompt that was refused
     before it was tokenized, as many as it has at least.
     """
-
-    code = "context_length_exceeded"
 
     def __init__(
         self,
@@ -95,150 +97,96 @@ class ContextLengthExceeded(InvalidRequest):
         self.context_length = context_length
 
 
-class ThreadNotHeld(InvalidRequest):
+class ThreadNotHeld(InvalidRequest, code="thread_unsupported_request"):
     """The request continues a conversation that the server would have to hold. Anthropic's clients
     read the code, and send all of it.
     """
 
-    code = "thread_unsupported_request"
 
-
-class PreviousNotFound(InvalidRequest):
+class PreviousNotFound(InvalidRequest, code="previous_response_not_found"):
     """The response that a request goes on from isn't stored. OpenAI's clients read the code, and
     send the whole conversation.
     """
-
-    code = "previous_response_not_found"
 
     def __init__(self, name: str) -> None:
         text = f"previous_response_id: Response {name!r:.80} not found."
         super().__init__(text, param="previous_response_id")
 
 
-class InvalidKey(GatewayError):
+class InvalidKey(GatewayError, status=401, type="authentication_error", code="invalid_api_key"):
     """No API key (`missing`), or a wrong one."""
-
-    status_hint = 401
-    type = "authentication_error"
-    code = "invalid_api_key"
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         super().__init__(message)
         self.missing = missing
 
 
-class Forbidden(GatewayError):
+class Forbidden(GatewayError, status=403, type="permission_error", code="permission_denied"):
     """The key is right but may not do this."""
-
-    status_hint = 403
-    type = "permission_error"
-    code = "permission_denied"
 
 
 class NotForPages(Forbidden):
     """Without keys: a web page may have made a browser send this."""
 
 
-class NotFound(GatewayError):
+class NotFound(GatewayError, status=404, type="not_found_error", code="not_found"):
     """No such route or object."""
 
-    status_hint = 404
-    type = "not_found_error"
-    code = "not_found"
 
-
-class ModelNotFound(NotFound):
+class ModelNotFound(NotFound, type="invalid_request_error", code="model_not_found"):
     """No such model. The message names the nearest ones."""
 
-    type = "invalid_request_error"
-    code = "model_not_found"
 
-
-class MethodNotAllowed(GatewayError):
+class MethodNotAllowed(
+    GatewayError, status=405, type="invalid_request_error", code="method_not_allowed"
+):
     """The route exists, the method doesn't."""
 
-    status_hint = 405
-    type = "invalid_request_error"
-    code = "method_not_allowed"
 
-
-class TooLarge(GatewayError):
+class TooLarge(GatewayError, status=413, type="invalid_request_error", code="request_too_large"):
     """The body is larger than the server takes."""
 
-    status_hint = 413
-    type = "invalid_request_error"
-    code = "request_too_large"
 
-
-class UnsupportedMediaType(GatewayError):
+class UnsupportedMediaType(
+    GatewayError, status=415, type="invalid_request_error", code="unsupported_media_type"
+):
     """The body has a content type that isn't taken."""
 
-    status_hint = 415
-    type = "invalid_request_error"
-    code = "unsupported_media_type"
 
-
-class QueueFull(GatewayError):
+class QueueFull(GatewayError, status=429, type="rate_limit_error", code="queue_full"):
     """Too many requests wait already."""
 
-    status_hint = 429
-    type = "rate_limit_error"
-    code = "queue_full"
 
-
-class RateLimited(GatewayError):
+class RateLimited(GatewayError, status=429, type="rate_limit_error", code="rate_limit_exceeded"):
     """The key has taken what its limits allow for now."""
 
-    status_hint = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
 
-
-class ModelUnavailable(GatewayError):
+class ModelUnavailable(GatewayError, status=503, code="model_unavailable"):
     """The model can't be served now; the message says why and the way out."""
-
-    status_hint = 503
-    code = "model_unavailable"
 
 
 class InvalidTemplate(ModelUnavailable):
     """The model's chat template can't be used. The message names line and reason."""
 
 
-class NotSupported(GatewayError):
+class NotSupported(GatewayError, status=501, type="not_supported_error", code="not_supported"):
     """The model, its engine or the configuration has nothing of the kind."""
 
-    status_hint = 501
-    type = "not_supported_error"
-    code = "not_supported"
 
-
-class ShuttingDown(GatewayError):
+class ShuttingDown(GatewayError, status=503, code="shutting_down"):
     """The server is stopping."""
 
-    status_hint = 503
-    code = "shutting_down"
 
-
-class LoopDetected(GatewayError):
+class LoopDetected(GatewayError, status=508, code="loop_detected"):
     """Servers that are each other's upstreams sent a request in a circle."""
 
-    status_hint = 508
-    code = "loop_detected"
 
-
-class ClientLeft(GatewayError):
+class ClientLeft(GatewayError, status=499, code="left"):  # nginx's status
     """Its client has gone before the request was whole: nobody reads what is answered."""
 
-    status_hint = 499  # nginx's
-    code = "left"
 
-
-class Cancelled(GatewayError):
+class Cancelled(GatewayError, status=503, code="cancelled"):
     """The request was ended on purpose while it ran, not by its client's connection."""
-
-    status_hint = 503
-    code = "cancelled"
 
 
 class UpstreamFailed(GatewayError):
@@ -251,17 +199,12 @@ class UpstreamFailed(GatewayError):
         self.code = error.code
 
 
-class EngineGone(GatewayError):
+class EngineGone(GatewayError, status=502, code="engine_lost"):
     """What computed the answer is gone; the model can be asked for again."""
 
-    status_hint = 502
-    code = "engine_lost"
 
-
-class InternalError(GatewayError):
+class InternalError(GatewayError, code="internal_error"):
     """A mistake of ours or a failure of the engine."""
-
-    code = "internal_error"
 
 
 @contextmanager

@@ -215,10 +215,8 @@ class Connection:
             await self._socket.send(closing)
 
 
-class SocketExpired(InvalidRequest):
+class SocketExpired(InvalidRequest, code="websocket_connection_limit_reached"):
     """The connection is closed; OpenAI's clients read the code, and open another."""
-
-    code = "websocket_connection_limit_reached"
 
 
 class _Turn:
