@@ -288,8 +288,7 @@ def test_a_release_is_a_wheel_a_source_distribution_their_digests_and_the_notes(
         == 0
     )
     with zipfile.ZipFile(dist / f"{WHEEL}-py3-none-any.whl") as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
-        metadata = wheel.read(name).decode()
+        metadata = wheel.read(f"{WHEEL}.dist-info/METADATA").decode()
         assert "roundhouse/bindings/llama_cpp/llama_cpp.py" in wheel.namelist()
         (listed,) = (name for name in wheel.namelist() if ".dist-info/sboms/" in name)
         parts = {part["name"]: part for part in json.loads(wheel.read(listed))["components"]}

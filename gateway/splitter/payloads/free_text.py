@@ -197,24 +197,6 @@ def _until(lark: Lark, closers: Sequence[str], followers: Sequence[str]) -> str:
         return lark.terminal(f"/(?s:.*)({ends})/ & ~/(?s:.*)({ends})(?s:.+)/")
     if not followers:
         return f"{text(lark, found)} {close}"
-    return f"{text(lark, found)} {_more(lark, closers, followers)} {close}"
-
-
-def _more(lark: Lark, closers: Sequence[str], followers: Sequence[str]) -> str:
-    """An expression: closers that are text, each with what of the text follows it."""
-    found = markers(lark, closers)
     goes_on = first_text(lark, markers(lark, (*closers, *followers)), found)
-    none = lark.rule(f"{found.of(closers)} {lark.regex(GAP)}*")
-    return f"{lark.rule(f'({none}+ {goes_on})*')} {none}*"
-
-
-def beyond(lark: Lark, closers: Sequence[str], followers: Sequence[str]) -> str:
-    """An expression: what follows a closer that is text, up to the one that isn't; "" where the
-    first always ends the text.
-    """
-    found = markers(lark, closers)
-    if found.cut or not followers:
-        return ""
-    goes_on = first_text(lark, markers(lark, (*closers, *followers)), found)
-    more = _more(lark, closers, followers)
-    return f"{lark.regex(GAP)}* {goes_on}? {more} {found.of(closers)}"
+    none = lark.rule(f"{close} {lark.regex(GAP)}*")
+    return f"{text(lark, found)} {lark.rule(f'({none}+ {goes_on})*')} {none}* {close}"

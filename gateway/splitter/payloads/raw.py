@@ -20,7 +20,7 @@ from gateway.constraints.schemas import (
 )
 from gateway.constraints.values import Unwritable, Values
 from gateway.splitter.payloads.coercion import STRING, coerce
-from gateway.splitter.payloads.free_text import beyond, until
+from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.spelled import Bare, spelled
 from gateway.splitter.payloads.writing import ArgumentsJson, gap
 
@@ -59,14 +59,11 @@ def text(lark: Lark, found: StringValue, frame: Frame) -> str:
         first = lark.regex(f"[^{pattern_of(frame.before[0])}]")
         other = f"{first} {until(lark, frame.closers, frame.followers)}"
         return one_of((f"{literal(frame.before)} {framed}", other, lark.any_of(frame.closers)))
-    bounded = one_of(
+    return one_of(
         _bounded(lark, found, frame.closers, before, after, closer)
         for before, after in frame.around()
         for closer in frame.closers
     )
-    # A lexer counts what is one lexeme: what follows a closer that is text isn't counted.
-    more = "" if found.pattern else beyond(lark, frame.closers, frame.followers)
-    return f"{lark.rule(bounded)} {lark.rule(more)}?" if more else bounded
 
 
 def _ruled(lark: Lark, grammar: ReadGrammar, frame: Frame) -> str:
