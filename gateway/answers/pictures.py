@@ -277,7 +277,7 @@ async def system_resolver(host: str, port: int) -> Sequence[str]:
     return tuple(dict.fromkeys(sockaddr[0] for *_, sockaddr in found))
 
 
-class Fetching:
+class Fetching(msgspec.Struct):
     """Fetches one picture after the other; keeps no connection open.
 
     Every hop is resolved once, its addresses are checked, and the connection goes to an address
@@ -286,41 +286,34 @@ class Fetching:
     verified. Proxies of the environment are not used: they would resolve names themselves.
     """
 
-    def __init__(
-        self,
-        limits: ImagesConfig,
-        judge: Judge,
-        resolver: HostLookup,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        self._limits = limits
-        self._judge = judge
-        self._resolver = resolver
-        self._tls = tls
+    limits: ImagesConfig
+    judge: Judge
+    resolver: HostLookup
+    tls: ssl.SSLContext | None
 
     async def bytes_of(self, url: str) -> bytes:
         """Raises ImageRefused, also when the limits' `timeout` has passed."""
         try:
-            with anyio.fail_after(self._limits.timeout):
+            with anyio.fail_after(self.limits.timeout):
                 return await self._followed(_parsed(url))
         except TimeoutError as error:
             raise ImageRefused(
-                f"took longer than {self._limits.timeout:g} seconds to arrive"
+                f"took longer than {self.limits.timeout:g} seconds to arrive"
             ) from error
 
     async def _followed(self, url: httpx.URL) -> bytes:
-        for _ in range(self._limits.max_redirects + 1):
+        for _ in range(self.limits.max_redirects + 1):
             async with self._response(url) as response:
                 if not response.has_redirect_location:
                     return await self._body(response)
                 url = _parsed(response.headers["location"], url)
-        raise ImageRefused(f"is behind more than {self._limits.max_redirects} redirects")
+        raise ImageRefused(f"is behind more than {self.limits.max_redirects} redirects")
 
     @asynccontextmanager
     async def _response(self, url: httpx.URL) -> AsyncIterator[httpx.Response]:
         """The answer to one GET, its body still to be read."""
         addresses = await self._addresses(url)
-        patience = httpx.Timeout(None, connect=self._limits.timeout / len(addresses))
+        patience = httpx.Timeout(None, connect=self.limits.timeout / len(addresses))
         transport = httpx.AsyncHTTPTransport(verify=await self._trust(), trust_env=False)
         async with (
             httpx.AsyncClient(
@@ -335,9 +328,9 @@ class Fetching:
 
     async def _trust(self) -> ssl.SSLContext:
         """Read once, beside the event loop: there are many certificates."""
-        if self._tls is None:
-            self._tls = await to_thread.run_sync(httpx.create_ssl_context)
-        return self._tls
+        if self.tls is None:
+            self.tls = await to_thread.run_sync(httpx.create_ssl_context)
+        return self.tls
 
     async def _addresses(self, url: httpx.URL) -> Sequence[Address]:
         """Where the host of `url` is. One address that is refused refuses them all: a legitimate
@@ -345,12 +338,12 @@ class Fetching:
         """
         host = _name(url)
         try:
-            found = [address(text) for text in await self._resolver(host, _port(url))]
+            found = [address(text) for text in await self.resolver(host, _port(url))]
         except (OSError, ValueError, UnicodeError) as error:
             raise ImageRefused("can't be fetched: its host is unknown") from error
         if not found:
             raise ImageRefused("can't be fetched: its host is unknown")
-        if not all(map(self._judge, found)):
+        if not all(map(self.judge, found)):
             raise ImageRefused("can't be fetched: its address is not allowed")
         return found
 
@@ -359,7 +352,7 @@ class Fetching:
             raise ImageRefused(f"can't be fetched: its host answered {response.status_code}")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ImageRefused("can't be fetched: its host sends it compressed")
-        max_bytes, body = self._limits.max_bytes, bytearray()
+        max_bytes, body = self.limits.max_bytes, bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > max_bytes:
@@ -453,20 +446,19 @@ class Fetched(msgspec.Struct, frozen=True):
     pixels: int
 
 
-class Album:
+class Album(msgspec.Struct, frozen=True):
     """The pictures of one request, fetched and not yet decoded."""
 
-    def __init__(self, pictures: Sequence[Fetched], decoders: Executor, pixels: Quota) -> None:
-        self._pictures = pictures
-        self._decoders = decoders
-        self._pixels = pixels
+    pictures: Sequence[Fetched]
+    decoders: Executor
+    pixels: Quota
 
     async def as_data(self) -> Mapping[str, str]:
         """`data:` URLs by URL, for servers that can't fetch."""
         loop = asyncio.get_running_loop()
         return {
-            one.placed.url: await loop.run_in_executor(self._decoders, data_url, one.data)
-            for one in self._pictures
+            one.placed.url: await loop.run_in_executor(self.decoders, data_url, one.data)
+            for one in self.pictures
         }
 
     @asynccontextmanager
@@ -475,13 +467,13 @@ class Album:
 
         Raises InvalidRequest for a picture that is broken behind its header.
         """
-        need = sum(one.pixels for one in self._pictures)
-        await self._pixels.take(need)
+        need = sum(one.pixels for one in self.pictures)
+        await self.pixels.take(need)
         images: dict[str, Image] = {}
         last: Future[Image] | None = None
         try:
-            for one in self._pictures:
-                last = self._decoders.submit(decode, one.data, one.pixels)
+            for one in self.pictures:
+                last = self.decoders.submit(decode, one.data, one.pixels)
                 try:
                     images[one.placed.url] = await asyncio.wrap_future(last)
                 except ImageRefused as refused:
@@ -489,7 +481,7 @@ class Album:
             yield images
         finally:
             images.clear()
-            _when_ended(last, lambda: self._pixels.give_back(need))
+            _when_ended(last, lambda: self.pixels.give_back(need))
 
 
 class ImageLoader:

@@ -42,26 +42,25 @@ MOST_HABITS = 1_024
 HabitKey: TypeAlias = tuple[Any, ...]
 
 
-class ThinkingHabit:
+class ThinkingHabit(msgspec.Struct, frozen=True):
     """Whether answers to requests of a kind begin inside their reasoning, since their template has
     opened it: the last one closed what it had not opened. `known`: the kinds that do.
     """
 
-    def __init__(self, known: dict[HabitKey, None], kind: HabitKey) -> None:
-        self._known = known
-        self._kind = kind
+    known: dict[HabitKey, None]
+    kind: HabitKey
 
     @property
     def begins(self) -> bool:
         """They do."""
-        return self._kind in self._known
+        return self.kind in self.known
 
     def note(self, *, begins: bool) -> None:
         """What the newest one did."""
         if begins:
-            self._known[self._kind] = None
+            self.known[self.kind] = None
         else:
-            self._known.pop(self._kind, None)
+            self.known.pop(self.kind, None)
 
 
 class RemoteChoice:

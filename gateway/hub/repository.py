@@ -145,18 +145,17 @@ class ModelHub(Protocol):
         """Where the hub's own tools put the model, if they did."""
 
 
-class HuggingFace:
+class HuggingFace(msgspec.Struct, frozen=True):
     """The hub at `endpoint`, None: huggingface.co; `cache`: where its own tools keep models."""
 
-    def __init__(self, endpoint: str | None, cache: Path) -> None:
-        self._endpoint = endpoint
-        self._cache = cache
+    endpoint: str | None
+    cache: Path
 
     def snapshot(self, model: HubModel) -> Path:
         """Where the hub's own tools put the main branch, if they did (huggingface_hub's cache
         layout: `models--owner--name/refs/main` holds the commit, `snapshots/<commit>` its files).
         """
-        root = self._cache / f"models--{model.owner}--{model.name}"
+        root = self.cache / f"models--{model.owner}--{model.name}"
         try:
             commit = (root / "refs" / "main").read_text("ascii").strip()
         except (OSError, UnicodeDecodeError):
@@ -173,7 +172,7 @@ class HuggingFace:
                 "downloads need huggingface_hub: pip install huggingface_hub"
             ) from error
         api = huggingface_hub.HfApi(
-            endpoint=self._endpoint, token=order.token, library_name="roundhouse"
+            endpoint=self.endpoint, token=order.token, library_name="roundhouse"
         )
         try:
             info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
@@ -187,7 +186,7 @@ class HuggingFace:
         def url(name: str) -> str:
             return str(
                 huggingface_hub.hf_hub_url(
-                    order.repository, name, revision=commit, endpoint=self._endpoint
+                    order.repository, name, revision=commit, endpoint=self.endpoint
                 )
             )
 

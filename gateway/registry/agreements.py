@@ -17,21 +17,18 @@ from gateway.registry.record import ModelRecord, Records
 from gateway.registry.sharing import Agreement, Rival, Sharing, agreed, is_outdone, on_cards
 
 
-class Agreements:
+class Agreements(msgspec.Struct):
     """Puts in force, and ends, the agreements of `sharing` among the scheduler's `records`."""
 
-    def __init__(
-        self, records: Records, room: MemoryLedger, rules: SwapConfig, sharing: Sharing
-    ) -> None:
-        self._records = records
-        self._room = room
-        self._rules = rules
-        self._sharing = sharing
+    records: Records
+    room: MemoryLedger
+    rules: SwapConfig
+    sharing: Sharing
 
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps: all is judged anew."""
-        self._rules = rules
-        for name in self._sharing.together:
+        self.rules = rules
+        for name in self.sharing.together:
             self.end(name)
 
     def together(
@@ -41,9 +38,9 @@ class Agreements:
         who has to leave all the same, to come back in a smaller one. None: they take turns, as
         those do that lie on other machines alone.
         """
-        residents = [self._records[name] for name in victims]
+        residents = [self.records[name] for name in victims]
         near = all(one.phase == "loaded" and HERE in one.nodes for one in residents)
-        if self._rules.share == "never" or not near or claim.retrying is not None:
+        if self.rules.share == "never" or not near or claim.retrying is not None:
             return None
         if not _may_lie_here(claim):
             return None
@@ -51,8 +48,8 @@ class Agreements:
         rivals = [self._rival(one.model.name, one.model, one) for one in group]
         rivals += self._absent({one.model.name for one in group}, rivals)
         devices = {device for rival in rivals for way in rival.ways for device in way.need}
-        room = {device: self._room.within_reach(device, group) for device in devices}
-        agreement = agreed(rivals, room, stay=self._rules.min_stay, worth=WORTH)
+        room = {device: self.room.within_reach(device, group) for device in devices}
+        agreement = agreed(rivals, room, stay=self.rules.min_stay, worth=WORTH)
         if agreement is None:
             return None
         way = agreement.way(claim.model.name, claim.model.all_ways)
@@ -64,14 +61,14 @@ class Agreements:
         """From now on."""
         for name in agreement.parts:
             self.end(name)
-        self._sharing.agree(agreement)
+        self.sharing.agree(agreement)
         claim.shared = need
         return need
 
     def end(self, name: str) -> None:
         """The agreement of that model is over."""
-        for member in self._sharing.end(name):
-            if (record := self._records.get(member)) is not None:
+        for member in self.sharing.end(name):
+            if (record := self.records.get(member)) is not None:
                 record.shared = None
 
     def _absent(self, names: Collection[str], rivals: Sequence[Rival]) -> list[Rival]:
@@ -79,9 +76,9 @@ class Agreements:
         cards = {card for one in rivals for way in one.ways for card in on_cards(way.need)}
         gone = (
             (name, model)
-            for name, model in self._sharing.others(names)
+            for name, model in self.sharing.others(names)
             if cards & on_cards(model.need).keys()
-            if (record := self._records.get(name)) is None or not record.held
+            if (record := self.records.get(name)) is None or not record.held
         )
         return [self._rival(name, model, None) for name, model in gone]
 
@@ -89,7 +86,7 @@ class Agreements:
         lies = None
         if record is not None and record.phase == "loaded":
             model, lies = record.whole, Smaller(record.held, record.speed)
-        usage = self._sharing.usage(name)
+        usage = self.sharing.usage(name)
         ways = (way for way in model.all_ways if node_of(way.need) == HERE)
         return Rival(
             name=name,
@@ -106,9 +103,9 @@ class Agreements:
         here, or asked for.
         """
         name = record.model.name
-        agreement = self._sharing.agreement(name)
+        agreement = self.sharing.agreement(name)
         record.shared = None
-        self._sharing.usage(name).model = record.model
+        self.sharing.usage(name).model = record.model
         if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
             return
         way = agreement.way(name, record.model.all_ways)
@@ -116,7 +113,7 @@ class Agreements:
             record.shared = way.need
 
     def _is_around(self, name: str) -> bool:
-        record = self._records.get(name)
+        record = self.records.get(name)
         return record is not None and (bool(record.held) or record.is_claim)
 
     def _is_regretted(
@@ -129,17 +126,17 @@ class Agreements:
             return False
         agreement.spent = 0.0
         rivals = [self._rival(one.model.name, one.model, one) for one in group]
-        return is_outdone(rivals, stay=self._rules.min_stay, worth=WORTH)
+        return is_outdone(rivals, stay=self.rules.min_stay, worth=WORTH)
 
     def regret(self, record: ModelRecord) -> None:
         """A model falls idle that is kept together with others: it gets its full room back where
         giving way has cost more than it saved.
         """
         name = record.model.name
-        agreement = self._sharing.agreement(name)
+        agreement = self.sharing.agreement(name)
         if agreement is None or record.phase != "loaded" or record.model.pinned:
             return
-        others = [self._records.get(other) for other in agreement.parts.keys() - {name}]
+        others = [self.records.get(other) for other in agreement.parts.keys() - {name}]
         group = [record, *(one for one in others if one is not None and one.phase == "loaded")]
         loads = sum(one.model.load_seconds for one in group)
         if not all(one.is_idle for one in group) or not self._is_regretted(agreement, group, loads):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from backends.contract.catalog import CPU
 from backends.machine.control_groups import ROOT, main_memory, main_memory_free
 from backends.machine.devices import Device, devices, devices_anew, main_bandwidth
@@ -59,38 +61,32 @@ def bandwidths(cards: Collection[str]) -> Mapping[str, float]:
     return {CPU: main_bandwidth(), **of_cards(cards)} if cards else {}
 
 
-class SystemGauge:
-    """This machine. What shares main memory (integrated graphics, Apple's chips) is part of it."""
+class SystemGauge(msgspec.Struct, frozen=True):
+    """This machine. What shares main memory (integrated graphics, Apple's chips) is part of it.
+    `root`: where `proc` and `sys` are.
+    """
 
-    def __init__(
-        self,
-        environment: Mapping[str, str] = os.environ,
-        find: Finds = devices,
-        find_anew: Finds = devices_anew,
-        root: Path = ROOT,
-    ) -> None:
-        """`root`: where `proc` and `sys` are."""
-        self._environment = environment
-        self._find = find
-        self._find_anew = find_anew
-        self._root = root
+    environment: Mapping[str, str] = os.environ
+    find: Finds = devices
+    find_anew: Finds = devices_anew
+    root: Path = ROOT
 
     def free(self) -> Bytes:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
     def available(self) -> Bytes:
-        return self._free_of(self._find)
+        return self._free_of(self.find)
 
     def free_anew(self) -> Bytes:
-        return self._free_of(self._find_anew)
+        return self._free_of(self.find_anew)
 
     def _free_of(self, find: Finds) -> Bytes:
-        cards = {name: card.free for name, card in _own_memory(find(self._environment))}
-        return {CPU: main_memory_free(self._root), **cards}
+        cards = {name: card.free for name, card in _own_memory(find(self.environment))}
+        return {CPU: main_memory_free(self.root), **cards}
 
     def total(self) -> Bytes:
         cards = {name: card.total for name, card in self._cards()}
-        return {CPU: main_memory(self._root), **cards}
+        return {CPU: main_memory(self.root), **cards}
 
     def used(self) -> Bytes:
         return _with_main(
@@ -101,7 +97,7 @@ class SystemGauge:
         return _with_main({name: card.own for name, card in self._cards() if card.own is not None})
 
     def _cards(self) -> list[tuple[str, Device]]:
-        return _own_memory(self._find(self._environment))
+        return _own_memory(self.find(self.environment))
 
 
 def _own_memory(found: Mapping[str, Device]) -> list[tuple[str, Device]]:

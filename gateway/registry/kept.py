@@ -7,6 +7,7 @@ gives each model's engine its view of it. The store itself is `backends.places.k
 from pathlib import Path
 
 import anyio
+import msgspec
 import structlog
 from anyio import to_thread
 
@@ -79,24 +80,23 @@ class Conversations:
         container.keep_in(self.store.beginnings(own, str(files.path)))
 
 
-class ContainerLoader:
+class ContainerLoader(msgspec.Struct, frozen=True):
     """Brings containers, and gives what came its conversations back. Another server's model comes
     by `fleet`, which checks that a replica is up, and has a Roundhouse load it there.
     """
 
-    def __init__(self, loader: Loader, fleet: Fleet, kept: Conversations) -> None:
-        self._loader = loader
-        self._fleet = fleet
-        self._kept = kept
+    loader: Loader
+    fleet: Fleet
+    kept: Conversations
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         """See `Loader.load`. Its memory is promised already: what is kept makes room."""
-        self._kept.settle()
+        self.kept.settle()
         if files.elsewhere is not None:
-            return await self._fleet.load(files.elsewhere, report)
-        container = await self._loader.load(files, options, report)
+            return await self.fleet.load(files.elsewhere, report)
+        container = await self.loader.load(files, options, report)
         try:
-            await self._kept.adopt(files, options, container)
+            await self.kept.adopt(files, options, container)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await container.aclose()

@@ -276,34 +276,23 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     process: Bytes
 
 
-class Overview:
-    """Of one registry, while that runs. It changes nothing."""
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one registry, while that runs. It changes nothing. `kept`: bytes that conversations have
+    of main memory.
+    """
 
-    def __init__(  # noqa: PLR0913 - each is a part of one registry
-        self,
-        *,
-        names: ModelNames,
-        planner: LoadPlanner,
-        scheduler: Scheduler,
-        moves: Moves,
-        orders: Orders,
-        gauge: Gauge,
-        clock: Clock,
-        kept: Callable[[], int],
-    ) -> None:
-        """`kept`: bytes that conversations have of main memory."""
-        self._names = names
-        self._planner = planner
-        self._scheduler = scheduler
-        self._moves = moves
-        self._orders = orders
-        self._gauge = gauge
-        self._clock = clock
-        self._kept = kept
+    names: ModelNames
+    planner: LoadPlanner
+    scheduler: Scheduler
+    moves: Moves
+    orders: Orders
+    gauge: Gauge
+    clock: Clock
+    kept: Callable[[], int]
 
     def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:
         """See `Registry.statuses`."""
-        library, known = self._names.library, self._names.entries()
+        library, known = self.names.library, self.names.entries()
         broken = (unusable_status(model) for model in library.unusable() if model.name not in known)
         usable = (
             self.status(entry)
@@ -319,28 +308,28 @@ class Overview:
             status = self.status(entry.of)
             return replace(status, id=entry.name, aliases=entry.aliases, entry=entry)
         if entry.replicas:
-            known = self._names.entries()
+            known = self.names.entries()
             each = [self.status(known[name]) for name in entry.replicas if name in known]
             return together(entry, each) if each else ModelStatus(id=entry.name, state="unloaded")
-        plan, room = self._planner.known(entry), self._scheduler.room
+        plan, room = self.planner.known(entry), self.scheduler.room
         need = room.fitting(plan.needs) if plan else {}
         free = sum(room.free(device) for device in need)
         status = status_of(
             entry,
             plan,
             free=free,
-            record=self._scheduler.residency(entry.name),
-            loading=self._moves.loading.get(entry.name),
-            resident=self._moves.residents.get(entry.name),
-            now=self._clock.now(),
+            record=self.scheduler.residency(entry.name),
+            loading=self.moves.loading.get(entry.name),
+            resident=self.moves.residents.get(entry.name),
+            now=self.clock.now(),
         )
         if (remote := entry.files.elsewhere) is not None:
-            standing = self._names.library.fleet.standing(remote)
+            standing = self.names.library.fleet.standing(remote)
             return status if standing is None else as_reported(status, standing)
         if plan is not None:
             there = status.state in ("loading", "loaded")
             status = replace(status, missing=0 if there else room.shortfall(need))
-        obstacle = self._orders.obstacles.get(entry.name)
+        obstacle = self.orders.obstacles.get(entry.name)
         if obstacle is None or status.state != "unloaded":
             return status
         return replace(status, state="failed", why_failed=obstacle)
@@ -350,27 +339,27 @@ class Overview:
         return await to_thread.run_sync(self._measure)
 
     def _measure(self) -> Measured:
-        gauge = self._gauge
+        gauge = self.gauge
         return Measured(total=gauge.total(), available=gauge.available(), process=gauge.held())
 
     def ledger(self) -> Ledger:
         """Memory held per model, and what is claimed."""
-        records = self._scheduler.records()
+        records = self.scheduler.records()
         claims = [record for record in records if record.is_claim]
         return Ledger(
-            budgets=dict(self._scheduler.room.budgets),
+            budgets=dict(self.scheduler.room.budgets),
             held=tuple(held for record in records for held in self._held(record)),
             claimed=tuple(
                 Claimed(model=record.model.name, device=device, size=size)
                 for record in claims
                 for device, size in record.need.items()
             ),
-            kept=self._kept(),
+            kept=self.kept(),
         )
 
     def _held(self, record: ModelRecord) -> Iterator[HeldMemory]:
         name = record.model.name
-        plan = self._planner.planned(name, record.held) if record.held else None
+        plan = self.planner.planned(name, record.held) if record.held else None
         for device, size in record.held.items():
             parts = scaled(_parts(plan), size) if plan else scaled(NO_PARTS, size)
             yield HeldMemory(model=name, device=device, size=size, parts=parts)
@@ -378,19 +367,19 @@ class Overview:
     def cost(self, entry: ModelEntry) -> ModelCost | None:
         """What a model takes; None where that can't be estimated, or others have its memory."""
         entry = self._first(entry)
-        plan = self._planner.known(entry)
+        plan = self.planner.known(entry)
         if plan is None or entry.files.elsewhere is not None:
             return None
         resident, loading = (
-            self._moves.residents.get(entry.name),
-            self._moves.loading.get(entry.name),
+            self.moves.residents.get(entry.name),
+            self.moves.loading.get(entry.name),
         )
-        now, model = self._clock.now(), self._planner.model(entry)
+        now, model = self.clock.now(), self.planner.model(entry)
         return ModelCost(
             devices=self._devices(entry.name, plan),
             parts=_parts(plan),
             measured=plan.measured,
-            load_seconds=self._planner.last_load(plan),
+            load_seconds=self.planner.last_load(plan),
             loading_for=now - loading.started if loading else None,
             loaded_for=now - resident.arrived if resident else None,
             slots=model.slots,
@@ -400,22 +389,22 @@ class Overview:
 
     def _first(self, entry: ModelEntry) -> ModelEntry:
         """Of those that are loaded when it is asked for."""
-        names, base = self._names.entries(), entry.base
+        names, base = self.names.entries(), entry.base
         return next((names[name] for name in base.replicas if name in names), base)
 
     def _devices(self, name: str, plan: LoadPlan) -> Bytes:
         """Where it lies, or would."""
-        record = self._scheduler.residency(name)
-        return (record.held if record else None) or self._scheduler.room.fitting(plan.needs)
+        record = self.scheduler.residency(name)
+        return (record.held if record else None) or self.scheduler.room.fitting(plan.needs)
 
     def fit(self, entry: ModelEntry) -> Fit:
         """The effect of a load of `entry` now."""
         entry = self._first(entry)
         if entry.files.elsewhere is not None:
             return Fit(verdict="remote")
-        if self._scheduler.phase(entry.name) in ("loading", "loaded"):
+        if self.scheduler.phase(entry.name) in ("loading", "loaded"):
             return Fit(verdict="loaded")
-        plan = self._planner.known(entry)
+        plan = self.planner.known(entry)
         return Fit(verdict="unknown") if plan is None else self.room_for(entry.name, plan.needs)
 
     def proposal(self, entry: ModelEntry, changes: Mapping[str, Any]) -> Proposal:
@@ -424,8 +413,8 @@ class Overview:
         estimated.
         """
         entry = entry.base
-        plan = self._planner.proposed(entry, changes)
-        room, record = self._scheduler.room, self._scheduler.residency(entry.name)
+        plan = self.planner.proposed(entry, changes)
+        room, record = self.scheduler.room, self.scheduler.residency(entry.name)
         held = record.held if record else {}
         needs = room.fitting(plan.needs)
         fitted = plan.fitted
@@ -456,7 +445,7 @@ class Overview:
         """Whether one of `needs` would be found for a model called `name`, and which models would
         be evicted. Models in use count among those that go: they would, as their answers end.
         """
-        room, record = self._scheduler.room, self._scheduler.residency(name)
+        room, record = self.scheduler.room, self.scheduler.residency(name)
         own = record.held if record else {}
         if (obstacle := room.obstacle(name, needs)) is not None:
             return Fit(verdict="too_large", why=obstacle)
@@ -469,9 +458,9 @@ class Overview:
         ]
         if any(all(size <= 0 for size in lack.values()) for lack in missing):
             return Fit(verdict="fits")
-        now = self._clock.now()
+        now = self.clock.now()
         goers = [
-            candidate(record, now) for record in self._scheduler.records() if _may_go(record, name)
+            candidate(record, now) for record in self.scheduler.records() if _may_go(record, name)
         ]
         chosen = [names for lack in missing if (names := choose_victims(goers, lack)) is not None]
         if not chosen:  # what loads or is claimed may stand in its way, too
@@ -480,12 +469,12 @@ class Overview:
 
     def fitting(self, needs: Sequence[Bytes]) -> Bytes:
         """See `MemoryLedger.fitting`."""
-        return self._scheduler.room.fitting(needs)
+        return self.scheduler.room.fitting(needs)
 
     @property
     def cards(self) -> Cards:
         """This machine's, with their bytes."""
-        return self._planner.cards
+        return self.planner.cards
 
 
 def _may_go(record: ModelRecord, name: str) -> bool:

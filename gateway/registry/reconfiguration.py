@@ -67,29 +67,19 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     return before.files == after.files and before.options == after.options
 
 
-class Reconfiguration:
+class Reconfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """Puts changes in force in all parts that know a model, between two steps of the event loop."""
 
-    def __init__(
-        self,
-        *,
-        scheduler: Scheduler,
-        planner: LoadPlanner,
-        moves: Moves,
-        names: ModelNames,
-        orders: Orders,
-        clock: Clock,
-    ) -> None:
-        self._scheduler = scheduler
-        self._planner = planner
-        self._moves = moves
-        self._names = names
-        self._orders = orders
-        self._clock = clock
+    scheduler: Scheduler
+    planner: LoadPlanner
+    moves: Moves
+    names: ModelNames
+    orders: Orders
+    clock: Clock
 
     def apply(self, prepared: PreparedModels, known: Mapping[str, Known]) -> None:
         """From now on these are the models; `known`: those there were."""
-        self._names.follow(prepared.library)
+        self.names.follow(prepared.library)
         for name in prepared.changes.removed:
             self._remove(name)
         for entry in prepared.library.entries():
@@ -100,11 +90,11 @@ class Reconfiguration:
         """A model that is loaded with other options is unloaded and loaded again. Raises
         ModelUnavailable where it would not fit with them.
         """
-        plan = self._planner.proposed(entry, options)
-        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.needs)) is not None:
+        plan = self.planner.proposed(entry, options)
+        if (obstacle := self.scheduler.room.obstacle(entry.name, plan.needs)) is not None:
             raise ModelUnavailable(obstacle, param="model")
-        self._planner.adopt(plan)
-        there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
+        self.planner.adopt(plan)
+        there = self.moves.residents.get(entry.name) or self.moves.loading.get(entry.name)
         if there is not None and there.plan.options != plan.options:
             self._load_again(entry.name)
 
@@ -114,36 +104,36 @@ class Reconfiguration:
         """
         if not await self._is_outdated(entry.name):
             return entry  # it leaves already
-        await self._names.scanned()  # its header may say something else now
+        await self.names.scanned()  # its header may say something else now
         if await self._is_outdated(entry.name):
             text = "the files of a loaded model were changed; it is loaded again"
             log.warning(text, model=entry.name)
             self._load_again(entry.name)
-        return self._names.resolve(entry.name)
+        return self.names.resolve(entry.name)
 
     async def _is_outdated(self, name: str) -> bool:
         """It takes requests, though its files were written over."""
-        return await self._moves.are_files_changed(name) and self._scheduler.phase(name) == "loaded"
+        return await self.moves.are_files_changed(name) and self.scheduler.phase(name) == "loaded"
 
     def _load_again(self, name: str) -> None:
-        orders = self._scheduler.unload_asked(self._clock.now(), name, again=True)
-        self._orders.carry_out(orders, name)
+        orders = self.scheduler.unload_asked(self.clock.now(), name, again=True)
+        self.orders.carry_out(orders, name)
 
     def _remove(self, name: str) -> None:
-        self._names.present.pop(name, None)
-        self._planner.forget_options(name)
-        self._orders.carry_out(self._scheduler.removed(self._clock.now(), name), name)
+        self.names.present.pop(name, None)
+        self.planner.forget_options(name)
+        self.orders.carry_out(self.scheduler.removed(self.clock.now(), name), name)
 
     def _describe(self, entry: ModelEntry, *, replaced: bool) -> None:
-        now, name = self._clock.now(), entry.name
+        now, name = self.clock.now(), entry.name
         orders: list[Order] = []
         if replaced:
-            self._planner.forget_options(name)
-            orders += self._scheduler.replaced(now, name)
+            self.planner.forget_options(name)
+            orders += self.scheduler.replaced(now, name)
         else:
-            self._moves.describe(entry)
-            if name in self._names.present:
-                self._names.present[name] = entry
-        if self._scheduler.residency(name) and self._planner.known(entry):
-            orders += self._scheduler.described(now, self._planner.model(entry))
-        self._orders.carry_out(orders, name)
+            self.moves.describe(entry)
+            if name in self.names.present:
+                self.names.present[name] = entry
+        if self.scheduler.residency(name) and self.planner.known(entry):
+            orders += self.scheduler.described(now, self.planner.model(entry))
+        self.orders.carry_out(orders, name)

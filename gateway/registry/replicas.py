@@ -14,6 +14,8 @@ model. One that left since it was idle, or on request, stays away until answers 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from backends.contract.remote import RemoteStanding, RemoteState
 from backends.places.upstream.replicas import Balance, Replica
 from gateway.registry.entry import ModelEntry
@@ -28,31 +30,21 @@ NEVER_OUT = 1_000_000  # failures until no request goes to one: the scheduler kn
 LEFT_ALONE: tuple[WhyUnload, ...] = ("idle", "asked")
 
 
-class Replicas:
+class Replicas(msgspec.Struct, frozen=True, kw_only=True):
     """Of all models of one registry. `load`: begins to load the one called so."""
 
-    def __init__(
-        self,
-        *,
-        names: ModelNames,
-        planner: LoadPlanner,
-        scheduler: Scheduler,
-        places: Places,
-        clock: Clock,
-        load: Callable[[str], None],
-    ) -> None:
-        self._names = names
-        self._planner = planner
-        self._scheduler = scheduler
-        self._places = places
-        self._clock = clock
-        self._load = load
-        self._balances: dict[str, Balance] = {}  # by model
-        self._away: set[str] = set()  # those that stay away for now
+    names: ModelNames
+    planner: LoadPlanner
+    scheduler: Scheduler
+    places: Places
+    clock: Clock
+    load: Callable[[str], None]
+    _balances: dict[str, Balance] = {}  # by model
+    _away: set[str] = set()  # those that stay away for now
 
     def loaded(self, entry: ModelEntry) -> tuple[ModelEntry, ...]:
         """What is loaded when `entry` is asked for."""
-        base, known = entry.base, self._names.entries()
+        base, known = entry.base, self.names.entries()
         if not base.replicas:
             return (base,)
         return tuple(known[name] for name in base.replicas if name in known) or (base,)
@@ -86,16 +78,16 @@ class Replicas:
 
     def is_better_off(self, model: ModelEntry, name: str) -> bool:
         """Whether a request in the line of the replica called so had better go to another one."""
-        there = {other: self._scheduler.phase(other) == "loaded" for other in model.replicas}
+        there = {other: self.scheduler.phase(other) == "loaded" for other in model.replicas}
         return any(there.values()) and not there.get(name, False)
 
     def changed(self, name: str) -> None:
         """The state of a model has: whoever waits for another replica may go there now."""
         for sibling in self._siblings(name):
-            record = self._scheduler.residency(sibling)
+            record = self.scheduler.residency(sibling)
             if record is not None and record.phase != "loaded":
                 for number in record.line:
-                    self._places[number].nudge()
+                    self.places[number].nudge()
 
     def left(self, name: str, why: WhyUnload) -> None:
         """A model was unloaded, and its memory is free."""
@@ -106,34 +98,34 @@ class Replicas:
     def fill(self) -> None:
         """Load the replicas that there is room for, of models of which one is in memory."""
         for name in self._balances:
-            model = self._names.entries().get(name)
+            model = self.names.entries().get(name)
             if model is not None and model.replicas:
                 self._fill(model)
 
     def _fill(self, model: ModelEntry) -> None:
-        phases = {name: self._scheduler.phase(name) for name in model.replicas}
+        phases = {name: self.scheduler.phase(name) for name in model.replicas}
         if "loaded" not in phases.values() or "loading" in phases.values():
             return
         absent = [name for name in phases if phases[name] == "absent" and name not in self._away]
-        if not absent or any(record.is_claim for record in self._scheduler.records()):
+        if not absent or any(record.is_claim for record in self.scheduler.records()):
             return
         if (name := next(filter(self._fits, absent), None)) is not None:
-            self._load(name)  # the next when that is there
+            self.load(name)  # the next when that is there
 
     def _fits(self, name: str) -> bool:
         """It could be loaded now, and nothing would have to go."""
-        entry, record = self._names.entries().get(name), self._scheduler.residency(name)
-        if entry is None or self._planner.known(entry) is None or self._rests(record):
+        entry, record = self.names.entries().get(name), self.scheduler.residency(name)
+        if entry is None or self.planner.known(entry) is None or self._rests(record):
             return False
-        return self._scheduler.room.has_room(self._planner.model(entry))
+        return self.scheduler.room.has_room(self.planner.model(entry))
 
     def _rests(self, record: ModelRecord | None) -> bool:
         failure = None if record is None else record.failure
-        return failure is not None and self._clock.now() < failure.retry_at
+        return failure is not None and self.clock.now() < failure.retry_at
 
     def _siblings(self, name: str) -> tuple[str, ...]:
         """All replicas of the model that the one called so is one of; none, if it is none."""
-        record = self._scheduler.residency(name)
+        record = self.scheduler.residency(name)
         of = record.model.apart if record is not None else ""
         balance = self._balances.get(of)
         return () if balance is None else tuple(one.url for one in balance.replicas)
@@ -143,13 +135,13 @@ class Replicas:
         balance = self._balances.get(model.name)
         if balance is None or tuple(one.url for one in balance.replicas) != model.replicas:
             replicas = [Replica(url=name) for name in model.replicas]
-            balance = self._balances[model.name] = Balance(replicas, NEVER_OUT, self._clock.now)
+            balance = self._balances[model.name] = Balance(replicas, NEVER_OUT, self.clock.now)
         for replica in balance.replicas:
             replica.listed({model.name: self._standing(replica.url)})
         return balance
 
     def _standing(self, name: str) -> RemoteStanding:
-        record = self._scheduler.residency(name)
+        record = self.scheduler.residency(name)
         if record is None:
             return RemoteStanding(state="unloaded", missing=self._missing(name))
         state = self._state(record)
@@ -174,7 +166,7 @@ class Replicas:
 
     def _missing(self, name: str) -> int:
         """Bytes that would have to become free for it."""
-        entry = self._names.entries().get(name)
-        plan = self._planner.known(entry) if entry is not None else None
-        room = self._scheduler.room
+        entry = self.names.entries().get(name)
+        plan = self.planner.known(entry) if entry is not None else None
+        room = self.scheduler.room
         return room.shortfall(room.fitting(plan.needs)) if plan is not None else 0

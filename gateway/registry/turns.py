@@ -54,18 +54,15 @@ class Swap(msgspec.Struct, frozen=True, eq=False):
         ]
 
 
-class Turns:
+class Turns(msgspec.Struct):
     """Reads and moves the scheduler's `records`: to loading, to draining, and back from there."""
 
-    def __init__(
-        self, records: Records, room: MemoryLedger, rules: SwapConfig, agreements: Agreements
-    ) -> None:
-        self._records = records
-        self._room = room
-        self._rules = rules
-        self._agreements = agreements
-        self._swaps: dict[str, Swap] = {}  # by the node that the claim is started on
-        self._moments: dict[str, float] = {}  # by node, when more may leave it
+    records: Records
+    room: MemoryLedger
+    rules: SwapConfig
+    agreements: Agreements
+    _swaps: dict[str, Swap] = {}  # by the node that the claim is started on
+    _moments: dict[str, float] = {}  # by node, when more may leave it
 
     def beneficiary(self, victim: ModelRecord) -> ModelRecord | None:
         """The claim that room is being made for where `victim` lies."""
@@ -92,14 +89,14 @@ class Turns:
                 needs = [need for need in needs if not barred & need.keys()]
             if (load := self._admitted(claim, needs, now)) is not None:
                 yield load
-            elif now >= overdue_at(claim, self._rules):
+            elif now >= overdue_at(claim, self.rules):
                 barred.update(*(self._own(claim) or claim.needs))
             claim.looked_at = None if barred else now
 
     def _changed(self, now: float) -> set[str]:
         """The nodes where something did, or the time came for something."""
-        changed = self._records.changed | {HERE}
-        self._records.changed = set()
+        changed = self.records.changed | {HERE}
+        self.records.changed = set()
         for node in [node for node, time in self._moments.items() if time <= now]:
             del self._moments[node]
             changed.add(node)
@@ -108,7 +105,7 @@ class Turns:
     def _open(self, claim: ModelRecord, changed: set[str], now: float) -> Sequence[Bytes]:
         """The ways of `claim` that may have become possible since they were looked at."""
         before = claim.looked_at
-        times = (turn_comes_at(claim, self._rules), overdue_at(claim, self._rules))
+        times = (turn_comes_at(claim, self.rules), overdue_at(claim, self.rules))
         if before is None or any(before < time <= now for time in times):
             return claim.needs
         return [need for node, needs in claim.ways.items() if node in changed for need in needs]
@@ -122,14 +119,14 @@ class Turns:
 
     def _is_lost(self, claim: ModelRecord) -> bool:
         """Where room is being made for it, there can be none any more."""
-        return self._room.obstacle(claim.model.name, self._own(claim) or claim.needs) is not None
+        return self.room.obstacle(claim.model.name, self._own(claim) or claim.needs) is not None
 
     def _admitted(self, claim: ModelRecord, needs: Sequence[Bytes], now: float) -> Load | None:
         """Load it where it fits, or make room for it. One that would have to be copied to where it
         fits may rather have another one leave where it lies.
         """
         own = next((node for node, swap in self._swaps.items() if swap.claim is claim), None)
-        possible = self._room.possible(needs, claim)
+        possible = self.room.possible(needs, claim)
         need = next((need for need in possible if self._fits(need, claim)), None)
         copying = None if need is None else claim.model.copying.get(node_of(need), 0.0)
         if need is not None and own is not None and self._is_coming(claim):
@@ -149,7 +146,7 @@ class Turns:
     def _fits(self, need: Bytes, claim: ModelRecord) -> bool:
         """Whether it is free, and not cleared for others."""
         turns = [*self._begun(nodes_of(need))]
-        return all(self._room.fits(need, claim, turn) for turn in turns or (None,))
+        return all(self.room.fits(need, claim, turn) for turn in turns or (None,))
 
     def _is_coming(self, claim: ModelRecord) -> bool:
         """The room that is being made for it will be there in a moment: nobody uses it any more."""
@@ -164,19 +161,19 @@ class Turns:
 
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules, and other budgets, perhaps."""
-        self._rules = rules
-        for claim in self._records.claims():
+        self.rules = rules
+        for claim in self.records.claims():
             claim.looked_at = None
 
     def shrink(self, now: float) -> None:
         """More is promised than there is, since budgets were cut: models leave until it fits, idle
         ones first, those in use as their last lease ends.
         """
-        if not (missing := self._room.excess()):
+        if not (missing := self.room.excess()):
             return
         loaded = [
             record
-            for record in self._records.among("loaded", "parked")
+            for record in self.records.among("loaded", "parked")
             if record.phase == "loaded" or not record.is_claim
             if missing.keys() & record.held.keys()
         ]
@@ -190,7 +187,7 @@ class Turns:
         """What was pinned since it began to drain stays, whatever it drains for: others go in its
         place.
         """
-        stayers = [record for record in self._records.among("draining") if record.is_kept]
+        stayers = [record for record in self.records.among("draining") if record.is_kept]
         for record in stayers:
             record.phase = "loaded"
         if stayers:
@@ -204,7 +201,7 @@ class Turns:
         begun = [swap.claim for swap in self._swaps.values()]
 
         def rank(claim: ModelRecord) -> tuple[bool, bool, float, bool, float, float]:
-            late = now >= overdue_at(claim, self._rules)
+            late = now >= overdue_at(claim, self.rules)
             age = claim.oldest if late else 0.0
             return (
                 claim not in begun,
@@ -215,21 +212,21 @@ class Turns:
                 claim.oldest,
             )
 
-        return sorted(self._records.claims(), key=rank)
+        return sorted(self.records.claims(), key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
-        claims = self._records.claims()
+        claims = self.records.claims()
         if not claims:
             self._moments.clear()
             return NEVER
-        times = [turn_comes_at(claim, self._rules) for claim in claims]
-        times += [overdue_at(claim, self._rules) for claim in claims]
+        times = [turn_comes_at(claim, self.rules) for claim in claims]
+        times += [overdue_at(claim, self.rules) for claim in claims]
         times += self._moments.values()
         return min((time for time in times if time > now), default=NEVER)
 
     def _load(self, claim: ModelRecord, need: Bytes) -> Load:
-        free = {device: self._room.free(device) for device in need}
+        free = {device: self.room.free(device) for device in need}
         self._end(claim)
         claim.whole, claim.speed = claim.model, claim.model.speed_at(need)
         claim.phase, claim.held, claim.chosen = "loading", need, need
@@ -253,9 +250,9 @@ class Turns:
         if swap is None:
             return None
         _, need, victims = swap
-        if below is None and (joint := self._agreements.together(claim, victims)) is not None:
+        if below is None and (joint := self.agreements.together(claim, victims)) is not None:
             need, victims = joint
-            if not victims and self._room.fits(need, claim, None):
+            if not victims and self.room.fits(need, claim, None):
                 return self._load(claim, need)
         claim.chosen = need
         self._begin(claim, victims)
@@ -263,7 +260,7 @@ class Turns:
 
     def _may_drain(self, claim: ModelRecord, now: float) -> bool:
         """Whether models in use may leave for it: its turn has come, and none do yet."""
-        return now >= turn_comes_at(claim, self._rules) and not self._waits_for_users(claim)
+        return now >= turn_comes_at(claim, self.rules) and not self._waits_for_users(claim)
 
     def _cheapest(
         self, claim: ModelRecord, needs: Sequence[Bytes], now: float, *, used: bool
@@ -275,10 +272,10 @@ class Turns:
         best: tuple[tuple[bool, float, int], Bytes, tuple[str, ...]] | None = None
         there: dict[frozenset[str], list[EvictionCandidate]] = {}
         most: Counter[str] = Counter()  # bytes that could become free, by device
-        reach = cache(lambda device: self._room.within_reach(device, (claim,)))
+        reach = cache(lambda device: self.room.within_reach(device, (claim,)))
         looked = 0
         for need in needs:
-            if self._room.beside(need, claim.model) is not None:
+            if self.room.beside(need, claim.model) is not None:
                 continue
             nodes = nodes_of(need)
             if nodes not in there:
@@ -306,7 +303,7 @@ class Turns:
         """Models on these nodes that may be evicted for `claim`: none that is pinned, and none just
         loaded unless `claim` insists.
         """
-        for record in self._records.on(nodes):
+        for record in self.records.on(nodes):
             if record.phase == "parked" and not record.is_claim:
                 yield candidate(record, now)
             if record.phase != "loaded" or record.model.pinned:
@@ -314,7 +311,7 @@ class Turns:
             idle = record.is_idle
             if not (used or idle):
                 continue
-            until = (lingers_until if idle else serves_until)(record, self._rules)
+            until = (lingers_until if idle else serves_until)(record, self.rules)
             if claim.insists or now >= until:
                 yield candidate(record, now)
             else:
@@ -324,7 +321,7 @@ class Turns:
     def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
         self._end(claim)
         assert claim.chosen is not None
-        leavers = tuple(self._records[name] for name in victims)
+        leavers = tuple(self.records[name] for name in victims)
         self._swaps[node_of(claim.chosen)] = Swap(claim, leavers, nodes_of(claim.chosen))
         for victim in leavers:
             victim.phase, victim.leaving = "draining", "room"
@@ -334,6 +331,6 @@ class Turns:
         for node, swap in list(self._swaps.items()):
             if swap.claim is claim:
                 del self._swaps[node]
-                self._records.changed |= swap.nodes
+                self.records.changed |= swap.nodes
                 for victim in swap.draining():
                     victim.stay()
