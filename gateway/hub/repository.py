@@ -251,7 +251,11 @@ def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[Offer
     shared = [file for file in found.files if _is_shared(file.name, catalog)]
     single: dict[str, list[RemoteFile]] = {}
     for file in found.files:
-        if file not in shared and not _is_beside(file.name, catalog) and _backend(file, catalog):
+        if (
+            file not in shared
+            and not _is_beside(file.name, catalog)
+            and backend_of(file.name, catalog)
+        ):
             single.setdefault(catalog.bare_name(file.name), []).append(file)
     if not single:
         size = sum(file.size for file in found.files)
@@ -271,17 +275,17 @@ def _choice(
     return OfferedModel(
         name=tag,
         model=f"{repository}:{tag}",
-        backend=_backend(files[0], catalog),
+        backend=backend_of(files[0].name, catalog),
         files=tuple(file.name for file in files),
         size=sum(file.size for file in files),
     )
 
 
-def _backend(file: RemoteFile, catalog: Catalog) -> str | None:
+def backend_of(file: str, catalog: Catalog) -> str | None:
     """Whose single files are called like this."""
     for name, backend in catalog.items():
         suffix = backend.files.SUFFIX
-        if suffix is not None and suffix.search(file.name):
+        if suffix is not None and suffix.search(file):
             return name
     return None
 

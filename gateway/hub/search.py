@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from backends.contract.catalog import Catalog
-from gateway.hub.repository import OfferedModel, Order, refusal
+from gateway.hub.repository import OfferedModel, Order, backend_of, refusal
 from gateway.terms.errors import ModelUnavailable
 
 ModelFormat: TypeAlias = Literal["gguf", "safetensors", "exl2", "exl3"]
@@ -65,14 +65,9 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
         """As one that might be downloaded; None where its size is not known."""
         if self.size is None:
             return None
-        file = f"model.{self.format}"
-        single = (
-            name
-            for name, backend in catalog.items()
-            if backend.files.SUFFIX is not None and backend.files.SUFFIX.search(file)
-        )
+        backend = backend_of(f"model.{self.format}", catalog)
         return OfferedModel(
-            name=None, model=self.repository, backend=next(single, None), files=(), size=self.size
+            name=None, model=self.repository, backend=backend, files=(), size=self.size
         )
 
 

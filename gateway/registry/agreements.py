@@ -55,15 +55,11 @@ class Agreements(msgspec.Struct):
         way = agreement.way(claim.model.name, claim.model.all_ways)
         assert way is not None, "it was chosen of these"
         leavers = [one for one in residents if not agreement.keeps(one.model.name, one.held)]
-        return self._begin(claim, agreement, way.need), tuple(one.model.name for one in leavers)
-
-    def _begin(self, claim: ModelRecord, agreement: Agreement, need: Bytes) -> Bytes:
-        """From now on."""
         for name in agreement.parts:
             self.end(name)
         self.sharing.agree(agreement)
-        claim.shared = need
-        return need
+        claim.shared = way.need
+        return way.need, tuple(one.model.name for one in leavers)
 
     def end(self, name: str) -> None:
         """The agreement of that model is over."""

@@ -129,37 +129,26 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
         return {} if share is None or held is None else named(share.node.name, held)
 
 
-class Moves:
+class Moves(msgspec.Struct, kw_only=True):
     """The moves of one registry. `notify` is called on the event loop, with each `Outcome`."""
 
-    def __init__(  # noqa: PLR0913 - each is a part of one registry
-        self,
-        *,
-        tasks: TaskGroup,
-        supervisor: Supervisor,
-        loader: ContainerLoader,
-        gauge: Gauge,
-        history: History,
-        clock: Clock,
-        notify: Callable[[Outcome], None],
-        cluster: ClusterNodes | None = None,
-    ) -> None:
-        self._tasks = tasks
-        self._supervisor = supervisor
-        self._cluster = cluster
-        self._loader = loader
-        self._gauge = gauge
-        self._history = history
-        self._clock = clock
-        self._notify = notify
-        self.loading: dict[str, Loading] = {}
-        self.residents: dict[str, Resident] = {}
-        self._parked: dict[str, Resident] = {}
-        self._disk = FileSystems()
-        self._warm: dict[str, WarmFiles] = {}  # of parked models that have no process
-        self._closing: set[str] = set()
-        self._running = 0
-        self._begun = 0
+    tasks: TaskGroup
+    supervisor: Supervisor
+    loader: ContainerLoader
+    gauge: Gauge
+    history: History
+    clock: Clock
+    notify: Callable[[Outcome], None]
+    cluster: ClusterNodes | None = None
+    loading: dict[str, Loading] = msgspec.field(default_factory=dict)
+    residents: dict[str, Resident] = msgspec.field(default_factory=dict)
+    _parked: dict[str, Resident] = msgspec.field(default_factory=dict)
+    _disk: FileSystems = msgspec.field(default_factory=FileSystems)
+    # Of parked models that have no process.
+    _warm: dict[str, WarmFiles] = msgspec.field(default_factory=dict)
+    _closing: set[str] = msgspec.field(default_factory=set)
+    _running: int = 0
+    _begun: int = 0
 
     def lease(self, place: Place) -> Lease:
         """What was granted at `place`: of a model in memory."""
@@ -169,7 +158,7 @@ class Moves:
             name=place.model,
             container=resident.container,
             entry=resident.plan.entry,
-            queued_seconds=max(0.0, self._clock.now() - arrived - load_seconds),
+            queued_seconds=max(0.0, self.clock.now() - arrived - load_seconds),
             load_seconds=load_seconds,
         )
 
@@ -179,11 +168,11 @@ class Moves:
         assert order.model not in self.residents, f"{order.model} is in memory already"
         loading = Loading(
             plan=plan,
-            started=self._clock.now(),
+            started=self.clock.now(),
             scope=anyio.CancelScope(shield=True),
         )
         self.loading[order.model] = loading
-        self._tasks.start_soon(self._load, order, loading, options, name=f"load {order.model}")
+        self.tasks.start_soon(self._load, order, loading, options, name=f"load {order.model}")
 
     def describe(self, entry: ModelEntry) -> None:
         """What is configured of a model besides its files and options has changed: leases from now
@@ -205,7 +194,7 @@ class Moves:
         parked = self._parked.pop(order.model, None)
         resident = parked or self.residents.pop(order.model)
         self._closing.add(order.model)
-        self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
+        self.tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
 
     async def are_files_changed(self, name: str) -> bool:
         """The files of a model in memory are there, but not as it was loaded from them. Where they
@@ -247,12 +236,12 @@ class Moves:
                 outcome = await self._turned_back(order.model, loading)
             del self.loading[order.model]
             self._cool(order.model)  # its weights lie where they are used
-            self._notify(outcome)
+            self.notify(outcome)
         if self._warm:
             self._warm_up_soon()
         if isinstance(outcome, Arrived):
             self._watch(order.model)
-            await self._supervisor.attempt("history", to_thread.run_sync, self._history.save)
+            await self.supervisor.attempt("history", to_thread.run_sync, self.history.save)
 
     def _watch(self, name: str) -> None:
         """Be told when the model breaks, in use or not."""
@@ -264,10 +253,10 @@ class Moves:
             still = self.residents.get(name) or self._parked.get(name)
             reason = container.failure
             if still is not None and still.container is container and reason is not None:
-                lost = self._cluster is not None and is_unreached(container)
-                if lost and self._cluster is not None:
-                    self._cluster.lost(node_of(still.plan.placements[0]))
-                self._notify(Broken(name=name, reason=reason, rest=not lost))
+                lost = self.cluster is not None and is_unreached(container)
+                if lost and self.cluster is not None:
+                    self.cluster.lost(node_of(still.plan.placements[0]))
+                self.notify(Broken(name=name, reason=reason, rest=not lost))
 
         container.on_failure(tell)
         tell()
@@ -286,21 +275,21 @@ class Moves:
 
         def report(progress: Progress) -> None:
             loading.progress = progress
-            self._notify(Progressed(name, progress))
+            self.notify(Progressed(name, progress))
 
-        before = await to_thread.run_sync(self._gauge.used)
+        before = await to_thread.run_sync(self.gauge.used)
         try:
             loading.identity = await self.asked(name, partial(identity, plan.entry.files))
             container = await self._woken(name)
             if container is None:
                 container = await self._brought(node_of(order.need), plan, options, report)
         except OutOfMemory as error:
-            free = await to_thread.run_sync(self._gauge.free_anew)
+            free = await to_thread.run_sync(self.gauge.free_anew)
             return replace(self._failed(loading, name, str(error), memory=True), free=free)
         except LoadFailed as error:
             failed = self._failed(loading, name, str(error), memory=False)
             return replace(failed, moved=isinstance(error, NodeLost))
-        arrived = self._clock.now()
+        arrived = self.clock.now()
         self.residents[name] = Resident(
             plan=loading.plan,  # it may have been described anew meanwhile
             container=container,
@@ -309,7 +298,7 @@ class Moves:
             arrived=arrived,
         )
         await reclaim()  # what its load took besides: weights as they lay in the file, say
-        after = await to_thread.run_sync(self._gauge.used)
+        after = await to_thread.run_sync(self.gauge.used)
         grown = _growth(before, after, order.need) if is_alone() else None
         measurement = replace(
             _measured(
@@ -329,10 +318,10 @@ class Moves:
         """Loaded on a node, or here."""
         files = plan.entry.files
         if at == THIS_MACHINE:
-            return await self._loader.load(files, options, report)
-        if self._cluster is None:
+            return await self.loader.load(files, options, report)
+        if self.cluster is None:
             raise NodeLost(f"node {at} is gone")
-        return await self._cluster.load(at, BACKENDS[files.backend], files, options, report)
+        return await self.cluster.load(at, BACKENDS[files.backend], files, options, report)
 
     async def _woken(self, name: str) -> Container | None:
         """The container of a parked model; None where there is none, or it can't be woken, or its
@@ -363,7 +352,7 @@ class Moves:
         info: ModelInfo,
     ) -> Arrived:
         seconds, held = measurement.load_seconds, measurement.devices
-        self._history.put(plan.entry.files, plan.loads, measurement)
+        self.history.put(plan.entry.files, plan.loads, measurement)
         sentence = arithmetic(
             plan.need,
             sum(order.free.values()),
@@ -383,7 +372,7 @@ class Moves:
         return Arrived(name=order.model, measured=measurement)
 
     def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:
-        seconds = self._clock.now() - loading.started
+        seconds = self.clock.now() - loading.started
         log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
         return LoadFailure(name=name, seconds=seconds, reason=reason, memory=memory)
 
@@ -391,7 +380,7 @@ class Moves:
         """The load was cancelled; it may have ended well, or failed, all the same."""
         await self._discard(name)
         log.info("load cancelled", model=name)
-        return Gone(name=name, seconds=self._clock.now() - loading.started, why=None)
+        return Gone(name=name, seconds=self.clock.now() - loading.started, why=None)
 
     async def _discard(self, name: str) -> None:
         """What a load has brought, whose end is another."""
@@ -399,23 +388,23 @@ class Moves:
             await self._close(name, resident.container)
 
     async def _unload(self, order: Unload, resident: Resident) -> None:
-        started = self._clock.now()
+        started = self.clock.now()
         if order.parks and (held := await self._put_aside(order.model, resident)) is not None:
             self._parked[order.model] = resident
             self._closing.discard(order.model)
-            seconds = self._clock.now() - started
+            seconds = self.clock.now() - started
             log.info("model parked", model=order.model, seconds=round(seconds, 3), held=held)
-            self._notify(Parked(name=order.model, seconds=seconds, why=order.why, held=held))
+            self.notify(Parked(name=order.model, seconds=seconds, why=order.why, held=held))
             return
         self._cool(order.model)
         with self._alone():
             await self._close(order.model, resident.container)
         with anyio.CancelScope(shield=True):  # who is cancelled waits for the end of this
-            await self._supervisor.attempt("history", self._remember, resident)
+            await self.supervisor.attempt("history", self._remember, resident)
         self._closing.discard(order.model)
-        seconds = self._clock.now() - started
+        seconds = self.clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
-        self._notify(Gone(name=order.model, seconds=seconds, why=order.why))
+        self.notify(Gone(name=order.model, seconds=seconds, why=order.why))
 
     async def _put_aside(self, name: str, resident: Resident) -> Bytes | None:
         """What a model holds that is parked now; None where it couldn't be."""
@@ -441,7 +430,7 @@ class Moves:
         return {CPU: warm.size}
 
     def _warm_up_soon(self) -> None:
-        self._tasks.start_soon(self._supervisor.attempt, "parked", self._warm_up, name="warm up")
+        self.tasks.start_soon(self.supervisor.attempt, "parked", self._warm_up, name="warm up")
 
     async def _warm_up(self) -> None:
         """Read what of parked models' files isn't in memory, while no load reads the same disk."""
@@ -464,17 +453,17 @@ class Moves:
         held = resident.container.info.held
         if held is not None and resident.plan.entry.files.remote is not None:
             await to_thread.run_sync(self._learn, resident, held)
-        if self._history.is_new:  # how fast it was
-            await to_thread.run_sync(self._history.save)
+        if self.history.is_new:  # how fast it was
+            await to_thread.run_sync(self.history.save)
 
     def _learn(self, resident: Resident, held: Bytes) -> None:
         """What processes of a model's own held in the end: the next load is planned with it."""
         plan = resident.plan
-        known = self._history.get(plan.entry.files, plan.loads)
+        known = self.history.get(plan.entry.files, plan.loads)
         if known is not None and known.devices != held:
             size = sum(held.values())
-            self._history.put(plan.entry.files, plan.loads, replace(known, size=size, devices=held))
-            self._history.save()
+            self.history.put(plan.entry.files, plan.loads, replace(known, size=size, devices=held))
+            self.history.save()
 
     async def _close(self, name: str, container: Container) -> None:
         """Close it even when cancelled: a container half closed would hold its memory for good."""

@@ -144,9 +144,7 @@ class Sharing:
             agreement.spent += seconds * (1.0 - speed)
 
     def agree(self, agreement: Agreement) -> None:
-        """It replaces those that its models are part of."""
-        for name in agreement.parts:
-            self.end(name)
+        """Its models are part of no other."""
         self._agreements.update(dict.fromkeys(agreement.parts, agreement))
 
     def end(self, name: str) -> tuple[str, ...]:
