@@ -120,7 +120,7 @@ PASSED_OVER: Mapping[bool, str] = {
     "--log-prefix --log-timestamps -v --verbose --log-verbose -cb --cont-batching --no-warmup "
     "--warmup --mmap --no-context-shift --embedding --embeddings --rerank --reranking "
     "--no-perf --offline --swa-full --mmproj-auto --mmproj-offload --repack --kv-offload "
-    "-np1 --no-op-offload --op-offload --direct-io -dio --no-direct-io",
+    "--no-op-offload --op-offload --direct-io -dio --no-direct-io",
 }
 # Whose value is read like that is no loss: it is what happens here.
 NEUTRAL: Mapping[str, tuple[str, ...]] = {
@@ -130,9 +130,7 @@ NEUTRAL: Mapping[str, tuple[str, ...]] = {
     "--rope-scaling": ("none",),
     "-n --predict --n-predict": ("-1", "-2"),
 }
-_TAKING = {
-    name for names in (*VALUES, *READ, *NEUTRAL, PASSED_OVER[True]) for name in names.split()
-}
+_VALUE = re.compile(r"[^-]|-[\d.]+$")  # numbers may be negative
 
 
 def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,6 +140,7 @@ def _by_name(table: Mapping[str, Any]) -> dict[str, Any]:
 _VALUES, _READ, _SWITCHES = _by_name(VALUES), _by_name(READ), _by_name(SWITCHES)
 _NEUTRAL = _by_name(NEUTRAL)
 _PASSED = {name for names in PASSED_OVER.values() for name in names.split()}
+_ALONE = {*_SWITCHES, *PASSED_OVER[False].split()}
 
 
 def is_one(command: str) -> bool:
@@ -160,8 +159,8 @@ def native(command: str) -> Native:
     return Native(line.entry(), tuple(dict.fromkeys(line.lacking)))
 
 
-def _flags(words: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Each flag and its value; None: it has none. One that isn't known takes what is no flag."""
+def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Each flag and its value, which may be none. One that isn't known takes what is no flag."""
     while words:
         flag, equals, value = words.pop(0).partition("=")
         flag = flag.replace("_", "-") if flag.startswith("--") else flag
@@ -169,14 +168,9 @@ def _flags(words: list[str]) -> Iterator[tuple[str, str | None]]:
             raise NotAModel(f"{flag!r} belongs to no flag")
         if flag.startswith("--") and equals:
             yield flag, value
-        elif (
-            words
-            and flag not in (*_SWITCHES, *PASSED_OVER[False].split())
-            and (flag in _TAKING - {"-fa", "--flash-attn"} or not words[0].startswith("-"))
-        ):
-            yield flag, words.pop(0)
         else:
-            yield flag, None
+            takes = words and flag not in _ALONE and _VALUE.match(words[0])
+            yield flag, words.pop(0) if takes else ""
 
 
 class _Line:
@@ -186,12 +180,11 @@ class _Line:
         self.found: Data = {}
         self.lacking: list[str] = []
 
-    def take(self, flag: str, value: str | None) -> None:
+    def take(self, flag: str, value: str) -> None:
         """A flag. Raises NotAModel for a value that llama-server wouldn't take."""
-        if flag in _PASSED:
-            return
         try:
-            self._read(flag, value or "")
+            if flag not in _PASSED:
+                self._read(flag, value)
         except (ValueError, msgspec.DecodeError):
             raise NotAModel(f"{flag} {value}: not a value of it") from None
 
