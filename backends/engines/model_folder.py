@@ -625,10 +625,10 @@ def _texts(named: object) -> Mapping[str, str]:
 VOCABULARY = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json")
 
 
-def vocabulary(folder: Path) -> Mapping[str, bytes]:
+def vocabulary(path: Path) -> Mapping[str, bytes]:
     """See `catalog.FilesModule.vocabulary`."""
     try:
-        paths = [path for name in VOCABULARY if (path := folder / name).is_file()]
-        return {path.name: path.read_bytes() for path in paths}
+        files = [file for name in VOCABULARY if (file := path / name).is_file()]
+        return {file.name: file.read_bytes() for file in files}
     except OSError as error:
-        raise LoadFailed(f"the tokenizer of {folder.name} can't be read: {error}") from error
+        raise LoadFailed(f"the tokenizer of {path.name} can't be read: {error}") from error

@@ -16,6 +16,7 @@ def test_both_forms_together_stay_under_eight_megabytes() -> None:
 
 def test_the_folder_holds_a_complete_hugging_face_model_and_nothing_else() -> None:
     assert {file.name for file in SAFETENSORS.iterdir()} == {
+        "README.md",
         "config.json",
         "generation_config.json",
         "model.safetensors",

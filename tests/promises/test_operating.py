@@ -3,11 +3,12 @@ configuration is read again under streams, APIs can be switched off, and what is
 """
 
 import gzip
+import http.client
 import json
 import re
 import signal
-import socket
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,15 @@ def test_a_connection_is_kept_between_requests_as_long_as_is_configured(serve: S
     """Longer than pools of clients keep theirs: what is sent while it ends would be lost."""
     assert Config().server.idle_timeout > 60
     server = serve({"server": {"idle_timeout": 1}})
-    with socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as connection:
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG)
+    with closing(client):
+        client.connect()
+        connection = client.sock
         for _ in range(2):
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            client.request("GET", "/health")
+            answer = client.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+            assert client.sock is connection
         assert connection.recv(1) == b""
 
 

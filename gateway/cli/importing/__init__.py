@@ -15,25 +15,22 @@ from gateway.cli import CommandFailed
 from gateway.cli.importing import llama_swap, ollama, tabby
 from gateway.cli.importing.imported import Imported, written
 
-HEAD = """# Written by `roundhouse import {}`. All options: `roundhouse config`.
-"""
+HEAD = "# Written by `roundhouse import {}`. All options: `roundhouse config`.\n"
 PROGRAMS: Mapping[str, Callable[[Path, Namespace], Imported]] = {
     "llama-swap": lambda path, arguments: llama_swap.imported(path, commands=arguments.commands),
     "tabbyapi": lambda path, _: tabby.imported(path),
     "ollama": lambda path, _: ollama.imported(path),
 }
-NEXT = "`roundhouse check --config {}` shows what each model needs and whether it fits"
 
 
 def run(arguments: Namespace) -> int:
     """Writes the configuration to stdout or a new file, the notes to stderr. Raises ConfigError,
     CommandFailed.
     """
-    path: Path = arguments.file
-    imported = PROGRAMS[arguments.program](path, arguments)
+    imported = PROGRAMS[arguments.program](arguments.file, arguments)
     text = HEAD.format(arguments.program) + written(imported.config)
     variables = dict.fromkeys(re.findall(r"\benv:(\w+)", text), "set when it is served")
-    beside = path.absolute().parent / "roundhouse.yaml"
+    beside = arguments.file.absolute().parent / "roundhouse.yaml"
     load_text(text, beside, {**variables, **os.environ}, sampling=Sampling)
     for note in imported.notes:
         print(f"roundhouse: {note}", file=sys.stderr)
@@ -45,5 +42,5 @@ def run(arguments: Namespace) -> int:
             file.write(text)
     except FileExistsError:
         raise CommandFailed(f"{arguments.output} is there already") from None
-    print(f"roundhouse: {NEXT.format(arguments.output)}", file=sys.stderr)
+    print(f"roundhouse check --config {arguments.output}: what each model needs", file=sys.stderr)
     return 0

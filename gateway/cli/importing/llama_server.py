@@ -15,7 +15,6 @@ import msgspec
 
 from gateway.cli.importing.imported import Data
 
-PROGRAMS = ("llama-server", "llama-server.exe")
 ALL_LAYERS = 99  # and more: what people write for all of them
 EVERY_EXPERT = 999  # layers: more than any model has
 ON = ("on", "1", "true", "enabled")
@@ -147,7 +146,7 @@ def is_one(command: str) -> bool:
     """Whether `command` starts a llama-server itself, not in a container or by a shell."""
     with suppress(ValueError):
         words = shlex.split(command)
-        return bool(words) and PurePath(words[0].replace("\\", "/")).name in PROGRAMS
+        return bool(words) and PurePath(words[0].replace("\\", "/")).stem == "llama-server"
     return False
 
 

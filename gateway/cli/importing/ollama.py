@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from backends.contract.catalog import BACKENDS
 from config.errors import Source
 from gateway.cli.importing.imported import SAMPLING, Data, Imported, given
 
@@ -55,7 +56,7 @@ def _model(root: Path, manifest: Path) -> tuple[Data | None, list[str]]:
         if "model" not in layers:
             return None, [f"{name}: it has no file of a model, or that was removed"]
         values, unknown = _parameters(layers)
-        entry: Data = {"name": name, "path": str(layers["model"][0]), "backend": "llamacpp"}
+        entry: Data = {"name": name, "path": str(layers["model"][0]), "backend": _reader()}
         entry |= _parts(layers, values)
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         return None, [f"{name}: its files can't be read: {error}"]
@@ -76,6 +77,12 @@ def _parts(layers: Layers, values: Mapping[str, Data]) -> Data:
         options["adapters"] = {f"adapter{number}": str(file) for number, file in named}
     texts = [file.read_text(encoding="utf-8") for file in layers.get("system", ())]
     return given(options=options, sampling=values["sampling"], system="\n".join(texts))
+
+
+def _reader() -> str:
+    # Blobs have no suffix by which an engine would know them.
+    suffixes = ((one.name, one.files.SUFFIX) for one in BACKENDS.values())
+    return next(name for name, suffix in suffixes if suffix and suffix.search("a.gguf"))
 
 
 def _layers(root: Path, manifest: Path) -> Layers:

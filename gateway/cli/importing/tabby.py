@@ -19,7 +19,6 @@ from gateway.terms.errors import InvalidRequest
 
 SECTIONS = ("network", "model", "draft_model", "lora", "embeddings", "sampling", "memory")
 PASSED_OVER = ("logging", "developer", "prompt_logging")
-USUAL = "exllamav3"  # of a folder that isn't here
 # What is so here anyway, or has its place elsewhere in the configuration.
 OF_MODEL = {
     *("model_dir", "model_name", "inline_model_loading", "use_dummy_models", "dummy_model_names"),
@@ -107,6 +106,9 @@ class _Folder:
 
     def _options(self, model: Data, backend: str) -> tuple[Data, Mapping[str, Translation]]:
         """Of the engine, and what the engine has."""
+        if backend not in BACKENDS:
+            self.notes.append("model: its options need `backend`, or its files in their place")
+            return {}, {}
         own = BACKENDS[backend].files.LOAD_OPTIONS
         draft = self._sections["draft_model"]
         asked = {
@@ -152,4 +154,4 @@ class _Folder:
 def _recognised(path: Path) -> str:
     with suppress(BackendError):
         return BACKENDS.recognise(path).backend
-    return USUAL
+    return ""
