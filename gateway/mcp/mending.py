@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 STRICTEST = "2025-11-25"  # of the revisions, in tools
 LEFT_OUT = "roundhouse/left-out"  # in a tool's `_meta`: why it isn't offered
+MOST = 2_000  # tools of a page
 NOTHING: Mapping[str, Any] = {"type": "object"}  # a schema
 
 
@@ -26,10 +27,8 @@ def mended(method: str, result: dict[str, Any]) -> dict[str, Any]:
             return {**_offer(result), "protocolVersion": version, "serverInfo": nobody}
         case "server/discover":
             return {**_offer(result), "supportedVersions": result.get("supportedVersions")}
-        case "tools/list":
-            tools = result.get("tools")
-            tools = list(map(_tool, tools)) if isinstance(tools, list) else tools
-            return {**_completed(result), "tools": tools}
+        case "tools/list" if isinstance(tools := result.get("tools"), list):
+            return {**_completed(result), "tools": _tools(tools)}
         case "tools/call" if result.get("resultType", "complete") == "complete":
             return _called(result)
     return result
@@ -46,6 +45,12 @@ def _offer(result: Mapping[str, Any]) -> dict[str, Any]:
 def _completed(result: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in result.items() if name != "_meta"}
     return {"resultType": "complete", "cacheScope": "private", **kept}
+
+
+def _tools(raw: list[Any]) -> list[dict[str, Any]]:
+    """Each is looked at on the event loop, so a page has a bound besides its bytes."""
+    others = _left_out({"name": "(others)"}, f"a page has more than {MOST:,} tools")
+    return [*map(_tool, raw[:MOST]), *([others] if len(raw) > MOST else [])]
 
 
 def _tool(raw: Any) -> dict[str, Any]:

@@ -107,6 +107,7 @@ class McpServer:
         self._listing = anyio.Lock()
         self._listed: Listing | ServerFailed = Listing()
         self._good_until = -math.inf
+        self._changes = 0  # that its server told
 
     def close(self) -> None:
         """Its session ends; a call that is under way fails."""
@@ -118,13 +119,14 @@ class McpServer:
         asked = time.monotonic()
         async with self._listing:
             if asked >= self._good_until:
-                began = time.monotonic()
+                began, changes = time.monotonic(), self._changes
                 try:
                     self._listed, good = await self._list()
                 except ServerFailed as error:
                     self._listed = error
                     good = min(KEPT_FAILURE * (time.monotonic() - began), LONGEST_KEPT)
-                self._good_until = time.monotonic() + good
+                if changes == self._changes:  # what changed meanwhile may not be in the list
+                    self._good_until = time.monotonic() + good
             if isinstance(self._listed, ServerFailed):
                 raise ServerFailed(str(self._listed)) from self._listed
             return self._listed
@@ -240,6 +242,7 @@ class McpServer:
 
     def _changed(self) -> None:
         """It says that its tools are others now."""
+        self._changes += 1
         self._good_until = -math.inf
 
 
@@ -527,8 +530,8 @@ def _result(found: types.CallToolResult | types.InputRequiredResult, most: int) 
         asked = (found.input_requests or {}).values()
         pages = [ask.model_dump(by_alias=True)["params"] for ask in asked]
         text = "Error: it asks its user first, which isn't possible here"
-        text = " ".join((text, *_pages_to_open({"elicitations": pages})))
-        return ToolResult(text, is_error=True)
+        said = " ".join((text, *_pages_to_open({"elicitations": pages})))
+        return ToolResult(said[:LONGEST_ERROR], is_error=True)
     images = [part for part in found.content if isinstance(part, types.ImageContent)]
     text = "\n".join(map(_text, found.content))
     if len(text) > most:

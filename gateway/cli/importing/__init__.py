@@ -27,7 +27,11 @@ def run(arguments: Namespace) -> int:
     """Writes the configuration to stdout or a new file, the notes to stderr. Raises ConfigError,
     CommandFailed.
     """
-    imported = PROGRAMS[arguments.program](arguments.file, arguments)
+    try:
+        imported = PROGRAMS[arguments.program](arguments.file, arguments)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{arguments.file} is not as {arguments.program} writes it: {error}"
+        raise CommandFailed(problem) from error
     text = HEAD.format(arguments.program) + written(imported.config)
     variables = dict.fromkeys(re.findall(r"\benv:(\w+)", text), "set when it is served")
     beside = arguments.file.absolute().parent / "roundhouse.yaml"

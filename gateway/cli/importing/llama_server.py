@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.cli.importing.imported import Data
+from gateway.cli.importing.imported import Data, Imported
 
 ALL_LAYERS = 99  # and more: what people write for all of them
 EVERY_EXPERT = 999  # layers: more than any model has
@@ -22,13 +22,6 @@ ON = ("on", "1", "true", "enabled")
 
 class NotAModel(Exception):
     """This command line can't be a model here. The message is the reason."""
-
-
-class Native(msgspec.Struct, frozen=True):
-    """What a command line says of its model, as an entry of `models`, and what has no equal."""
-
-    entry: Data
-    lacking: tuple[str, ...]
 
 
 Setting: TypeAlias = tuple[str, Callable[[str], Any]]
@@ -150,12 +143,15 @@ def is_one(command: str) -> bool:
     return False
 
 
-def native(command: str) -> Native:
-    """The model that `command` serves. Raises NotAModel."""
+def native(command: str) -> Imported:
+    """The model that `command` serves, as an entry of `models`, and flags that have no equal.
+
+    Raises NotAModel.
+    """
     line = _Line()
     for flag, value in _flags(shlex.split(command.replace("\\\n", " "))[1:]):
         line.take(flag, value)
-    return Native(line.entry(), tuple(dict.fromkeys(line.lacking)))
+    return Imported(line.entry(), tuple(dict.fromkeys(line.lacking)))
 
 
 def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
@@ -182,21 +178,17 @@ class _Line:
     def take(self, flag: str, value: str) -> None:
         """A flag. Raises NotAModel for a value that llama-server wouldn't take."""
         try:
-            if flag not in _PASSED:
-                self._read(flag, value)
+            if flag in _SWITCHES:
+                self._put(*_SWITCHES[flag])
+            elif flag in _READ:
+                getattr(self, f"_{_READ[flag]}")(flag, value)
+            elif flag in _VALUES:
+                place, read = _VALUES[flag]
+                self._put(place, read(value))
+            elif flag not in _PASSED and value not in _NEUTRAL.get(flag, ()):
+                self._lacks(flag, value)
         except (ValueError, msgspec.DecodeError):
             raise NotAModel(f"{flag} {value}: not a value of it") from None
-
-    def _read(self, flag: str, value: str) -> None:
-        if flag in _SWITCHES:
-            self._put(*_SWITCHES[flag])
-        elif flag in _READ:
-            getattr(self, f"_{_READ[flag]}")(flag, value)
-        elif flag in _VALUES:
-            place, read = _VALUES[flag]
-            self._put(place, read(value))
-        elif value not in _NEUTRAL.get(flag, ()):
-            self._lacks(flag, value)
 
     def entry(self) -> Data:
         """The entry of `models`. Raises NotAModel where no file is named."""

@@ -162,15 +162,13 @@ class _Translation:
         preloaded = ((self._data.get("hooks") or {}).get("on_startup") or {}).get("preload") or ()
         aliases = [*dict.fromkeys(data.get("aliases") or ())]
         ttl = data.get("ttl", -1)
-        found = {
-            "name": name,
-            **(self._native(where, command, data) or self._command(where, command, data)),
-            "aliases": aliases,
-            "preload": bool({name, *aliases} & {str(one).strip() for one in preloaded}),
-            # Theirs: 0 is never, -1 the global one.
-            "ttl": {-1: None, 0: -1}.get(ttl, ttl),
-        }
-        yield {key: value for key, value in found.items() if value or key in ("name", COMMAND)}
+        entry = self._native(where, command, data) or self._command(where, command, data)
+        held = given(
+            aliases=aliases,
+            preload=bool({name, *aliases} & {str(one).strip() for one in preloaded}),
+            ttl={-1: None, 0: -1}.get(ttl, ttl),  # theirs: 0 is never, -1 the global one
+        )
+        yield {"name": name, **entry, **held}
         filters = data.get("filters") or {}
         for preset, sent in (filters.get("setParamsByID") or {}).items():
             if preset != name:
@@ -182,7 +180,7 @@ class _Translation:
         if data.get("cmdStop"):
             self._note(f"{where}.cmdStop", _stopped(command))
         file = _FILE.search(command)
-        return {**given(path=file and file[1]), COMMAND: command, "options": options}
+        return given(path=file and file[1]) | {COMMAND: command} | given(options=options)
 
     def _native(self, where: str, command: str, data: Data) -> Data | None:
         """The same as a model of this program; None: it stays a command."""
@@ -195,9 +193,9 @@ class _Translation:
         except llama_server.NotAModel as error:
             self._note(at, f"it stays a command: {error}")
             return None
-        for flag in found.lacking:
+        for flag in found.notes:
             self._note(at, f"{flag} has no equal")
-        entry = found.entry
+        entry = found.config
         filters = data.get("filters") or {}
         said = self._sampling(f"{where}.filters.setParams", filters.get("setParams") or {})
         for name, values in said.items():
@@ -206,10 +204,8 @@ class _Translation:
             self._note(f"{where}.filters.stripParams", "what clients send counts")
         if limit := data.get("concurrencyLimit"):
             entry.setdefault("options", {})["max_concurrent"] = limit
-        if variables := data.get("env"):
-            self._note(
-                f"{where}.env", f"{', '.join(map(str, variables))}: not set for a model here"
-            )
+        if variables := ", ".join(map(str, data.get("env") or ())):
+            self._note(f"{where}.env", f"{variables}: not set for a model here")
         return entry
 
     def _sampling(self, where: str, sent: Data) -> Data:

@@ -49,7 +49,7 @@ TYPES: Mapping[int, str] = {
 class ThreadDetails(msgspec.Struct, frozen=True):
     """By which a client knows to send the whole conversation."""
 
-    error_code: str | None = ThreadNotHeld.code
+    error_code: str = ThreadNotHeld.code or ""
     unsupported: tuple[str, ...] = ("thread",)
 
 

@@ -411,6 +411,26 @@ async def test_private_addresses_are_refused_unless_configured() -> None:
     assert "address is private" in result.text
 
 
+async def test_what_changes_while_tools_are_listed_is_listed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed, pages = 0, McpServer._pages  # noqa: SLF001
+
+    async def interrupted(server: McpServer, client: Any) -> Any:
+        nonlocal listed
+        listed += 1
+        found = await pages(server, client)
+        if listed == 1:
+            server._changed()  # noqa: SLF001 - as where it is told between the list and its end
+        return found
+
+    monkeypatch.setattr(McpServer, "_pages", interrupted)
+    async with opened(hostile("none", refresh=NEVER)) as server:
+        for expected in (1, 2, 2):
+            await server.tools()
+            assert listed == expected
+
+
 @pytest.mark.parametrize("good_for", ["0", "3600000"])  # the latter: it must tell
 @pytest.mark.parametrize("transport", ["stdio", "streamable-http"])
 async def test_tools_of_a_server_of_2026_that_are_others_now_are_seen(

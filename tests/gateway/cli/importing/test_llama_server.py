@@ -55,8 +55,8 @@ from gateway.cli.importing.llama_server import EVERY_EXPERT, NotAModel, is_one, 
 )
 def test_options(flags: str, found: dict[str, Any]) -> None:
     read = native(f"llama-server -m /m.gguf {flags} --port 9")
-    assert read.lacking == ()
-    options = read.entry.get("options", {})
+    assert read.notes == ()
+    options = read.config.get("options", {})
     assert options == found
     convert(options, LlamaCppOptions, Source("them"), path="$")
 
@@ -82,8 +82,8 @@ def test_options(flags: str, found: dict[str, Any]) -> None:
 )
 def test_what_else_a_model_has(flags: str, found: dict[str, Any]) -> None:
     read = native(f"llama-server --model /m.gguf {flags}")
-    assert read.lacking == ()
-    assert read.entry == {"path": "/m.gguf", **found}
+    assert read.notes == ()
+    assert read.config == {"path": "/m.gguf", **found}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_else_a_model_has(flags: str, found: dict[str, Any]) -> None:
     ],
 )
 def test_models_of_the_hub(flags: str, path: str) -> None:
-    assert native(f"llama-server {flags}").entry["path"] == path
+    assert native(f"llama-server {flags}").config["path"] == path
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_models_of_the_hub(flags: str, path: str) -> None:
     ],
 )
 def test_what_has_no_equal_is_named(flags: str) -> None:
-    assert native(f"llama-server -m /m.gguf {flags} --jinja").lacking == (flags,)
+    assert native(f"llama-server -m /m.gguf {flags} --jinja").notes == (flags,)
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,23 @@ def test_it_is_printed_or_written_to_a_new_file(
     assert "is there already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        ("llama-swap", "models: {a: 5}"),
+        ("llama-swap", "models: {a: {cmd: x, filters: [b]}}"),
+        ("tabbyapi", "model: {model_name: a, backend: exllamav3}\nlora: {loras: [{scaling: 1}]}"),
+        ("tabbyapi", "model: {model_name: a, backend: exllamav2}\nlora: {loras: 5}"),
+    ],
+)
+def test_what_has_another_shape_is_named_and_not_a_traceback(
+    program: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yml").write_text(text)
+    assert main(["import", program, str(tmp_path / "config.yml")]) in (1, 2)
+    assert "config.yml" in capsys.readouterr().err
+
+
 def test_an_imported_configuration_is_served_and_its_models_take_turns(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", str(STANDIN), "--pids", str(tmp_path / "pids")]
     text = f"""
