@@ -229,12 +229,12 @@ class Templates:
         """What may be chosen now. Scans the folder."""
         return tuple(self._files())
 
-    def read(self, name: str) -> Chosen:
+    def read(self, name: str, param: str) -> Chosen:
         """The template called `name`. Reads and tries it; blocks for some milliseconds.
 
-        Raises InvalidRequest for an unknown name and for a template that can't be used.
+        Raises InvalidRequest for an unknown name and for a template that can't be used; `param` is
+        the field that named it.
         """
-        param = "prompt_template_name"
         files = self._files()
         if name not in files:
             known = ", ".join(files) or "none"

@@ -622,6 +622,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "gpu_split": renamed("tensor_split"),
     "chunk_size": renamed("batch_size"),
     "rope_scale": _frequency_scale,
+    "cpu_moe_offload_layers": renamed("cpu_experts"),
     "vision": renamed("vision"),
     **DRAFT_LOAD_OPTIONS,
 }

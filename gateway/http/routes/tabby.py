@@ -124,14 +124,14 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """
     order = tabby.read_load(await request.body())
     entry = await services.find(order.model, request.auth)
-    template = await _template(services, order.template) if order.template else None
+    template = order.template and await _template(services, order.template, "prompt_template")
     options = _options(order, entry, services, request.auth) or None
     audit(request, "load", model=entry.name)
 
     @asynccontextmanager
     async def loading() -> AsyncIterator[AsyncIterable[Waiting]]:
         async with services.registry.loading(entry.name, options=options) as news:
-            if template is not None:  # only now, since nothing was wrong with the order
+            if template:  # only now, since nothing was wrong with the order
                 services.templates.switch(entry.name, template)
             yield news
 
@@ -175,7 +175,10 @@ def _options(
         raise InvalidRequest(
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )
-    draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
+    try:
+        draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
+    except ModelNotFound as error:
+        raise InvalidRequest(f"draft_model: {error.message}", param="draft_model") from None
     return tabby.joined(options, own["draft_model"](str(draft.files.path)))
 
 
@@ -301,16 +304,16 @@ async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
 async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """Switch the template of one model, by default of the loaded model in use."""
     order = tabby.read(await request.body(), tabby.TemplateSwitch)
-    chosen = await _template(services, order.prompt_template_name)
+    chosen = await _template(services, order.prompt_template_name, "prompt_template_name")
     name = await services.tokenizers.named(order.model, request.auth)
     audit(request, "switch template", model=name, template=order.prompt_template_name)
     services.templates.switch(name, chosen)
     return Plain(tabby.NULL)
 
 
-async def _template(services: Services, name: str) -> Chosen:
+async def _template(services: Services, name: str, param: str) -> Chosen:
     """Off the event loop, because it is tried out. Raises InvalidRequest."""
-    return await to_thread.run_sync(services.templates.read, name)
+    return await to_thread.run_sync(services.templates.read, name, param)
 
 
 @post("/v1/template/unload", access="admin")

@@ -58,7 +58,7 @@ async def test_a_chosen_template_and_a_named_format_count(tmp_path: Path) -> Non
     known = Capabilities(templates)
     found = await statuses(Config(models=(named, switched)), tmp_path)
     before = await known.of(found["switched"])
-    templates.switch("switched", templates.read("thinks"))
+    templates.switch("switched", templates.read("thinks", "template"))
     after = await known.of(found["switched"])
     assert before is not None
     assert after is not None

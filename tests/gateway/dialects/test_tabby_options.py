@@ -148,6 +148,65 @@ def test_what_an_engine_lacks_is_named(backend: str, asked: dict[str, Any]) -> N
     assert backend in refused.value.message or "modes" in refused.value.message
 
 
+WISHES = {  # of each field a value that means something
+    "max_seq_len": 4096,
+    "cache_size": 8192,
+    "cache_mode": "Q8",
+    "max_batch_size": 3,
+    "chunk_size": 512,
+    "rope_scale": 2.0,
+    "rope_alpha": 2.5,
+    "gpu_split": [20.0, 4.0],
+    "autosplit_reserve": [128.0],
+    "tensor_parallel": True,
+    "tensor_parallel_backend": "nccl",
+    "cpu_moe_offload_layers": 9,
+    "sysmem_kv_cache": 64,
+    "sysmem_recurrent_cache": 64,
+    "draft_mode": "ngram",
+    "draft_num_tokens": 3,
+    "draft_rope_scale": 2.0,
+    "draft_rope_alpha": 2.5,
+    "draft_cache_mode": "Q4",
+    "draft_gpu_split": [1.0],
+    "dynamic_draft": True,
+    "ngram_match_min": 2,
+}
+# How the work is done, not what is loaded; a split itself says that it is not automatic.
+WISH_FOR_NOTHING = {"gpu_split_auto", "output_chunking", "skip_queue", "fasttensors"}
+APPLIED = {
+    "llamacpp": 10,
+    "exllamav2": 13,
+    "exllamav3": 18,
+    "transformers": 5,
+}
+
+
+def test_every_field_of_a_load_has_a_wish() -> None:
+    assert {*WISHES} | WISH_FOR_NOTHING == tabby.LOAD_OPTIONS
+
+
+@pytest.mark.parametrize("backend", KINDS)
+def test_each_field_of_a_load_changes_the_engines_options_or_is_refused_by_name(
+    backend: str,
+) -> None:
+    own, applied = BACKENDS[backend].files.LOAD_OPTIONS, set()
+    for name, wish in WISHES.items():
+        drafts = "draft" in name or name == "ngram_match_min"
+        given = {name: wish}
+        body = {"draft_model": {"draft_model_name": "small", **given}} if drafts else given
+        asked = tabby.read_load(msgspec.json.encode({"model_name": "m", **body})).asked
+        if name in own or name in ("max_seq_len", "max_batch_size"):
+            options = engine_options(dict(asked), backend)
+            assert msgspec.convert(options, KINDS[backend]) != KINDS[backend](), name
+            applied.add(name)
+        else:
+            with pytest.raises(InvalidRequest) as refused:
+                engine_options(dict(asked), backend)
+            assert refused.value.param == name
+    assert len(applied) == APPLIED[backend], applied
+
+
 def test_what_runs_code_or_names_files_is_marked() -> None:
     assert {"trust_remote_code", "attn_implementation", "mmproj", "adapters"} <= (CONFIGURED_ONLY)
 

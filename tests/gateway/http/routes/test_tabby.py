@@ -105,7 +105,7 @@ async def test_the_loader_extensions_old_form_is_understood(guarded: Running) ->
         ({"backend": "exllamav2"}, "backend"),
         ({"vision": True}, "vision"),
         ({"draft_model": {"draft_model_name": "roundhouse-tiny"}}, "draft_model"),
-        ({"prompt_template": "nothing"}, "prompt_template_name"),
+        ({"prompt_template": "nothing"}, "prompt_template"),
         ({"cache_size": 0}, "cache_size"),
         ({"max_seq_len": 512, "warp": 9}, "warp"),
         ({"tokens_per_second": "fast"}, "tokens_per_second"),
@@ -119,7 +119,7 @@ async def test_an_option_that_cant_be_met_is_named_and_nothing_moves(
     answer = await asked.client.post("/v1/model/load", json=body, headers=ADMIN)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == named
-    assert named in answer.json()["detail"] or named == "prompt_template_name"
+    assert named in answer.json()["detail"] or named == "prompt_template"
     assert asked.registry.status("scripted").state == "loaded"
 
 
