@@ -83,10 +83,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str  # below the base URL: "/chat/completions"
     at_root: bool = False  # beside the base URL's "/v1" instead
-    body: bytes
-    choices: int
+    body: bytes = b""
+    choices: int = 1
     caller: Caller
-    conversation: int | None
+    conversation: int | None = None
     reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's format
     model: str = ""  # by the upstream's name
 
@@ -107,9 +107,8 @@ class Relay:
         """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
 
         async def begun(response: httpx.Response) -> RelayedAnswer:
-            reader = question.reader() if question.reader else None
-            made = reader or AnswerReader(question.choices)
-            answer = answer_of(response, made, self._config)
+            reader = question.reader() if question.reader else AnswerReader(question.choices)
+            answer = RelayedAnswer(response, reader, self._config)
             await answer.begin()
             return answer
 
@@ -290,44 +289,49 @@ def _is_about(error: UpstreamError, model: str) -> bool:
     return error.code == "model_not_found" or bool(model and model in str(error))
 
 
-class RelayedAnswer(Protocol):
-    """An answer on its way."""
+class RelayedAnswer:
+    """An answer on its way, in a response with status 200: server-sent events or one body, by its
+    content type, whatever was asked for.
+    """
 
-    async def begin(self) -> None:
-        """Return when its first events are there. Raises UpstreamError."""
-        ...
-
-    def ready(self) -> Sequence[RemoteEvent] | None:
-        """Events that are there already."""
-        ...
-
-    async def next(self) -> Sequence[RemoteEvent] | None:
-        """The next ones, all that arrived together, of which there may be none; None at the end."""
-        ...
-
-
-class StreamedAnswer:
-    """Server-sent events."""
-
-    def __init__(self, response: httpx.Response, reader: RemoteReader, sse: EventReader) -> None:
+    def __init__(
+        self, response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
+    ) -> None:
+        self._response = response
         self._parts = body_of(response)
         self._reader = reader
-        self._sse = sse
+        self._most = config.max_body
+        self._sse = EventReader(max_line=config.max_line, max_total=config.max_total)
         self._first: Sequence[RemoteEvent] | None = None
         self._error: UpstreamError | None = None  # behind what was handed on
         self._ended = False
 
     async def begin(self) -> None:
-        while not self._first:
-            if (events := await self.next()) is None:
-                raise broken("an empty answer")
-            self._first = events
+        """Return when its first events are there. Raises UpstreamError."""
+        plain(self._response)
+        kind = self._response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        match kind:
+            case "text/event-stream":
+                while not self._first:
+                    if (events := await self.next()) is None:
+                        raise broken("an empty answer")
+                    self._first = events
+            case "application/json":
+                self._first = await parsed(self._response, self._most, self._reader.read)
+                self._ended = True
+                if not self._reader.is_whole:
+                    raise cut()
+            case _:
+                what = kind or "a body without a content type"
+                raise broken(f"{what} where an answer was expected")
 
     def ready(self) -> Sequence[RemoteEvent] | None:
+        """Events that are there already."""
         first, self._first = self._first, None
         return first
 
     async def next(self) -> Sequence[RemoteEvent] | None:
+        """The next ones, all that arrived together, of which there may be none; None at the end."""
         if self._error is not None:
             raise self._error
         if not self._ended:
@@ -368,46 +372,6 @@ class StreamedAnswer:
             async with asyncio.timeout(LAST_BYTES):
                 while True:
                     await anext(self._parts)
-
-
-class WholeAnswer:
-    """One body."""
-
-    def __init__(self, response: httpx.Response, reader: RemoteReader, limit: int) -> None:
-        self._response = response
-        self._reader = reader
-        self._limit = limit
-        self._events: Sequence[RemoteEvent] | None = None
-
-    async def begin(self) -> None:
-        self._events = await parsed(self._response, self._limit, self._reader.read)
-        if not self._reader.is_whole:
-            raise cut()
-
-    def ready(self) -> Sequence[RemoteEvent] | None:
-        events, self._events = self._events, None
-        return events
-
-    async def next(self) -> Sequence[RemoteEvent] | None:
-        return None
-
-
-def answer_of(
-    response: httpx.Response, reader: RemoteReader, config: UpstreamConfig
-) -> RelayedAnswer:
-    """The answer in a response with status 200, by its content type, whatever was asked for.
-
-    Raises Unhealthy where it can't be one.
-    """
-    plain(response)
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    match kind:
-        case "text/event-stream":
-            sse = EventReader(max_line=config.max_line, max_total=config.max_total)
-            return StreamedAnswer(response, reader, sse)
-        case "application/json":
-            return WholeAnswer(response, reader, config.max_body)
-    raise broken(f"{kind or 'a body without a content type'} where an answer was expected")
 
 
 def plain(response: httpx.Response) -> None:

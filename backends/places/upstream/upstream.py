@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
@@ -72,6 +72,7 @@ T = TypeVar("T")
 AGENT = "roundhouse"
 ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
 KEPT_ALIVE = 256  # idle connections
+_NO_VECTORS = "it supports no embeddings or reranking"
 IDLE = 30.0  # seconds until one is closed; servers commonly close theirs after 60 or more
 
 
@@ -258,48 +259,48 @@ class UpstreamModel(RemoteContainer):
     async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
         upstream = self._find()
 
-        def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
-            return upstream.relay.asked(self._question(upstream, single(request, index)))
+        def of(index: int) -> Question:
+            return self._question(upstream, single(request, index))
 
-        with upstream.in_use():
-            async with (
-                upstream.relay.asked(self._question(upstream, request)) as events,
-                with_missing(events, request.n, ask) as all_events,
-            ):
-                yield all_events
+        async with self._answered(upstream, self._question(upstream, request), of) as events:
+            yield events
 
     @asynccontextmanager
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
-        upstream = self._find()
-        if upstream.config.protocol == "anthropic":
-            raise _lacking("prompt", "it supports only chats")
+        upstream = self._openai("prompt", "it supports only chats")
 
-        def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
+        def of(index: int) -> Question:
             prompt = request.prompts[index // request.n]
             rest = replace(single(request, index % request.n), prompts=(prompt,))
-            return upstream.relay.asked(self._text_question(upstream, rest))
+            return self._text_question(upstream, rest)
 
-        question = self._text_question(upstream, request)
+        async with self._answered(upstream, self._text_question(upstream, request), of) as events:
+            yield events
+
+    @asynccontextmanager
+    async def _answered(
+        self, upstream: Upstream, question: Question, of: Callable[[int], Question]
+    ) -> AsyncIterator[RemoteEvents]:
+        """The answer to `question`, and to `of` each choice that is left out of it."""
+        asked = upstream.relay.asked
         with upstream.in_use():
             async with (
-                upstream.relay.asked(question) as events,
-                with_missing(events, question.choices, ask) as all_events,
+                asked(question) as events,
+                with_missing(events, question.choices, lambda one: asked(of(one))) as all_events,
             ):
                 yield all_events
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
-        upstream, count = self._find(), len(request.inputs)
+        upstream = self._openai("model", _NO_VECTORS)
         body = embedding_body(request, self._target.model, upstream.config)
-        question = self._single("/embeddings", body, request.caller)
-        with upstream.in_use():
-            return await upstream.relay.whole(question, lambda found: read_vectors(found, count))
+        read = partial(read_vectors, count=len(request.inputs))
+        return await self._whole("/embeddings", body, request.caller, read)
 
     async def rerank(self, request: RemoteRerank) -> RemoteVectors:
-        upstream, count = self._find(), len(request.documents)
+        upstream = self._openai("model", _NO_VECTORS)
         body = rerank_body(request, self._target.model, upstream.config)
-        question = self._single("/rerank", body, request.caller)
-        with upstream.in_use():
-            return await upstream.relay.whole(question, lambda found: read_scores(found, count))
+        read = partial(read_scores, count=len(request.documents))
+        return await self._whole("/rerank", body, request.caller, read)
 
     async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
         upstream = self._openai("prompt", "it has no call for tokens")
@@ -348,46 +349,39 @@ class UpstreamModel(RemoteContainer):
         """Raises UpstreamError where the server speaks Anthropic's API."""
         upstream = self._find()
         if upstream.config.protocol != "openai":
-            raise _lacking(param, why)
+            text = f"{param}: The model's server uses Anthropic's API: {why}."
+            kind = "invalid_request_error"
+            raise UpstreamError(text, status=400, type=kind, code=None, param=param)
         return upstream
 
     async def _called(self, call: TokenCall, caller: Caller, read: Callable[[bytes], T]) -> T:
-        upstream = self._find()
-        question = Question(
-            path=call.path,
-            at_root=call.at_root,
-            body=msgspec.json.encode(call.body),
-            choices=1,
-            caller=caller,
-            conversation=None,
-            model=self._target.model,
-        )
+        body = msgspec.json.encode(call.body)
         try:
-            with upstream.in_use():
-                return await upstream.relay.whole(question, read)
+            return await self._whole(call.path, body, caller, read, at_root=call.at_root)
         except UpstreamError as error:
             if error.status in (404, 405) and error.code != "model_not_found":
-                raise lacking(f"{call.path}") from None
+                raise lacking(call.path) from None
             raise
 
-    def _single(self, path: str, body: bytes, caller: Caller) -> Question:
-        """One that is of no conversation."""
-        if self._find().config.protocol != "openai":
-            raise _lacking("model", "it supports no embeddings or reranking")
-        return Question(
-            path=path,
-            body=body,
-            choices=1,
-            caller=caller,
-            conversation=None,
-            model=self._target.model,
-        )
+    async def _whole(
+        self,
+        path: str,
+        body: bytes,
+        caller: Caller,
+        read: Callable[[bytes], T],
+        *,
+        at_root: bool = False,
+    ) -> T:
+        """What `read` makes of an answer that is one body, and of no conversation."""
+        upstream, model = self._find(), self._target.model
+        question = Question(path=path, at_root=at_root, body=body, caller=caller, model=model)
+        with upstream.in_use():
+            return await upstream.relay.whole(question, read)
 
     def _question(self, upstream: Upstream, request: RemoteChat) -> Question:
         config, model = upstream.config, self._target.model
         question = Question(
             path="/chat/completions",
-            body=b"",
             choices=request.n,
             caller=request.caller,
             model=model,
@@ -422,12 +416,6 @@ class UpstreamModel(RemoteContainer):
 
     async def aclose(self) -> None:
         """The connections are the upstream's, which has other models."""
-
-
-def _lacking(param: str, why: str) -> UpstreamError:
-    """Parameters that Anthropic's API lacks."""
-    text = f"{param}: The model's server uses Anthropic's API: {why}."
-    return UpstreamError(text, status=400, type="invalid_request_error", code=None, param=param)
 
 
 def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:

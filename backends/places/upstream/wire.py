@@ -62,7 +62,6 @@ OWNERS: Mapping[str, ServerKind] = {
     "system": "openai",
 }
 
-
 _IN_GBNF = {code: f"\\x{code:02x}" for code in range(32)} | {ord("\\"): r"\\", ord('"'): r"\""}
 _IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
 
@@ -71,7 +70,9 @@ def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Sp
     """The fields that ask `server` for `shape`; None: it can't be asked for it. An unknown server
     (None) gets the client's own fields where it had some, else vLLM's.
     """
-    return _SPELLINGS[server](shape, chat)
+    if not chat and server in _OTHER_TEXTS:
+        return _OTHER_TEXTS[server](shape)
+    return _SPELLINGS[server](shape)
 
 
 def gbnf_of(texts: tuple[str, ...]) -> str:
@@ -89,7 +90,15 @@ def is_gbnf(text: str) -> bool:
     return "::=" in text
 
 
-def _openais(shape: Shape, _chat: bool = True) -> Spelled | None:  # noqa: FBT001, FBT002 - one of a table
+def _pattern(shape: Regex | Choices) -> str:
+    return shape.pattern if isinstance(shape, Regex) else regex_of(shape.texts)
+
+
+def _schema(shape: JsonObject | JsonSchema) -> msgspec.Raw:
+    return msgspec.Raw(shape.schema if isinstance(shape, JsonSchema) else b'{"type":"object"}')
+
+
+def _openais(shape: Shape) -> Spelled | None:
     """`response_format`, for JSON alone."""
     match shape:
         case JsonObject():
@@ -100,7 +109,7 @@ def _openais(shape: Shape, _chat: bool = True) -> Spelled | None:  # noqa: FBT00
     return None
 
 
-def _vllm(shape: Shape, _chat: bool = True) -> Spelled | None:  # noqa: FBT001, FBT002 - one of a table
+def _vllm(shape: Shape) -> Spelled | None:
     """vLLM's, where the client has not used its older fields."""
     match shape:
         case StructuralTags(request=request):
@@ -129,18 +138,16 @@ def _gbnf(shape: Shape) -> Spelled | None:
     return None
 
 
-def _unknown(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+def _unknown(shape: Shape) -> Spelled | None:
     if isinstance(shape, Grammar) and shape.field == "grammar":
         return {"grammar": shape.text}
     return _vllm(shape)
 
 
-def _sglang(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+def _sglang(shape: Shape) -> Spelled | None:
     match shape:
-        case Regex(pattern=pattern):
-            return {"regex": pattern}
-        case Choices(texts=texts):
-            return {"regex": regex_of(texts)}
+        case Regex() | Choices():
+            return {"regex": _pattern(shape)}
         case Grammar(text=text):
             return {"ebnf": text} if is_gbnf(text) else None
         case StructuralTags(request=request):
@@ -148,54 +155,44 @@ def _sglang(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one 
     return _openais(shape)
 
 
-def _llama_server(shape: Shape, chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
-    match shape:
-        case JsonSchema(schema=schema) if not chat:
-            return {"json_schema": msgspec.Raw(schema)}
-        case JsonObject() if not chat:
-            return {"json_schema": {"type": "object"}}
+def _llama_server(shape: Shape) -> Spelled | None:
     return _openais(shape) or _gbnf(shape)
 
 
-def _llama_cpp_python(shape: Shape, chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
-    """Its `response_format` knows one type, and texts have none."""
-    match shape:
-        case JsonObject() if chat:
-            return {"response_format": {"type": "json_object"}}
-        case JsonSchema(schema=schema) if chat:
-            return {"response_format": {"type": "json_object", "schema": msgspec.Raw(schema)}}
+def _llama_server_text(shape: Shape) -> Spelled | None:
+    if isinstance(shape, JsonObject | JsonSchema):
+        return {"json_schema": _schema(shape)}
     return _gbnf(shape)
 
 
-def _tgi(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+def _llama_cpp_python(shape: Shape) -> Spelled | None:
+    """Its `response_format` knows one type, and texts have none."""
+    if isinstance(shape, JsonSchema):
+        return {"response_format": {"type": "json_object", "schema": _schema(shape)}}
+    return _llama_server(shape)
+
+
+def _tgi(shape: Shape) -> Spelled | None:
     match shape:
-        case JsonObject():
-            return {"response_format": {"type": "json", "value": {"type": "object"}}}
-        case JsonSchema(schema=schema):
-            return {"response_format": {"type": "json", "value": msgspec.Raw(schema)}}
-        case Regex(pattern=pattern):
-            return {"response_format": {"type": "regex", "value": pattern}}
-        case Choices(texts=texts):
-            return {"response_format": {"type": "regex", "value": regex_of(texts)}}
+        case JsonObject() | JsonSchema():
+            return {"response_format": {"type": "json", "value": _schema(shape)}}
+        case Regex() | Choices():
+            return {"response_format": {"type": "regex", "value": _pattern(shape)}}
     return None
 
 
-def _tabbyapi(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table
+def _tabbyapi(shape: Shape) -> Spelled | None:
     match shape:
-        case JsonObject():
-            return {"json_schema": {"type": "object"}}
-        case JsonSchema(schema=schema):
-            return {"json_schema": msgspec.Raw(schema)}
-        case Regex(pattern=pattern):
-            return {"regex_pattern": pattern}
-        case Choices(texts=texts):
-            return {"regex_pattern": regex_of(texts)}
-        case Grammar(text=text):
-            return None if is_gbnf(text) else {"grammar_string": text}
+        case JsonObject() | JsonSchema():
+            return {"json_schema": _schema(shape)}
+        case Regex() | Choices():
+            return {"regex_pattern": _pattern(shape)}
+        case Grammar(text=text) if not is_gbnf(text):
+            return {"grammar_string": text}
     return None
 
 
-_SPELLINGS: Mapping[ServerKind | None, Callable[[Shape, bool], Spelled | None]] = {
+_SPELLINGS: Mapping[ServerKind | None, Callable[[Shape], Spelled | None]] = {
     None: _unknown,
     "koboldcpp": _llama_server,
     "llama-cpp-python": _llama_cpp_python,
@@ -207,6 +204,12 @@ _SPELLINGS: Mapping[ServerKind | None, Callable[[Shape, bool], Spelled | None]] 
     "tabbyapi": _tabbyapi,
     "tgi": _tgi,
     "vllm": _vllm,
+}
+# What has other fields for the shape of a text than of a chat.
+_OTHER_TEXTS: Mapping[ServerKind | None, Callable[[Shape], Spelled | None]] = {
+    "koboldcpp": _llama_server_text,
+    "llama-cpp-python": _gbnf,
+    "llama-server": _llama_server_text,
 }
 
 
