@@ -4,6 +4,7 @@ these need a restart; and the same configuration with its secrets masked.
 
 import re
 from collections.abc import Iterator, Mapping
+from difflib import SequenceMatcher
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -162,6 +163,22 @@ def masked_text(text: str) -> str | None:
             end = last
     lines = _without_user("".join((*parts, text[end:]))).splitlines(keepends=True)
     return "".join(map(_line, lines))
+
+
+def unmasked(text: str, original: str) -> str:
+    """Put the secrets of `original` back into `text`, which was made from `masked_text(original)`.
+    Lines may be added and taken away. Raises ValueError with a line's number (from 1) where a mask
+    stands in a line that wasn't shown so.
+    """
+    shown = (masked_text(original) or "").splitlines(keepends=True)
+    hidden, lines = original.splitlines(keepends=True), text.splitlines(keepends=True)
+    if len(shown) == len(hidden):  # else a secret has several lines
+        for at, to, size in SequenceMatcher(None, shown, lines).get_matching_blocks():
+            lines[to : to + size] = hidden[at : at + size]
+    for number, line in enumerate(lines, 1):
+        if MASK in line:
+            raise ValueError(number)
+    return "".join(lines)
 
 
 def _line(line: str) -> str:

@@ -242,6 +242,7 @@ class ConsoleConfig(Section, frozen=True):
     """The page in a browser."""
 
     enabled: bool = True  # at /ui/; what it reads is there without it, too
+    edit_config: bool = False  # administrators may write this file, so run programs as the server
 
 
 class InspectorConfig(Section, frozen=True):

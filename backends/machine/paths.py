@@ -1,8 +1,7 @@
-"""Names from outside to paths that can't leave their folder. Of the file system it reads only
-links.
-"""
+"""Names from outside to paths that can't leave their folder, and files that are written whole."""
 
 import os
+import tempfile
 from pathlib import Path, PurePosixPath
 
 LONGEST = 240  # bytes of a part; file systems take 255, and what is unfinished has a suffix
@@ -23,3 +22,19 @@ def within(root: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
         raise ValueError(f"{name!r} leads out of its folder")
     return path
+
+
+def replace_file(path: Path, content: bytes | bytearray) -> None:
+    """Put `content` in place of the file at `path`, which is always whole: the old one or the new
+    one. Its folder is made where there is none. Blocks. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise

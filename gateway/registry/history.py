@@ -10,7 +10,6 @@ version's, is begun anew, and the log says so.
 """
 
 import hashlib
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -21,6 +20,7 @@ from msgspec import Meta
 
 from backends.contract.catalog import CPU, Cards, ModelFiles
 from backends.contract.protocol import MemoryNeed
+from backends.machine.paths import replace_file
 from config.engines import EngineOptions
 from config.values import user_folder
 from gateway.registry.memory import corrected
@@ -153,7 +153,7 @@ class History:
         if self._path is None:
             return
         try:
-            _replace(self._path, msgspec.json.format(msgspec.json.encode(self._learned)))
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(self._learned)))
         except OSError as error:
             log.warning("measurements not saved", path=str(self._path), reason=str(error))
 
@@ -221,10 +221,3 @@ def _read(path: Path) -> Learned:
         log.warning("measurements begun anew", path=str(path), reason=reason)
         return Learned(version=VERSION)
     return learned
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).replace(path)

@@ -2,7 +2,9 @@
 finds nothing serious. The screenshots are kept.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
+from tests.served import served
 
 pytestmark = pytest.mark.browser
 
@@ -400,6 +403,33 @@ def test_a_draft_that_is_not_in_the_file_is_no_part_of_a_reload_and_stays(
     page.get_by_text("Back to the file’s text").click()
     page.get_by_text("Reload…").click()
     expect(dialog).not_to_contain_text("Your draft")
+
+
+def test_a_draft_is_saved_with_the_secrets_that_it_hides_and_is_in_force(
+    tmp_path: Path, open_page: OpenPage, shoot: Shoot
+) -> None:
+    key = "a-secret-of-the-file"
+    config = {
+        "console": {"edit_config": True},
+        "keys": [{"key": key, "role": "admin"}],
+        "swap": {"ttl": 70},
+    }
+    with served(tmp_path, config) as server:
+        page = open_page(f"{server.url}/ui/#/settings/file")
+        page.get_by_label("API key of this server").fill(key)
+        page.keyboard.press("Enter")
+        text = page.get_by_label("Configuration", exact=True)
+        text.fill(text.input_value().replace('"ttl": 70', '"ttl": 71'))
+        page.get_by_role("button", name="Save and reload…").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("swap.ttl")
+        shoot(page, "settings-save")
+        dialog.get_by_role("button", name="Save and apply").click()
+        expect(page.get_by_text("The configuration is applied.")).to_be_visible()
+        expect(page.get_by_role("button", name="Save and reload…")).to_be_disabled()
+        written = json.loads((tmp_path / "roundhouse.yaml").read_text())
+        assert (written["swap"], written["keys"]) == ({"ttl": 71}, config["keys"])
+        assert json.loads((tmp_path / "roundhouse.yaml.before").read_text())["swap"] == {"ttl": 70}
 
 
 def test_the_page_is_reached_past_the_navigation(stand: Stand, open_page: OpenPage) -> None:

@@ -6,7 +6,6 @@ requests for them get its fallbacks.
 """
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 
 from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.remote import RemoteOrigin, RemoteStanding, RemoteState
+from backends.machine.paths import replace_file
 from backends.places.upstream.faults import Fault, broken, kind_of, late
 from backends.places.upstream.refusals import Cleaner, refusal
 from backends.places.upstream.relay import httpx_errors, plain, read_body
@@ -208,10 +208,7 @@ class KeptLists:
         if (path := self._path(upstream, url)) is None:
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(msgspec.json.encode(offers))
-            Path(file.name).replace(path)
+            replace_file(path, msgspec.json.encode(offers))
         except OSError as error:
             log.warning("a list of models is not kept", upstream=upstream, reason=str(error))
 

@@ -4,7 +4,7 @@ import { go, route, stored } from "../core/browser.js";
 import { call, reloads } from "../core/server.js";
 import { Bones, Empty, Icon, Notice, Search, Segments } from "../ui/parts.js";
 import { ReloadDialog } from "./reload.js";
-import { ConfigText } from "./text.js";
+import { ConfigText, draft } from "./text.js";
 
 const settings = signal(null);
 const onlyGiven = stored("settings.given", false, sessionStorage);
@@ -23,7 +23,7 @@ export default function SettingsPage() {
       ${it?.reload && html`<button class="button" onClick=${() => setReloading(true)}><${Icon} name="retry" />Reload…</button>`}</header>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
     ${it === null ? !fault && html`<div class="card"><${Bones} rows="8" /></div>` : view === "file" ? html`<${ConfigText} settings=${it} />` : html`<${Values} settings=${it} />`}
-    ${isReloading && html`<${ReloadDialog} onClose=${() => setReloading(false)} />`}
+    ${isReloading && html`<${ReloadDialog} hasDraft=${draft.value !== null} onClose=${() => setReloading(false)} />`}
   </div>`;
 }
 

@@ -1,10 +1,11 @@
-"""The configuration for administrators: each option's value and source, and a text checked as
-the file would be.
+"""The configuration for administrators: each option's value and source, a text checked as the
+file would be, and the file written.
 
 docs/console-api.md has the fields.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ from anyio import to_thread
 from litestar import get, post
 from litestar.types import ASGIApp
 
-from config.changes import MASK, Effect, effect_of, masked, masked_text
+from backends.machine.paths import replace_file
+from config.changes import MASK, Effect, effect_of, masked, masked_text, unmasked
 from config.errors import ConfigError
 from config.loader import DEFAULT, OptionOrigin
 from config.schema import OptionFacts, all_facts
@@ -21,12 +23,16 @@ from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand
 from gateway.reconfiguring.reloading import Explained, ReloadReport
-from gateway.terms.errors import InvalidRequest
+from gateway.terms.errors import Forbidden, InvalidRequest
 
 MOST_SETTINGS = 256 << 10  # of a text: reading YAML takes long
+MOVED = (
+    "a masked secret is not where it was shown: write the secret itself, or env:NAME or file:PATH"
+)
 NOT_ASKED = Explained(None, {})
 
 
@@ -47,12 +53,19 @@ class SettingsWire(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None
     options: Sequence[SettingWire]
     reload: bool
+    writable: bool  # whether `save` takes a text
 
 
 class CheckOrder(msgspec.Struct, frozen=True):
     """The text of a configuration file to validate."""
 
     text: str
+
+
+class SaveOrder(CheckOrder, frozen=True):
+    """The new text of the configuration file, and the text that it was made from, as shown."""
+
+    seen: str
 
 
 class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +88,7 @@ async def settings(services: Services) -> ASGIApp:
         text=None if explained.text is None else masked_text(explained.text),
         options=_options(services, explained),
         reload=source is not None,
+        writable=services.config.console.edit_config,
     )
     return Plain(body(found))
 
@@ -104,22 +118,77 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
 @post("/v1/admin/settings/check", status_code=200, access="admin")
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Validate a text as the configuration file. Nothing is applied."""
-    text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
-    if len(text) > MOST_SETTINGS:
-        raise InvalidRequest(f"text: at most {MOST_SETTINGS} characters", param="text")
+    text = _text(Fields(order_object(await request.body()), {}).read(CheckOrder))
 
     async def whole() -> bytes:
-        try:
-            plan = await services.reloader.check(_with_secrets(text))
-        except ConfigError as error:
-            return body(_refused(error))
-        return body(CheckedWire(ok=True, plan=plan))
+        return body(await _checked(services, await to_thread.run_sync(_meant, services, text)))
 
     return WholeErrand(whole)
 
 
-def _with_secrets(text: str) -> str:
-    """Some secret in place of each mask, since no two keys may be alike."""
+@post("/v1/admin/settings/save", status_code=200, access="admin")
+async def save(request: AnyRequest, services: Services) -> ASGIApp:
+    """Write a text into the configuration file, if the configuration allows it. Nothing is applied.
+    The file as it was is kept with `.before` behind its name.
+    """
+    if not services.config.console.edit_config:
+        raise Forbidden("console.edit_config: the configuration doesn't allow that it is written")
+    if (source := services.reloader.source) is None or (file := source.file) is None:
+        raise InvalidRequest("this server has no configuration file")
+    order = Fields(order_object(await request.body()), {}).read(SaveOrder)
+    text = _text(order)
+    audit(request, "save configuration")
+
+    async def whole() -> bytes:
+        before = await to_thread.run_sync(file.read_text, "utf-8")
+        if masked_text(before) != order.seen:
+            raise InvalidRequest(
+                "seen: the file was changed meanwhile: read it again", param="seen"
+            )
+        try:
+            new = unmasked(text, before)
+        except ValueError as error:
+            return body(CheckedWire(ok=False, error=MOVED, line=error.args[0]))
+        checked = await _checked(services, new)
+        if checked.ok:
+            await to_thread.run_sync(_write, file.resolve(), before, new)
+        return body(checked)
+
+    return WholeErrand(whole)
+
+
+def _text(order: CheckOrder) -> str:
+    if len(order.text) > MOST_SETTINGS:
+        raise InvalidRequest(f"text: at most {MOST_SETTINGS} characters", param="text")
+    return order.text
+
+
+async def _checked(services: Services, text: str) -> CheckedWire:
+    try:
+        return CheckedWire(ok=True, plan=await services.reloader.check(text))
+    except ConfigError as error:
+        return _refused(error)
+
+
+def _write(file: Path, before: str, new: str) -> None:
+    """Both with the file's own permissions: it may hold keys. Blocks."""
+    kept = file.with_name(f"{file.name}.before")
+    try:
+        mode = file.stat().st_mode
+        for path, text in ((kept, before), (file, new)):
+            replace_file(path, text.encode())
+            path.chmod(mode)
+    except OSError as error:
+        raise InvalidRequest(f"{file.name} can't be written: {error.strerror}") from error
+
+
+def _meant(services: Services, text: str) -> str:
+    """The file's secret in place of each mask, or any: no two keys may be alike. Blocks."""
+    try:
+        if (source := services.reloader.source) and source.file:
+            return unmasked(text, source.file.read_text("utf-8"))
+    except (OSError, ValueError):
+        pass
     first, *rest = text.split(MASK)
     return first + "".join(f"masked-{number}{part}" for number, part in enumerate(rest))
 
@@ -133,4 +202,5 @@ def _refused(error: ConfigError) -> CheckedWire:
 ROUTES: Routes = {
     settings: Described(gives=(SettingsWire,)),
     check: Described(takes=CheckOrder, gives=(CheckedWire,)),
+    save: Described(takes=SaveOrder, gives=(CheckedWire,)),
 }

@@ -7,7 +7,6 @@ Slots' files lie in the configured folder alone. Orders are for administrators: 
 and drop what others have cached. Management of models: `llamaserver_models`.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -24,6 +23,7 @@ from msgspec.structs import replace
 from backends.contract.errors import BackendError
 from backends.contract.protocol import ModelInfo, Slots, SlotState
 from backends.contract.remote import Caller
+from backends.machine.paths import replace_file
 from gateway.dialects import openai
 from gateway.dialects.dialect import body
 from gateway.dialects.llamaserver import completion as wires
@@ -447,23 +447,11 @@ def _save(path: Path, data: bytes | bytearray) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
-        _write(path, data)
+        replace_file(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
+        replace_file(path, data)
     except OSError as error:
         message = f"filename: {path.name} can't be written: {error.strerror}."
         raise InvalidRequest(message, param="filename") from error
-
-
-def _write(path: Path, data: bytes | bytearray) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
-        unfinished = Path(file.name)
-        try:
-            file.write(data)
-            file.flush()
-            unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
 
 
 def _saved(path: Path) -> tuple[bytes, bool]:

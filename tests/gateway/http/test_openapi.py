@@ -33,6 +33,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/v1/admin/models/remove",
     "/v1/admin/downloads",
     "/v1/admin/settings/check",
+    "/v1/admin/settings/save",
     "/v1/admin/uploads/{name}",
     "/lora-adapters",
     "/v1/lora/load",

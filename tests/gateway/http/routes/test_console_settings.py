@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx
 import msgspec
 import pytest
 
@@ -32,6 +34,7 @@ upstreams:
     headers: {x-token: header-secret}
     models: {far: near}
 #  - key: a-commented-secret
+console: {edit_config: true}
 """
 ENVIRONMENT = {"THIRD": "third-secret", "ROUNDHOUSE_SWAP_TTL": "60"}
 OVERRIDES = {"server.host": "127.0.0.1"}
@@ -51,9 +54,10 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         return msgspec.structs.replace(found, models=plain.models, server=server)
 
     def explain() -> Explained:
-        return Explained(TEXT, origins(TEXT, file, ENVIRONMENT, overrides=OVERRIDES))
+        text = file.read_text()
+        return Explained(text, origins(text, file, ENVIRONMENT, overrides=OVERRIDES))
 
-    source = ConfigSource(lambda: understand(TEXT), file, understand, explain)
+    source = ConfigSource(lambda: understand(file.read_text()), file, understand, explain)
     async with serving(understand(TEXT), tmp_path, source=source) as server:
         yield server
 
@@ -107,6 +111,8 @@ async def test_a_text_is_checked_as_the_file_and_told_what_it_would_do(running: 
     assert same["ok"], same
     other = TEXT.replace("max_choices: 8", "max_choices: 9")
     assert (await checked(running, other))["plan"]["changed"] == ["server.max_choices"]
+    shown = (await settings_shown(running))["text"].replace("max_choices: 8", "max_choices: 9")
+    assert (await checked(running, shown))["plan"]["changed"] == ["server.max_choices"]
     options = {one["option"]: one for one in (await settings_shown(running))["options"]}
     assert options["server.max_choices"]["value"] == 8  # nothing was put in force
 
@@ -175,6 +181,61 @@ async def test_the_log_is_searched_by_level_and_text(tmp_path: Path) -> None:
         bad = await running.client.get("/v1/admin/logs?level=loud", headers=BOSS)
         assert bad.status_code == 400
         assert (await running.client.get("/v1/admin/logs", headers=USER)).status_code == 403
+
+
+# ------------------------------------------------------------------------------------------ saving
+
+
+async def saved(running: Running, text: str, seen: str) -> httpx.Response:
+    order = {"text": text, "seen": seen}
+    return await running.client.post("/v1/admin/settings/save", json=order, headers=BOSS)
+
+
+async def test_a_text_is_saved_with_its_secrets_and_the_file_before_is_kept(
+    running: Running,
+) -> None:
+    shown = await settings_shown(running)
+    assert shown["writable"]
+    file = anyio.Path(shown["file"])
+    await file.chmod(0o640)
+    new = shown["text"].replace("max_choices: 8", "max_choices: 9\n  max_sockets: 7")
+    answer = await saved(running, new, shown["text"])
+    assert answer.json()["plan"]["changed"] == ["server.max_choices", "server.max_sockets"]
+    assert await file.read_text() == TEXT.replace(
+        "max_choices: 8", "max_choices: 9\n  max_sockets: 7"
+    )
+    before = file.with_name("roundhouse.yaml.before")
+    assert await before.read_text() == TEXT
+    assert {(await path.stat()).st_mode & 0o777 for path in (file, before)} == {0o640}
+    options = {one["option"]: one for one in (await settings_shown(running))["options"]}
+    assert options["server.max_choices"]["value"] == 8  # until it is reloaded
+    reload = await running.client.post("/v1/admin/reload", headers=BOSS)
+    assert reload.json()["changed"] == ["server.max_choices", "server.max_sockets"]
+
+
+async def test_nothing_is_saved_that_cannot_be_used_or_loses_a_secret(running: Running) -> None:
+    shown = await settings_shown(running)
+    text, file = shown["text"], anyio.Path(shown["file"])
+    broken = (await saved(running, text.replace("max_choices: 8", "max_choices: x"), text)).json()
+    assert (broken["ok"], broken["line"]) == (False, 2)
+    moved = (await saved(running, text.replace("- key: ••••  #", "- key: •••• #"), text)).json()
+    assert (moved["ok"], moved["line"]) == (False, 4)
+    late = await saved(running, text, text.replace("8", "9"))
+    assert (late.status_code, late.json()["error"]["param"]) == (400, "seen")
+    user = await running.client.post("/v1/admin/settings/save", json={}, headers=USER)
+    assert user.status_code == 403
+    assert await file.read_text() == TEXT
+    assert not await file.with_name("roundhouse.yaml.before").exists()
+
+
+async def test_a_configuration_is_written_by_the_page_only_if_it_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "roundhouse.yaml"
+    file.write_text("")
+    plain = config(tmp_path)
+    source = ConfigSource(lambda: plain, file, lambda _: plain)
+    async with serving(plain, tmp_path, source=source) as running:
+        answer = await running.client.post("/v1/admin/settings/save", json={"text": "", "seen": ""})
+        assert (answer.status_code, "console.edit_config" in answer.text) == (403, True)
 
 
 # ---------------------------------------------------------------------------------------- sampling
