@@ -18,8 +18,7 @@ from gateway.cli.configured import findings, obstacle, with_downloads, with_mode
 from gateway.cli.listing import of_devices, size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
-from gateway.hub import cached_models
-from gateway.hub.hub import present
+from gateway.hub.hub import cached_models, present
 from gateway.registry import ModelEntry, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.history import History, default_path, paced

@@ -46,8 +46,8 @@ from gateway.cli.configured import (
 from gateway.cli.listing import of_devices
 from gateway.http.auth import is_loopback
 from gateway.http.metrics import Metrics
-from gateway.hub import DownloadProgress, cached_models
-from gateway.hub.hub import brought, downloaded, log_reporter
+from gateway.hub.hub import brought, cached_models, downloaded, log_reporter
+from gateway.hub.repository import DownloadProgress
 from gateway.reconfiguring.joining import Joiner
 from gateway.reconfiguring.reloading import ConfigSource, Explained, Reloader
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, ModelProgressed, Registry

@@ -29,6 +29,13 @@ PURPOSES: dict[str, Purpose] = {
 }
 
 
+class InputUsage(msgspec.Struct, frozen=True):
+    """The usage of a request for which nothing is generated."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
 class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and how its vectors are to be written."""
 
@@ -55,26 +62,26 @@ class ScoreExchange(msgspec.Struct, frozen=True, kw_only=True):
     request: ScoreRequest
 
 
-def read_texts(fields: Fields, field: str, wire: Input) -> tuple[Text, ...]:
+def read_texts(fields: Fields, field: str, wire: Input, called: str = "text") -> tuple[Text, ...]:
     """One text, several texts, one list of token ids, or several. Raises InvalidRequest."""
     if isinstance(wire, str):
         return (wire,)
     if not wire:
-        raise fields.wrong(field, "At least one text is required.")
+        raise fields.wrong(field, f"At least one {called} is required.")
     tokens = tuple(item for item in wire if isinstance(item, int))
     if len(tokens) == len(wire):
         return (tokens,)
-    return tuple(_text(fields, f"{field}[{k}]", item) for k, item in enumerate(wire))
+    return tuple(_text(fields, f"{field}[{k}]", item, called) for k, item in enumerate(wire))
 
 
-def _text(fields: Fields, path: str, item: str | int | list[int]) -> Text:
+def _text(fields: Fields, path: str, item: str | int | list[int], called: str) -> Text:
     match item:
         case str(text):
             return text
         case int():
-            raise fields.wrong(path, "A token id can't stand among whole texts.")
+            raise fields.wrong(path, f"A token id can't stand among whole {called}s.")
         case []:
-            raise fields.wrong(path, "A text of token ids has at least one.")
+            raise fields.wrong(path, f"A {called} of token ids has at least one.")
         case tokens:
             return tuple(tokens)
 

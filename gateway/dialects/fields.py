@@ -229,6 +229,12 @@ NOTHING: tuple[Any, ...] = ([], {}, "")
 # What frontends mean for themselves or for the server they know, in every request.
 FRONTENDS_OWN = frozenset({"api_server", "api_type", "generation_config", "truncation_length"})
 
+
+def names_of(*shapes: type[msgspec.Struct]) -> frozenset[str]:
+    """The names of all fields of `shapes`."""
+    return frozenset(name for shape in shapes for name in shape.__struct_fields__)
+
+
 MAX_DEPTH = 100  # of lists and objects in each other
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
 _NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments

@@ -13,24 +13,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backends.contract.conversation import Grammar
 from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, body, named_frame
-from gateway.dialects.fields import Fields, fields_of, json_object, order_object
+from gateway.dialects.encoding import Token
+from gateway.dialects.fields import Fields, fields_of, json_object, names_of, order_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import Delta, Finished, Usage, raw_text
 from gateway.terms.request import GenerationParams, TextRequest
 
-__all__ = [
-    "DIALECT",
-    "KoboldExchange",
-    "KoboldReply",
-    "error_body",
-    "error_event",
-    "read_generate",
-    "read_keyed",
-]
-
 Sampler: TypeAlias = Annotated[int, Meta(ge=0, le=6)]
-Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Word: TypeAlias = Literal["true", "false"]
 GenerationKey: TypeAlias = Annotated[str, Meta(max_length=256)]
 
@@ -188,9 +178,7 @@ SAMPLERS: Mapping[int, tuple[str, ...]] = {
     5: ("temperature",),
     6: ("penalties",),
 }
-_KNOWN = frozenset(
-    {*GenerateWire.__struct_fields__, *SamplingWire.__struct_fields__, "gui_settings"}
-)
+_KNOWN = names_of(GenerateWire, SamplingWire) | {"gui_settings"}
 
 
 class KoboldExchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,11 +14,17 @@ from msgspec import UNSET, UnsetType
 
 from backends.contract.encoder import values
 from gateway.dialects.dialect import Dialect, body
-from gateway.dialects.encoding import Limit, RerankExchange, ScoreExchange, further, limit, positive
+from gateway.dialects.encoding import (
+    InputUsage,
+    Limit,
+    RerankExchange,
+    ScoreExchange,
+    further,
+    limit,
+    positive,
+)
 from gateway.dialects.fields import Fields, read_fields
 from gateway.terms.request import RerankRequest, ScoreRequest
-
-__all__ = ["read_rerank", "read_score", "rerank_body", "score_body"]
 
 DIALECT = Dialect(name="Rerank", tag="Rerank")
 
@@ -67,13 +73,6 @@ class ScoreWire(msgspec.Struct, frozen=True, kw_only=True):
     text: str | UnsetType = UNSET
 
 
-class RerankUsage(msgspec.Struct, frozen=True):
-    """The usage."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class ApiVersion(msgspec.Struct, frozen=True):
     """The version of Cohere's API."""
 
@@ -102,7 +101,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
     model: str
     results: Sequence[RankedWire]
     data: Sequence[RankedWire] | UnsetType = UNSET
-    usage: RerankUsage
+    usage: InputUsage
     meta: RerankMeta
 
 
@@ -161,7 +160,7 @@ def rerank_body(
             model=model,
             results=results,
             data=results if exchange.voyage else UNSET,
-            usage=RerankUsage(tokens, tokens),
+            usage=InputUsage(tokens, tokens),
             meta=RerankMeta(ApiVersion(exchange.version), BilledTokens(tokens)),
         )
     )
@@ -199,11 +198,9 @@ class PairScore(msgspec.Struct, frozen=True, tag_field="object", tag="score"):
     score: float
 
 
-class ScoreUsage(msgspec.Struct, frozen=True):
+class ScoreUsage(InputUsage, frozen=True):
     """The usage."""
 
-    prompt_tokens: int
-    total_tokens: int
     completion_tokens: int = 0
 
 

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from backends.contract.protocol import Progress
 from gateway.dialects.dialect import Dialect, body, frame
+from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, check_order, json_object
 from gateway.dialects.models import ModelCard, Problem, problem_body
 from gateway.terms.errors import InvalidRequest
@@ -30,7 +31,6 @@ T = TypeVar("T")
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Size: TypeAlias = Annotated[int, Meta(ge=1)]
-Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 # The names of older versions, which the loader extension of SillyTavern still sends.

@@ -21,24 +21,12 @@ from gateway.dialects.encoding import (
     read_texts,
     written,
 )
-from gateway.dialects.fields import Fields, fields_of, read_fields
+from gateway.dialects.fields import Fields, fields_of, names_of, read_fields
 from gateway.dialects.parameters import SamplingWire, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import Delta, Usage, raw_text
 from gateway.terms.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
-
-__all__ = [
-    "DIALECT",
-    "TgiExchange",
-    "TgiReply",
-    "embed_body",
-    "error_body",
-    "error_event",
-    "read_embed",
-    "read_generate",
-    "read_inputs",
-]
 
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
 
@@ -153,7 +141,7 @@ class InfoWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _FIELDS = frozenset(GenerateWire.__struct_fields__)
-_PARAMETERS = SHAPE_FIELDS.union(ParametersWire.__struct_fields__, SamplingWire.__struct_fields__)
+_PARAMETERS = SHAPE_FIELDS | names_of(ParametersWire, SamplingWire)
 _EMBED_FIELDS = frozenset(EmbedWire.__struct_fields__)
 
 

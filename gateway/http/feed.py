@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.standing import RequestStanding
-from gateway.hub import DownloadState
+from gateway.hub.downloads import DownloadState
 from gateway.keys.access import Access
 from gateway.reconfiguring.reloading import ReloadReport
 from gateway.terms.logs import LogLine

@@ -40,7 +40,8 @@ from gateway.http.metrics import Metrics
 from gateway.http.request_log import record_of
 from gateway.http.request_record import RequestRecord
 from gateway.http.sockets import Sockets
-from gateway.hub import Downloads, Hub, Uploads
+from gateway.hub.downloads import Downloads
+from gateway.hub.hub import Hub, Uploads
 from gateway.keys.access import Access
 from gateway.keys.store import Store
 from gateway.keys.usage import UsageBook

@@ -65,7 +65,8 @@ from gateway.http.sockets import Sockets
 from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing, tracing_of
 from gateway.http.upgrades import Upgrades, refusing
-from gateway.hub import Downloads, Hub, Uploads, cached_models
+from gateway.hub.downloads import Downloads
+from gateway.hub.hub import Hub, Uploads, cached_models
 from gateway.keys.limits import Limiter
 from gateway.keys.store import Store, check_store
 from gateway.keys.usage import UsageBook

@@ -272,22 +272,6 @@ def count_body(tokens: int) -> bytes:
     return body(Count(tokens))
 
 
-class _Ended:
-    """How an answer ended, once it has."""
-
-    def __init__(self) -> None:
-        self._reason: StopReason = "end_turn"
-        self._sequence: str | None = None
-
-    def take(self, event: Finished) -> None:
-        self._reason = _STOPS[event.reason]
-        if event.stop is not None:
-            self._reason, self._sequence = "stop_sequence", event.stop
-
-    def ending(self) -> Ending:
-        return Ending(self._reason, self._sequence)
-
-
 class _Blocks:
     """The blocks of an answer and their frames. At most one is open; calls are sent one after the
     other.
@@ -389,7 +373,7 @@ class MessagesReply:
         self._prompt_tokens = prompt_tokens
         self._managed = exchange.managed if exchange.managed is not None else UNSET
         self._hides_thinking = exchange.request.thinking.shown == "hidden"
-        self._ended = _Ended()
+        self._ending = Ending("end_turn", None)
         self._blocks = _Blocks(signature=id)
 
     def opening(self) -> bytes:
@@ -422,7 +406,7 @@ class MessagesReply:
             case ToolClosed():
                 return self._blocks.end()
             case Finished():
-                self._ended.take(event)
+                self._ending = _ending(event)
                 return self._blocks.end()
 
     def _grow_text(self, empty: Block, text: str) -> bytes:
@@ -433,7 +417,7 @@ class MessagesReply:
 
     def closing(self, usage: Usage) -> bytes:
         """Why it ended, what it cost, and the end."""
-        last = MessageDelta(self._ended.ending(), _usage(usage), self._managed)
+        last = MessageDelta(self._ending, _usage(usage), self._managed)
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
 
     def failed(self, error: GatewayError) -> bytes:
@@ -446,7 +430,7 @@ class MessagesReply:
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
-        whole = self._message(self._blocks.whole(), self._ended.ending(), _usage(usage))
+        whole = self._message(self._blocks.whole(), self._ending, _usage(usage))
         return body(msgspec.structs.replace(whole, context_management=self._managed))
 
     def _message(
@@ -460,6 +444,12 @@ class MessagesReply:
             stop_sequence=ending.stop_sequence if ending else None,
             usage=usage,
         )
+
+
+def _ending(last: Finished) -> Ending:
+    if last.stop is not None:
+        return Ending("stop_sequence", last.stop)
+    return Ending(_STOPS[last.reason], None)
 
 
 def _usage(usage: Usage) -> UsageWire:

@@ -24,7 +24,7 @@ from gateway.dialects.anthropic.tools import (
     read_choice,
     read_tools,
 )
-from gateway.dialects.fields import Fields, read_fields, unapplied_below
+from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import ThreadNotHeld
@@ -355,15 +355,7 @@ class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
     managed: ContextManaged | None = None  # None: `context_management` was not asked for
 
 
-_FIELDS = (
-    SHAPE_FIELDS
-    | HARMLESS.keys()
-    | {
-        name
-        for shape in (AnsweringWire, ConversationWire, SamplingWire)
-        for name in shape.__struct_fields__
-    }
-)
+_FIELDS = SHAPE_FIELDS | HARMLESS.keys() | names_of(AnsweringWire, ConversationWire, SamplingWire)
 
 
 def read_messages(body: bytes) -> MessagesExchange:

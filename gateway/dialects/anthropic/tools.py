@@ -55,20 +55,10 @@ class ToolChoiceWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # What is read of a tool that is not custom.
-KEPT = (
-    "name",
-    "type",
-    "description",
-    "input_schema",
-    "strict",
-    "defer_loading",
-    "input_examples",
-    "allowed_callers",
-    "display_width_px",
-    "display_height_px",
-    "mcp_server_name",
-    "default_config",
-    "configs",
+KEPT = tuple(
+    name
+    for name in ToolWire.__struct_fields__
+    if name not in ("eager_input_streaming", "max_characters")
 )
 
 

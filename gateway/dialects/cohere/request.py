@@ -10,8 +10,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.dialects.dialect import body
-from gateway.dialects.encoding import PURPOSES, further, positive, written
-from gateway.dialects.fields import Fields, fields_of, json_object, read_fields, unapplied_below
+from gateway.dialects.encoding import PURPOSES, Token, further, positive, written
+from gateway.dialects.fields import (
+    Fields,
+    fields_of,
+    json_object,
+    names_of,
+    read_fields,
+    unapplied_below,
+)
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.request import (
@@ -270,7 +277,7 @@ StreamEvent: TypeAlias = (
 
 
 NAMES: Mapping[str, str] = {"p": "top_p", "k": "top_k", "stop_sequences": "stop"}  # to ours
-_FIELDS = SHAPE_FIELDS.union(ChatWire.__struct_fields__, SamplingWire.__struct_fields__)
+_FIELDS = SHAPE_FIELDS | names_of(ChatWire, SamplingWire)
 
 
 class CohereExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -475,7 +482,7 @@ class Tokenized(msgspec.Struct, frozen=True):
 class DetokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens to convert to text."""
 
-    tokens: list[Annotated[int, Meta(ge=0)]]
+    tokens: list[Token]
     model: str = ""
 
 

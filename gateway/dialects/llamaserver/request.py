@@ -7,7 +7,7 @@ names.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backends.contract.protocol import Generation, ModelInfo, Progress
 from backends.contract.samplers import Sampling, order_of
 from gateway.dialects.dialect import body, frame
-from gateway.dialects.encoding import EmbeddingExchange, Input, further, read_texts, written
+from gateway.dialects.encoding import EmbeddingExchange, Input, Token, further, read_texts, written
 from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.terms.errors import GatewayError, InvalidRequest
@@ -305,8 +305,6 @@ class LoraAdapter(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     scale: float
 
-
-Token: TypeAlias = Annotated[int, Meta(ge=0)]
 
 NO_MODEL = ("", "undefined", "null")  # what SillyTavern sends where no model is selected
 

@@ -80,19 +80,10 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[CallWire, ...] | UnsetType = UNSET
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer cost. Durations are nanoseconds; `prompt_eval_count` has the cached tokens."""
-
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
-    prompt_eval_duration: int
-    eval_count: int
-    eval_duration: int
-
-
 class ChunkWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One line, or the whole body. `message` is chat's, `response` and `thinking` generate's."""
+    """One line, or the whole body. `message` is chat's, `response` and `thinking` generate's. The
+    last one has what it cost: durations are nanoseconds; `prompt_eval_count` has the cached tokens.
+    """
 
     model: str
     created_at: str
@@ -226,8 +217,18 @@ class OllamaReply:
         return body(msgspec.structs.replace(chunk, done=True, done_reason=reason))
 
     def _ended(self, chunk: ChunkWire, usage: Usage) -> ChunkWire:
-        cost = msgspec.structs.asdict(_cost(usage, self._load_seconds))
-        return msgspec.structs.replace(chunk, done=True, done_reason=self._reason, **cost)
+        load, prefill, decode = self._load_seconds, usage.prefill_seconds, usage.decode_seconds
+        return msgspec.structs.replace(
+            chunk,
+            done=True,
+            done_reason=self._reason,
+            total_duration=_nanoseconds(usage.queue_seconds + load + prefill + decode),
+            load_duration=_nanoseconds(load),
+            prompt_eval_count=usage.prompt_tokens,
+            prompt_eval_duration=_nanoseconds(prefill),
+            eval_count=usage.completion_tokens,
+            eval_duration=_nanoseconds(decode),
+        )
 
     def _chunk(
         self,
@@ -246,18 +247,6 @@ class OllamaReply:
             )
             return msgspec.structs.replace(chunk, message=message)
         return msgspec.structs.replace(chunk, response=content, thinking=thinking or UNSET)
-
-
-def _cost(usage: Usage, load_seconds: float) -> Cost:
-    seconds = usage.queue_seconds + load_seconds + usage.prefill_seconds + usage.decode_seconds
-    return Cost(
-        total_duration=_nanoseconds(seconds),
-        load_duration=_nanoseconds(load_seconds),
-        prompt_eval_count=usage.prompt_tokens,
-        prompt_eval_duration=_nanoseconds(usage.prefill_seconds),
-        eval_count=usage.completion_tokens,
-        eval_duration=_nanoseconds(usage.decode_seconds),
-    )
 
 
 def _nanoseconds(seconds: float) -> int:

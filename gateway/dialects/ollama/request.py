@@ -15,6 +15,7 @@ from gateway.dialects.fields import (
     Fields,
     fields_of,
     json_object,
+    names_of,
     order_object,
     read_fields,
     unapplied_below,
@@ -259,13 +260,9 @@ class OllamaExchange(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool = False
 
 
-def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(name for shape in shapes for name in shape.__struct_fields__)
-
-
-_CHAT_FIELDS = _names(AnsweringWire, ChatWire) | SHAPE_FIELDS
-_GENERATE_FIELDS = _names(AnsweringWire, GenerateWire) | SHAPE_FIELDS
-_OPTIONS = _names(OptionsWire, SamplingWire)
+_CHAT_FIELDS = names_of(AnsweringWire, ChatWire) | SHAPE_FIELDS
+_GENERATE_FIELDS = names_of(AnsweringWire, GenerateWire) | SHAPE_FIELDS
+_OPTIONS = names_of(OptionsWire, SamplingWire)
 
 
 def read_chat(body: bytes) -> OllamaExchange:

@@ -26,13 +26,16 @@ from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
 from gateway.dialects.openai.logprobs import (
     ChatLogprobs,
     ProgressWire,
-    Timings,
-    UsageWire,
     chat_logprobs,
     progress_wire,
 )
 from gateway.dialects.openai.messages import FurtherOfCall, FurtherOfMessage
-from gateway.dialects.openai.reply import AnswerFacts, CompletionReply
+from gateway.dialects.openai.reply import (
+    AnswerFacts,
+    CompletionObject,
+    CompletionReply,
+    StoppedChoice,
+)
 from gateway.dialects.openai.request import ChatExchange
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -41,21 +44,11 @@ from gateway.terms.events import (
     Event,
     Finished,
     FinishReason,
-    Parameters,
     Reasoning,
     ToolClosed,
     ToolOpened,
     Usage,
 )
-
-
-class FurtherOfAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What another server adds beside the choices, as it is."""
-
-    citations: Any = UNSET
-    provider: Any = UNSET
-    related_questions: Any = UNSET
-    search_results: Any = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,38 +100,38 @@ class ChatDelta(FurtherOfMessage, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCallDelta, ...] | UnsetType = UNSET
 
 
-class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """`finish_reason` is null until the choice ends. `stop_reason` (vLLM) and `stop_str` (TabbyAPI)
-    contain the stop string that ended it. `schema_fault` describes how the content violates the
-    requested schema, in keywords that the grammar can't express.
+class ChatChoice(StoppedChoice, frozen=True, kw_only=True):
+    """`schema_fault` describes how the content violates the requested schema, in keywords that the
+    grammar can't express.
     """
 
-    index: int
-    delta: ChatDelta
-    logprobs: ChatLogprobs | UnsetType = UNSET
-    finish_reason: FinishReason | None = None
-    stop_reason: str | UnsetType = UNSET
-    stop_str: str | UnsetType = UNSET
     schema_fault: str | UnsetType = UNSET
 
 
-class ChatObject(FurtherOfAnswer, frozen=True, kw_only=True, tag_field="object"):
-    """The common part of an event and of the whole body."""
+class ChunkChoice(ChatChoice, frozen=True, kw_only=True):
+    """A step of a choice. `finish_reason` is null until the choice ends."""
 
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
+    delta: ChatDelta
+    logprobs: ChatLogprobs | UnsetType = UNSET
+    finish_reason: FinishReason | None = None
+
+
+class ChatObject(CompletionObject, frozen=True, kw_only=True, tag_field="object"):
+    """The common part of an event and of the whole body, with what another server adds beside the
+    choices, as it is.
+    """
+
+    citations: Any = UNSET
+    provider: Any = UNSET
+    related_questions: Any = UNSET
+    search_results: Any = UNSET
 
 
 class ChatChunk(ChatObject, frozen=True, kw_only=True, tag="chat.completion.chunk"):
     """One event of a stream. `choices` has one entry; it is empty in the event with the usage."""
 
     choices: tuple[ChunkChoice, ...]
-    usage: UsageWire | UnsetType = UNSET
-    timings: Timings | UnsetType = UNSET
     prompt_progress: ProgressWire | UnsetType = UNSET
-    parameters: Parameters | UnsetType = UNSET
 
 
 class FunctionWhole(msgspec.Struct, frozen=True):
@@ -179,25 +172,18 @@ class MessageWhole(FurtherOfMessage, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCallWhole | CustomCallWhole, ...] | UnsetType = UNSET
 
 
-class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
+class WholeChoice(ChatChoice, frozen=True, kw_only=True):
     """One of the requested answers."""
 
-    index: int
     message: MessageWhole
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason
-    stop_reason: str | UnsetType = UNSET
-    stop_str: str | UnsetType = UNSET
-    schema_fault: str | UnsetType = UNSET
 
 
 class ChatCompletion(ChatObject, frozen=True, kw_only=True, tag="chat.completion"):
     """The whole body."""
 
     choices: tuple[WholeChoice, ...]
-    usage: UsageWire | UnsetType = UNSET
-    timings: Timings | UnsetType = UNSET
-    parameters: Parameters | UnsetType = UNSET
 
 
 # From the events of one choice to the steps that a client sees. Knows no wire format.

@@ -14,6 +14,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.encoding import (
     EmbeddingExchange,
     Input,
+    InputUsage,
     Limit,
     further,
     limit,
@@ -52,19 +53,12 @@ class EmbeddingWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object
     embedding: list[float] | str
 
 
-class EmbeddingUsage(msgspec.Struct, frozen=True):
-    """The usage."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
     """The embeddings of all texts, in their order."""
 
     data: Sequence[EmbeddingWire]
     model: str
-    usage: EmbeddingUsage
+    usage: InputUsage
 
 
 class PooledWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="pooling"):
@@ -81,7 +75,7 @@ class PooledList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
     created: int
     model: str
     data: Sequence[PooledWire]
-    usage: EmbeddingUsage
+    usage: InputUsage
 
 
 _FIELDS = frozenset(EmbeddingsWire.__struct_fields__)
@@ -120,7 +114,7 @@ def embeddings_body(
         EmbeddingWire(index=at, embedding=written(vector, base64=base64))
         for at, vector in enumerate(vectors)
     ]
-    return body(EmbeddingList(data=data, model=model, usage=EmbeddingUsage(tokens, tokens)))
+    return body(EmbeddingList(data=data, model=model, usage=InputUsage(tokens, tokens)))
 
 
 def pooled_body(
@@ -137,5 +131,5 @@ def pooled_body(
         PooledWire(index=at, data=written(vector, base64=exchange.base64))
         for at, vector in enumerate(vectors)
     ]
-    usage = EmbeddingUsage(tokens, tokens)
+    usage = InputUsage(tokens, tokens)
     return body(PooledList(id=id, created=created, model=model, data=data, usage=usage))

@@ -10,32 +10,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import Candidate, PromptProgress, TokenLogprob
+from gateway.dialects.logprobs import LogprobWire, finite, logprob_wire, token_text
 from gateway.terms.events import Usage
-
-FLOOR = -9999.0  # OpenAI's value for tokens that are too unlikely; JSON has no -Infinity
-
-
-class ChatToken(msgspec.Struct, frozen=True):
-    """A candidate token. `bytes` are exact where `token` contains U+FFFD."""
-
-    token: str
-    logprob: float
-    bytes: tuple[int, ...]
-
-
-class ChosenToken(msgspec.Struct, frozen=True):
-    """The chosen token. `top_logprobs` is never null, because SillyTavern would lose the reply."""
-
-    token: str
-    logprob: float
-    bytes: tuple[int, ...]
-    top_logprobs: tuple[ChatToken, ...]
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
     """A choice's `logprobs` in chat."""
 
-    content: tuple[ChosenToken, ...]
+    content: tuple[LogprobWire, ...]
     refusal: None = None
 
 
@@ -53,13 +35,7 @@ class TextLogprobs(msgspec.Struct, frozen=True):
 
 def chat_logprobs(tokens: Iterable[TokenLogprob]) -> ChatLogprobs:
     """`tokens` in chat's shape."""
-    return ChatLogprobs(tuple(_chosen(token) for token in tokens))
-
-
-def _chosen(token: TokenLogprob) -> ChosenToken:
-    chosen = token.chosen
-    top = tuple(ChatToken(_text(other), _finite(other), tuple(other.text)) for other in token.top)
-    return ChosenToken(_text(chosen), _finite(chosen), tuple(chosen.text), top)
+    return ChatLogprobs(tuple(map(logprob_wire, tokens)))
 
 
 class TextOffsets:
@@ -77,8 +53,8 @@ class TextOffsets:
         """`tokens`, which follow those of the last call."""
         tokens = tuple(tokens)
         return TextLogprobs(
-            tokens=tuple(_text(token.chosen) for token in tokens),
-            token_logprobs=tuple(_finite(token.chosen) for token in tokens),
+            tokens=tuple(token_text(token.chosen) for token in tokens),
+            token_logprobs=tuple(finite(token.chosen) for token in tokens),
             top_logprobs=tuple(_alternatives(token) for token in tokens),
             text_offset=tuple(self._passed(token.chosen) for token in tokens),
         )
@@ -109,8 +85,8 @@ class EchoedPrompt:
         nothing = (None,) * (len(tokens) - len(known))
         self._begun = True
         return self._text[start : self._at], TextLogprobs(
-            tokens=tuple(_text(token.chosen) for token in tokens),
-            token_logprobs=(*nothing, *(_finite(token.chosen) for token in known)),
+            tokens=tuple(token_text(token.chosen) for token in tokens),
+            token_logprobs=(*nothing, *(finite(token.chosen) for token in known)),
             top_logprobs=(*nothing, *map(_alternatives, known)),
             text_offset=tuple(offsets),
         )
@@ -172,16 +148,8 @@ def _alternatives(token: TokenLogprob) -> dict[str, float]:
     """The likelier one stays where two tokens have the same text."""
     alternatives: dict[str, float] = {}
     for candidate in (*token.top, token.chosen):
-        alternatives.setdefault(_text(candidate), _finite(candidate))
+        alternatives.setdefault(token_text(candidate), finite(candidate))
     return alternatives
-
-
-def _text(candidate: Candidate) -> str:
-    return candidate.text.decode("utf-8", "replace")
-
-
-def _finite(candidate: Candidate) -> float:
-    return max(FLOOR, candidate.logprob)  # NaN is not greater, so it becomes the floor too
 
 
 def _utf16_length(text: str) -> int:

@@ -150,10 +150,9 @@ class NamedToolWire(msgspec.Struct, frozen=True):
     type: str = "function"
 
     @property
-    def name(self) -> str:
-        """Of whichever it is."""
-        found = self.custom if self.type == "custom" else self.function
-        return found.name if found is not None else ""
+    def named(self) -> NameWire | None:
+        """Whichever it is."""
+        return self.custom if self.type == "custom" else self.function
 
 
 class AllowedToolsWire(msgspec.Struct, frozen=True):
@@ -163,12 +162,9 @@ class AllowedToolsWire(msgspec.Struct, frozen=True):
     mode: str = "auto"
 
 
-class ToolChoiceWire(msgspec.Struct, frozen=True):
+class ToolChoiceWire(NamedToolWire, frozen=True):
     """The forms of `tool_choice` that are objects."""
 
-    type: str = "function"
-    function: NameWire | None = None
-    custom: NameWire | None = None
     allowed_tools: AllowedToolsWire | None = None
 
 
@@ -347,11 +343,8 @@ def _choice(
             return ("auto" if tools or has_served else "none"), None
         case "required" if has_served:
             return "required", None
-        case ToolChoiceWire(type="function", function=NameWire(name)):
-            require_tool(fields, "tool_choice.function.name", name, {tool.name for tool in tools})
-            return NamedTool(name), None
-        case ToolChoiceWire(type="custom", custom=NameWire(name)):
-            require_tool(fields, "tool_choice.custom.name", name, {tool.name for tool in tools})
+        case ToolChoiceWire(type="function" | "custom" as kind, named=NameWire(name)):
+            require_tool(fields, f"tool_choice.{kind}.name", name, {tool.name for tool in tools})
             return NamedTool(name), None
         case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
             among, names = _among(fields, allowed, tools)
@@ -370,10 +363,10 @@ def _among(
 ) -> tuple[ToolChoice, frozenset[str]]:
     path = "tool_choice.allowed_tools"
     known = {tool.name for tool in tools}
-    for k, tool in enumerate(wire.tools):
+    names = [tool.named.name if tool.named else "" for tool in wire.tools]
+    for k, (tool, name) in enumerate(zip(wire.tools, names, strict=True)):
         kind = "custom" if tool.type == "custom" else "function"
-        require_tool(fields, f"{path}.tools[{k}].{kind}.name", tool.name, known)
-    names = {tool.name for tool in wire.tools}
+        require_tool(fields, f"{path}.tools[{k}].{kind}.name", name, known)
     allowed = tuple(tool for tool in tools if tool.name in names)
     mode = read_choice_mode(fields, f"{path}.mode", wire.mode, allowed)
     return mode, frozenset(tool.name for tool in allowed)

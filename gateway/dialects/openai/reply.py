@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from gateway.dialects.dialect import DONE, body, frame
 from gateway.dialects.models import error_event
-from gateway.dialects.openai.logprobs import UsageSoFar, timings, usage_so_far, usage_wire
+from gateway.dialects.openai.logprobs import (
+    Timings,
+    UsageSoFar,
+    UsageWire,
+    timings,
+    usage_so_far,
+    usage_wire,
+)
 from gateway.dialects.openai.request import ChatExchange, TextExchange
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import Parameters, Usage
@@ -27,6 +34,28 @@ class AnswerFacts(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Parameters | None = None
     fingerprint: str = ""
     usage: UsageSoFar | None = None
+
+
+class CompletionObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The common part of an event and of a whole body."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | UnsetType = UNSET
+    usage: UsageWire | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
+
+
+class StoppedChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice that may have ended. `stop_reason` (vLLM) and `stop_str` (TabbyAPI) contain the stop
+    string that ended it.
+    """
+
+    index: int
+    stop_reason: str | UnsetType = UNSET
+    stop_str: str | UnsetType = UNSET
 
 
 class CompletionReply:

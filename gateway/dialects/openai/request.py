@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from backends.contract.protocol import AdapterScale
-from gateway.dialects.fields import Fields, read_fields, unapplied_below
+from gateway.dialects.encoding import Input, read_texts
+from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
@@ -26,7 +27,6 @@ from gateway.terms.request import (
 )
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
-Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Budget: TypeAlias = Annotated[int, Meta(ge=-1)]  # tokens; -1: no limit
 
 MOST_ADAPTERS = 64  # of a request
@@ -155,7 +155,7 @@ class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
 class TextWire(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a text completion that no other struct here reads."""
 
-    prompt: str | list[str | Token | list[Token]]
+    prompt: Input
     suffix: str = ""
     echo: bool = False
     logprobs: Alternatives | None = None
@@ -183,15 +183,11 @@ class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage: bool = False
 
 
-def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(name for shape in shapes for name in shape.__struct_fields__)
-
-
 UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted
-_CHAT_FIELDS = SHAPE_FIELDS | _names(
+_CHAT_FIELDS = SHAPE_FIELDS | names_of(
     AnsweringWire, ChatWire, ConversationWire, SamplingWire, ThinkingWire
 )
-_TEXT_FIELDS = SHAPE_FIELDS | _names(AnsweringWire, TextWire, SamplingWire)
+_TEXT_FIELDS = SHAPE_FIELDS | names_of(AnsweringWire, TextWire, SamplingWire)
 
 
 def read_chat(body: bytes) -> ChatExchange:
@@ -261,7 +257,7 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
     return TextExchange(
         request=TextRequest(
             model=shared.model,
-            prompts=_prompts(fields, wire.prompt),
+            prompts=read_texts(fields, "prompt", wire.prompt, "prompt"),
             answering=_answering(fields, shared, logprobs, _TEXT_FIELDS, unapplied),
             suffix=wire.suffix or None,
             echo=wire.echo,
@@ -386,32 +382,6 @@ def _with_prefix(messages: tuple[Message, ...], prefix: str) -> tuple[Message, .
     last = messages[-1]
     grown = msgspec.structs.replace(last, parts=(TextPart(last.text + prefix),))
     return (*messages[:-1], grown)
-
-
-def _prompts(
-    fields: Fields, wire: str | list[str | int | list[int]]
-) -> tuple[str | tuple[int, ...], ...]:
-    """One text, several texts, one list of token ids, or several."""
-    if isinstance(wire, str):
-        return (wire,)
-    if not wire:
-        raise fields.wrong("prompt", "At least one prompt is required.")
-    tokens = tuple(item for item in wire if isinstance(item, int))
-    if len(tokens) == len(wire):
-        return (tokens,)
-    return tuple(_prompt(fields, f"prompt[{k}]", item) for k, item in enumerate(wire))
-
-
-def _prompt(fields: Fields, path: str, item: str | int | list[int]) -> str | tuple[int, ...]:
-    match item:
-        case str(text):
-            return text
-        case int():
-            raise fields.wrong(path, "A token id can't stand among whole prompts.")
-        case []:
-            raise fields.wrong(path, "A prompt of token ids has at least one.")
-        case tokens:
-            return tuple(tokens)
 
 
 def read_thinking(fields: Fields) -> Thinking:

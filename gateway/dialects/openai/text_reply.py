@@ -16,43 +16,34 @@ from gateway.dialects.openai.logprobs import (
     TextCuts,
     TextLogprobs,
     TextOffsets,
-    Timings,
-    UsageWire,
     together,
 )
-from gateway.dialects.openai.reply import AnswerFacts, CompletionReply
+from gateway.dialects.openai.reply import (
+    AnswerFacts,
+    CompletionObject,
+    CompletionReply,
+    StoppedChoice,
+)
 from gateway.dialects.openai.request import TextExchange
-from gateway.terms.events import Content, Delta, Finished, Parameters, Usage, raw_text
+from gateway.terms.events import Content, Delta, Finished, Usage, raw_text
 
 TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 
 
-class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of one text, or the whole text. `finish_reason` is null until the choice ends.
-    `stop_reason` (vLLM) and `stop_str` (TabbyAPI) contain the stop string that ended it.
-    """
+class TextChoice(StoppedChoice, frozen=True, kw_only=True):
+    """A part of one text, or the whole text. `finish_reason` is null until the choice ends."""
 
-    index: int
     text: str
     logprobs: TextLogprobs | UnsetType = UNSET
     finish_reason: TextFinish | None = None
-    stop_reason: str | UnsetType = UNSET
-    stop_str: str | UnsetType = UNSET
 
 
 class TextCompletion(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="text_completion"
+    CompletionObject, frozen=True, kw_only=True, tag_field="object", tag="text_completion"
 ):
     """A chunk of a stream, or the whole body: the API uses one format for both."""
 
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str | UnsetType = UNSET
     choices: tuple[TextChoice, ...]
-    usage: UsageWire | UnsetType = UNSET
-    timings: Timings | UnsetType = UNSET
-    parameters: Parameters | UnsetType = UNSET
 
 
 class _TextStep(msgspec.Struct, frozen=True):

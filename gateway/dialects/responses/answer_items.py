@@ -248,6 +248,20 @@ class Numbers:
         return number
 
 
+def item_event(
+    what: Literal["added", "done"], item: OutputItem, place: int, numbers: Numbers
+) -> bytes:
+    """An item, `place` among those of the answer, was added, or is done."""
+    return event(
+        ItemEvent(
+            type=f"response.output_item.{what}",
+            output_index=place,
+            item=item,
+            sequence_number=numbers.take(),
+        )
+    )
+
+
 class GrowingItem:
     """One item. `id` is unique among all responses."""
 
@@ -289,7 +303,7 @@ class GrowingItem:
 
     def opening(self) -> Iterator[bytes]:
         """It begins, empty."""
-        yield self._item_event("added", self.item("in_progress"))
+        yield item_event("added", self.item("in_progress"), self._place, self._numbers)
         if self._form.part:
             yield self._part_event("added", "")
 
@@ -334,7 +348,7 @@ class GrowingItem:
             yield event(self._whole(text))
         if self._form.part:
             yield self._part_event("done", text)
-        yield self._item_event("done", self.item(status))
+        yield item_event("done", self.item(status), self._place, self._numbers)
 
     def _whole(self, text: str) -> WholeEvent:
         return WholeEvent(
@@ -348,16 +362,6 @@ class GrowingItem:
             input=text if self.kind == "custom" else UNSET,
             sequence_number=self._numbers.take(),
             **self._index,
-        )
-
-    def _item_event(self, what: str, item: OutputItem) -> bytes:
-        return event(
-            ItemEvent(
-                type=f"response.output_item.{what}",
-                output_index=self._place,
-                item=item,
-                sequence_number=self._numbers.take(),
-            )
         )
 
     def _part_event(self, what: str, text: str) -> bytes:

@@ -5,16 +5,17 @@ user has to allow it is asked for, whole at once. Knows no response that they st
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
 from gateway.dialects.responses.answer_items import (
     GrownEvent,
-    ItemEvent,
     Numbers,
     OutputItem,
     WholeEvent,
     event,
+    item_event,
 )
 from gateway.dialects.responses.mcp_items import (
     CallStatus,
@@ -143,8 +144,8 @@ class McpCall:
     def _step(self, what: str) -> bytes:
         return _step("mcp_call", what, self._id, self.place, self._numbers)
 
-    def _item_event(self, what: str, item: OutputItem) -> bytes:
-        return _item_event(what, item, self.place, self._numbers)
+    def _item_event(self, what: Literal["added", "done"], item: OutputItem) -> bytes:
+        return item_event(what, item, self.place, self._numbers)
 
 
 def list_item(id: str, server: ListedServer) -> McpListItem:
@@ -155,10 +156,10 @@ def list_item(id: str, server: ListedServer) -> McpListItem:
 def list_events(item: McpListItem, place: int, numbers: Numbers) -> Iterator[bytes]:
     """A server was asked for its tools: its item, from beginning to end."""
     begun = msgspec.structs.replace(item, tools=())
-    yield _item_event("added", begun, place, numbers)
+    yield item_event("added", begun, place, numbers)
     yield _step("mcp_list_tools", "in_progress", item.id, place, numbers)
     yield _step("mcp_list_tools", "completed", item.id, place, numbers)
-    yield _item_event("done", item, place, numbers)
+    yield item_event("done", item, place, numbers)
 
 
 def _step(of: str, what: str, id: str, place: int, numbers: Numbers) -> bytes:
@@ -167,17 +168,6 @@ def _step(of: str, what: str, id: str, place: int, numbers: Numbers) -> bytes:
             type=f"response.{of}.{what}",
             item_id=id,
             output_index=place,
-            sequence_number=numbers.take(),
-        )
-    )
-
-
-def _item_event(what: str, item: OutputItem, place: int, numbers: Numbers) -> bytes:
-    return event(
-        ItemEvent(
-            type=f"response.output_item.{what}",
-            output_index=place,
-            item=item,
             sequence_number=numbers.take(),
         )
     )

@@ -16,12 +16,12 @@ from gateway.dialects.models import ErrorDetail, envelope
 from gateway.dialects.responses.answer_items import (
     CompactionItem,
     GrowingItem,
-    ItemEvent,
     Kind,
     Numbers,
     OutputItem,
     Progress,
     event,
+    item_event,
     kind_of,
 )
 from gateway.dialects.responses.items import packed
@@ -232,17 +232,8 @@ class ResponsesReply:
         """An item that is there from the beginning."""
         if isinstance(item, McpListItem):
             return b"".join(list_events(item, place, self._numbers))
-        return b"".join(
-            event(
-                ItemEvent(
-                    type=f"response.output_item.{what}",
-                    output_index=place,
-                    item=item,
-                    sequence_number=self._numbers.take(),
-                )
-            )
-            for what in ("added", "done")
-        )
+        added = item_event("added", item, place, self._numbers)
+        return added + item_event("done", item, place, self._numbers)
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of it."""

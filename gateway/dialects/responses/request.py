@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.fields import Fields, read_fields, unapplied_below
+from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
 from gateway.dialects.parameters import (
     SamplingWire,
     read_keep_alive,
@@ -64,7 +64,7 @@ ECHOED = (
     "tools",
 )
 
-_FIELDS = SHAPE_FIELDS.union(CreateWire.__struct_fields__, SamplingWire.__struct_fields__)
+_FIELDS = SHAPE_FIELDS | names_of(CreateWire, SamplingWire)
 
 
 class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):

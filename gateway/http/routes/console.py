@@ -24,7 +24,7 @@ from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, ProgressStream
 from gateway.http.standing import RequestStanding
-from gateway.hub import DownloadState
+from gateway.hub.downloads import DownloadState
 from gateway.keys.access import Access
 from gateway.terms.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
 from gateway.terms.logs import Level, LogLine

@@ -31,18 +31,9 @@ from gateway.http.request_log import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import Plain, WholeErrand
-from gateway.hub import (
-    FORMATS,
-    SORTINGS,
-    DownloadState,
-    FoundModel,
-    OfferedModel,
-    Search,
-    choices,
-    hub_model,
-    needed,
-)
-from gateway.hub.downloads import Report
+from gateway.hub.downloads import DownloadState, Report
+from gateway.hub.repository import OfferedModel, choices, hub_model, needed
+from gateway.hub.search import FORMATS, SORTINGS, FoundModel, Search
 from gateway.keys.access import Access
 from gateway.reconfiguring.reloading import ModelCopy
 from gateway.registry import ModelEntry, ModelStatus

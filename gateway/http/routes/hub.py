@@ -17,7 +17,7 @@ from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
-from gateway.hub import DownloadProgress, Order, fits_in, hub_model
+from gateway.hub.repository import DownloadProgress, Order, fits_in, hub_model
 from gateway.keys.access import Access
 from gateway.registry import ModelEntry
 from gateway.terms.errors import InvalidRequest, ModelUnavailable

@@ -37,7 +37,7 @@ from gateway.http.request_log import audit, record_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services, call_of
 from gateway.http.sse import NDJSON, EventStream, Framing, Plain, ProgressStream, WholeErrand
-from gateway.hub import DownloadProgress
+from gateway.hub.repository import DownloadProgress
 from gateway.keys.access import Access
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, Waiting

@@ -17,7 +17,7 @@ from backends.contract.catalog import BACKENDS, Catalog
 from backends.machine.supervision import Supervisor
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.http.metrics import Metrics
-from gateway.hub import cached_models
+from gateway.hub.hub import cached_models
 from gateway.reconfiguring.reloading import ConfigSource, Reloader
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.line import Clock

@@ -7,8 +7,7 @@ import pytest
 
 import bundled
 from backends.contract.catalog import ModelFiles
-from gateway.hub import CachedFiles, CachedModels
-from gateway.hub.cache import cached
+from gateway.hub.cache import CachedFiles, CachedModels, cached
 from tests.gateway.hub.standin import COMMIT, into_cache, standin
 
 pytestmark = pytest.mark.anyio

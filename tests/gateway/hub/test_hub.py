@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from config.settings import Config, HubConfig
-from gateway.hub import CachedFiles, DownloadProgress, Hub, Order
+from gateway.hub.cache import CachedFiles
 from gateway.hub.downloads import fetch
-from gateway.hub.repository import RemoteFile
+from gateway.hub.hub import Hub
+from gateway.hub.repository import DownloadProgress, Order, RemoteFile
 from gateway.terms.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
 from tests.gateway.hub.standin import StandIn, standin
 from tests.hang import HANG

@@ -7,8 +7,17 @@ import pytest
 from backends.contract.catalog import BACKENDS
 from config.settings import Config
 from config.values import HUB
-from gateway.hub import Fits, OfferedModel, Order, fits_in
-from gateway.hub.repository import Listing, RemoteFile, Selection, hub_model, selected
+from gateway.hub.repository import (
+    Fits,
+    Listing,
+    OfferedModel,
+    Order,
+    RemoteFile,
+    Selection,
+    fits_in,
+    hub_model,
+    selected,
+)
 from gateway.terms.errors import InvalidRequest
 
 GB = 10**9

@@ -12,8 +12,7 @@ import pytest
 import bundled
 from backends.contract.catalog import BACKENDS
 from config.settings import HubConfig, KeyConfig, SwapConfig
-from gateway.hub import choices
-from gateway.hub.repository import Listing, RemoteFile
+from gateway.hub.repository import Listing, RemoteFile, choices
 from tests.gateway.http.serving import Running, config, serving
 from tests.gateway.hub.standin import StandIn, standin
 from tests.hang import HANG
