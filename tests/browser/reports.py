@@ -28,6 +28,7 @@ ME: dict[str, Any] = {
     "downloads": True,
     "uploads": True,
     "deletion": False,
+    "paths": [],
     "mcp": ["search", "files"],
 }
 

@@ -148,13 +148,13 @@ def test_a_model_is_loaded_pinned_duplicated_and_unloaded(
     dialog.get_by_role("button", name="Duplicate").click()
     expect(dialog.get_by_label("configuration", exact=True)).to_contain_text("beta-fast")
     dialog.get_by_text("Done").click()
-    expect(row(page, "beta-fast")).to_contain_text("copy of beta")
+    expect(row(page, "beta-fast")).to_contain_text("from beta")
     row(page, "beta-fast").get_by_text("Load", exact=True).click()
     expect(row(page, "beta-fast")).to_contain_text("1k")
     shoot(page, "real-models")
     unloaded(page, "beta-fast")
     page.get_by_label("Actions for beta-fast").click()
-    page.get_by_text("Remove this copy").click()
+    page.get_by_text("Remove from the list").click()
     expect(row(page, "beta-fast")).to_have_count(0)
     page.get_by_label("Actions for beta", exact=True).click()
     page.get_by_text("Unpin").click()
@@ -213,6 +213,29 @@ def test_a_file_is_added_from_this_computer(real: str, open_page: OpenPage) -> N
     page.get_by_text("Add a model").click()
     page.get_by_label("GGUF files").set_input_files({**payload, "buffer": b"no model"})
     expect(page.locator(".transfer .bad").first).to_contain_text("mine")
+
+
+def test_a_model_is_added_by_its_path_and_removed(
+    real: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{real}#/models")
+    page.get_by_text("Add a model").click()
+    dialog = page.get_by_role("dialog")
+    path = dialog.get_by_label("Path on the server")
+    path.fill("/etc/hostname")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.locator(".notice.bad")).to_contain_text("console.model_paths")
+    shoot(page, "real-path")
+    path.fill(
+        re.split(" below ", dialog.get_by_text("A GGUF file or a model").inner_text())[1] + "/file.gguf"
+    )
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog).to_contain_text("file is there")
+    expect(dialog).to_contain_text("- name: file")
+    dialog.get_by_role("button", name="Done").click()
+    row(page, "file").get_by_label("Actions for file").click()
+    page.get_by_text("Remove from the list").click()
+    expect(row(page, "file")).to_have_count(0)
 
 
 def test_memory_says_who_holds_what(real: str, open_page: OpenPage, shoot: Shoot) -> None:

@@ -43,11 +43,7 @@ export function DuplicateDialog({ model, onClose }) {
       say(`${done.model.id} is there.`);
     } catch (error) { setFault(error.message); }
   };
-  if (made) {
-    return html`<${Dialog} title=${`${made.model.id} is there`} onClose=${onClose} foot=${html`<button class="button primary" onClick=${onClose}>Done</button>`}>
-      <p class="soft">It lasts until the server is started again. These lines under <code>models</code> in the configuration keep it:</p>
-      <${Code} text=${made.yaml} label="configuration" /></${Dialog}>`;
-  }
+  if (made) return html`<${Added} made=${made} onClose=${onClose} />`;
   return html`<${Dialog} title=${`Duplicate ${model.id}`} wide onClose=${onClose} foot=${html`<button class="button" onClick=${onClose}>Cancel</button><button class="button primary" form="duplicate-form" disabled=${!name.trim()}>Duplicate</button>`}>
     <form id="duplicate-form" class="stack" onSubmit=${submit}>
       <p class="soft">The same files under another name, with other options.</p>
@@ -57,6 +53,13 @@ export function DuplicateDialog({ model, onClose }) {
     </form>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
   </${Dialog}>`;
+}
+
+/** A model that was added while the server runs, and how to keep it. */
+export function Added({ made, onClose }) {
+  return html`<${Dialog} title=${`${made.model.id} is there`} onClose=${onClose} foot=${html`<button class="button primary" onClick=${onClose}>Done</button>`}>
+    <p class="soft">It lasts until the server is started again. These lines under <code>models</code> in the configuration keep it:</p>
+    <${Code} text=${made.yaml} label="configuration" /></${Dialog}>`;
 }
 
 /** Fields for every option that may be changed here. `values`: texts that were written, by name. */

@@ -38,7 +38,7 @@ export function ModelRow({ model, isExplained = false }) {
 
 function Tags({ model }) {
   const tags = [
-    model.default && "default", model.pinned && "pinned", model.copy_of && `copy of ${model.copy_of}`,
+    model.default && "default", model.pinned && "pinned", model.copy_of && `from ${model.copy_of}`,
     ...(model.capabilities ?? []), model.modalities.includes("image") && !model.capabilities?.includes("vision") && "vision",
   ];
   return tags.filter(Boolean).map((tag) => html`<span class=${`tag ${tag === "default" || tag === "pinned" ? "accent" : ""}`} key=${tag}>${tag}</span>`);
@@ -70,7 +70,7 @@ function Actions({ model, onDialog }) {
     { icon: "pin", text: model.pinned ? "Unpin" : "Pin", act: act("pin", { model: model.id, pinned: !model.pinned }), disabled: cannot },
     { icon: "copy", text: "Duplicate…", act: () => onDialog("duplicate"), disabled: cannot },
     model.copy_of && null,
-    model.copy_of && { icon: "trash", text: "Remove this copy", danger: true, act: () => trying(() => call("POST", "/v1/admin/models/remove", { model: model.id })) },
+    model.copy_of && { icon: "trash", text: "Remove from the list", danger: true, act: () => trying(() => call("POST", "/v1/admin/models/remove", { model: model.id })) },
   ].filter((item) => item !== false && item !== undefined && item !== "" && !(item === null && !model.copy_of));
   return html`${isThere ? html`<button class="button small" aria-label=${`Unload ${model.id}`} disabled=${model.state === "draining"} onClick=${act("unload", { model: model.id, force: false })}>${model.state === "loading" ? "Stop" : "Unload"}</button>`
     : html`<button class="button small" aria-label=${`Load ${model.id}`} disabled=${cannot || model.fit?.verdict === "too_large"} onClick=${act("load", { model: model.id, options: {} })}>Load</button>`}

@@ -47,6 +47,7 @@ class MeWire(msgspec.Struct, frozen=True, kw_only=True):
     downloads: bool  # whether there is a folder for them
     uploads: bool
     deletion: bool
+    paths: Sequence[str]  # folders below which models are added by their path; administrators'
     mcp: Sequence[str]  # servers whose tools it may use
 
 
@@ -86,6 +87,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         downloads=folder,
         uploads=folder,
         deletion=config.hub.deletion,
+        paths=config.console.model_paths if access.role == "admin" else (),
         mcp=services.mcp.names(access),
     )
 

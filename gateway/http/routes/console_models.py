@@ -6,6 +6,7 @@ for it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -74,14 +75,21 @@ class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
     ttl: float | UnsetType | None = UNSET
 
 
+class PathOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The path of a file or folder on the server's disk, and the model's name. None: the file's."""
+
+    path: str
+    name: str | None = None
+
+
 class RemoveOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The copy to remove."""
+    """The model to remove, which was added while the server runs."""
 
     model: str
 
 
 class CopiedWire(msgspec.Struct, frozen=True):
-    """A copy, and the lines for `models` in the configuration that make it permanent."""
+    """The model added, and the lines for `models` in the configuration that make it permanent."""
 
     model: ModelWire
     yaml: str
@@ -230,19 +238,53 @@ async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
 
 def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> ModelConfig:
     """What the configuration would say. Raises InvalidRequest for a name that is taken."""
-    if not (order.name and order.name.isprintable() and len(order.name) <= MOST_CHARACTERS):
-        raise InvalidRequest(f"name: expected 1 to {MOST_CHARACTERS} characters", param="name")
-    if _is_taken(services, order.name):
-        raise InvalidRequest(f"name: {order.name!r} is taken already", param="name")
     return replace(
         original,
-        name=order.name,
+        name=_free(services, order.name),
         aliases=(),
         preload=False,
         options={**original.options, **_free_options(services, order.options)},
         pinned=original.pinned if order.pinned is UNSET else order.pinned,
         ttl=original.ttl if order.ttl is UNSET else order.ttl,
     )
+
+
+@post("/v1/admin/models/add", status_code=201, access="admin")
+async def add(request: AnyRequest, services: Services) -> ASGIApp:
+    """Add a model by its path on the server's disk, below a folder of `console.model_paths`."""
+    order = Fields(order_object(await request.body()), {}).read(PathOrder)
+    path = await to_thread.run_sync(_allowed, services.config.console.model_paths, order.path)
+    added = ModelConfig(name=_free(services, order.name or path.stem), path=str(path))
+    audit(request, "add", model=added.name, path=added.path)
+    await services.reloader.add(ModelCopy(added.path, added))
+    try:
+        await _local(services, added.name, request.auth)
+    except ModelUnavailable as error:
+        await services.reloader.remove(added.name)
+        raise InvalidRequest(f"path: {error.message}", param="path") from error
+    wire = CopiedWire(await _model_wire(services, added.name), written(added))
+    return Plain(body(wire), status=201)
+
+
+def _allowed(folders: Sequence[str], given: str) -> Path:
+    """The file or folder. Raises InvalidRequest alike where it isn't there and where it isn't below
+    one of `folders`. Blocks.
+    """
+    try:
+        path = Path(given).resolve(strict=True)
+        if any(path.is_relative_to(Path(one).expanduser().resolve()) for one in folders):
+            return path
+    except (OSError, ValueError, RuntimeError):  # a zero byte; links in a circle
+        pass
+    raise InvalidRequest("path: nothing is there below console.model_paths", param="path")
+
+
+def _free(services: Services, name: str) -> str:
+    if not (name and name.isprintable() and len(name) <= MOST_CHARACTERS):
+        raise InvalidRequest(f"name: expected 1 to {MOST_CHARACTERS} characters", param="name")
+    if _is_taken(services, name):
+        raise InvalidRequest(f"name: {name!r} is taken already", param="name")
+    return name
 
 
 def _is_taken(services: Services, name: str) -> bool:
@@ -258,7 +300,7 @@ def _is_taken(services: Services, name: str) -> bool:
 
 @post("/v1/admin/models/remove", status_code=200, access="admin")
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
-    """Remove a duplicated model. Its files are kept, because the original model uses them."""
+    """Remove a model that was duplicated or added by its path. Its files are kept."""
     order = Fields(order_object(await request.body()), {}).read(RemoveOrder)
     audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)
@@ -570,6 +612,7 @@ ROUTES: Routes = {
         status=201,
         examples={"A copy": {"model": DEFAULT, "name": "another"}},
     ),
+    add: Described(takes=PathOrder, gives=(CopiedWire,), status=201),
     remove: Described(takes=RemoveOrder, gives=(RemovedWire,)),
     sampling: Described(gives=(SamplingWire,)),
     search: Described(gives=(SearchWire,)),

@@ -30,6 +30,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/infill",  # the bundled model has no tokens for it
     "/v1/template/switch",
     "/v1/model/embedding/load",
+    "/v1/admin/models/add",
     "/v1/admin/models/remove",
     "/v1/admin/downloads",
     "/v1/admin/settings/check",

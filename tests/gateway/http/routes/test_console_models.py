@@ -8,8 +8,9 @@ import httpx
 import msgspec
 import pytest
 
+import bundled
 from config.document import parse
-from config.settings import KeyConfig, ModelConfig
+from config.settings import ConsoleConfig, KeyConfig, ModelConfig
 from gateway.reconfiguring.reloading import ConfigSource
 from tests.gateway.http.serving import HELLO, Running, config, serving, state
 
@@ -152,6 +153,41 @@ async def test_a_copy_of_what_lies_in_a_folder_is_not_the_default(tmp_path: Path
         assert (await listed(running)).keys() == {name, "triplet"}
         await post(running, "remove", model="triplet")
         assert (await listed(running)).keys() == {name}
+
+
+async def test_a_model_is_added_by_its_path_below_a_folder_that_allows_it(tmp_path: Path) -> None:
+    plain = config(tmp_path, keys=KEYS)
+    outside = tmp_path / "outside.gguf"
+    outside.write_bytes(bundled.GGUF.read_bytes())
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "mine.gguf").write_bytes(outside.read_bytes())
+    (folder / "broken.gguf").write_bytes(b"no model")
+    (folder / "link.gguf").symlink_to(outside)
+    before = msgspec.structs.replace(plain, console=ConsoleConfig(model_paths=(str(folder),)))
+    async with serving(before, tmp_path, source=ConfigSource(lambda: before)) as running:
+        made = await post(running, "add", path=f"{folder}/mine.gguf")
+        assert (made.status_code, made.json()["model"]["state"]) == (201, "unloaded")
+        (kept,) = msgspec.convert(parse(made.json()["yaml"], "here")[0], list[ModelConfig])
+        assert (kept.name, kept.path) == ("mine", str(folder / "mine.gguf"))
+        chat = {"model": "mine", "messages": HELLO, "max_tokens": 2}
+        answer = await running.client.post("/v1/chat/completions", json=chat, headers=USER)
+        assert answer.status_code == 200
+        known = await listed(running)
+        for path in (
+            str(outside), f"{folder}/link.gguf", f"{folder}/../outside.gguf", f"{folder}/absent",
+            f"{folder}/broken.gguf", "a\0b", "~nobody/x", "x" * 5_000, "",
+        ):  # fmt: skip
+            refused = await post(running, "add", path=path, name="other")
+            assert fault(refused) == (400, "path"), path
+        assert fault(await post(running, "add", path=f"{folder}/mine.gguf")) == (400, "name")
+        assert (await listed(running)).keys() == known.keys()
+        assert (await post(running, "remove", model="mine")).status_code == 200
+        assert (folder / "mine.gguf").exists()
+
+
+async def test_no_model_is_added_by_its_path_unless_a_folder_allows_it(running: Running) -> None:
+    assert fault(await post(running, "add", path=str(bundled.GGUF))) == (400, "path")
 
 
 async def estimated(running: Running, model: str, **options: object) -> httpx.Response:
