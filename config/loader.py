@@ -22,7 +22,7 @@ from config.check import convert
 from config.document import parse
 from config.errors import Source, suggestion
 from config.models import Engines, check_names, check_options, engines_of, option_kinds
-from config.secrets import secret, variable_of
+from config.secrets import Secrets, variable_of
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from config.shape import (
     Kind,
@@ -210,27 +210,26 @@ def load_text(
     else:
         config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
     sources = dict.fromkeys(kind.__struct_fields__, source)
-    secrets = frozenset(_secret_variables(config))
-    for setting in (*settings(environment, secrets, kind), *_overridden(overrides, kind)):
+    others = frozenset(_secret_variables(config))
+    for setting in (*settings(environment, others, kind), *_overridden(overrides, kind)):
         config = with_option(config, setting.option, setting.value)
         sources[setting.option[0]] = setting.source
     check_options(config, sources["models"], sampling)
     check_names(config, sources["models"])
     check_consistency(config, sources)
-    root = path.resolve().parent if path else Path.cwd()
-    keys = _keys(config.keys, environment, root, sources["keys"])
+    secrets = Secrets(environment, path.resolve().parent if path else Path.cwd())
+    keys = _keys(config.keys, secrets, sources["keys"])
     labels = [key.label or f"key {number}" for number, key in enumerate(keys, 1)]
     config = msgspec.structs.replace(
         config,
-        upstreams=completed(config.upstreams, environment, root, sources["upstreams"]),
-        nodes=nodes.completed(config.nodes, environment, root, sources["nodes"]),
+        upstreams=completed(config.upstreams, secrets, sources["upstreams"]),
+        nodes=nodes.completed(config.nodes, secrets, sources["nodes"]),
         keys=keys,
-        mcp=mcp.completed(config.mcp, labels, environment, root, sources["mcp"]),
+        mcp=mcp.completed(config.mcp, labels, secrets, sources["mcp"]),
     )
     for option in (("join", "key"), ("kept", "encrypt")):
         if (written := value_of(config, option)) is not None:
-            place = ".".join(("$", *option))
-            found = secret(written, environment, root, sources[option[0]], place)
+            found = secrets.find(written, sources[option[0]], ".".join(("$", *option)))
             config = with_option(config, option, found)
     return config
 
@@ -274,22 +273,21 @@ def origins(
     environment: Mapping[str, str],
     *,
     overrides: Mapping[str, object] = {},
-    kind: type[Config] = Config,
 ) -> Mapping[Option, OptionOrigin]:
     """Of every option that isn't at its default, as `load_text` reads them. Raises
     ConfigError.
     """
     found: dict[Option, OptionOrigin] = {}
-    config = kind()
+    config = Config()
     if text is not None:
-        config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
-        for option, _ in leaves(kind):
+        config, source = _understood(text, path or Path("roundhouse.yaml"), Config)
+        for option, _ in leaves(Config):
             if (line := source.lines.get(".".join(("$", *option)))) is not None:
                 found[option] = OptionOrigin("file", f"{source.name}:{line}")
     secrets = frozenset(_secret_variables(config))
-    for setting in settings(environment, secrets, kind):
+    for setting in settings(environment, secrets, Config):
         found[setting.option] = OptionOrigin("variable", setting.source.name)
-    for setting in _overridden(overrides, kind):
+    for setting in _overridden(overrides, Config):
         found[setting.option] = OptionOrigin("command line")
     return found
 
@@ -319,14 +317,12 @@ def _secret_variables(config: Config) -> Iterator[str]:
     return filter(None, map(variable_of, (*written, config.join.key, config.kept.encrypt)))
 
 
-def _keys(
-    keys: tuple[KeyConfig, ...], environment: Mapping[str, str], root: Path, source: Source
-) -> tuple[KeyConfig, ...]:
+def _keys(keys: tuple[KeyConfig, ...], secrets: Secrets, source: Source) -> tuple[KeyConfig, ...]:
     """The keys with their secrets in place."""
     found: dict[str, KeyConfig] = {}
     for index, key in enumerate(keys):
         path = f"$.keys[{index}].key"
-        text = secret(key.key, environment, root, source, path)
+        text = secrets.find(key.key, source, path)
         if text in found:
             raise source.error(path, "the same key is listed twice")
         found[text] = msgspec.structs.replace(key, key=text)

@@ -6,15 +6,14 @@ Times are seconds, sizes are bytes.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from config.errors import Source
-from config.secrets import secret
+from config.secrets import Secrets
 from config.values import (
     RUNS_CODE,
     AtLeastOne,
@@ -89,12 +88,11 @@ class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def completed(
     servers: tuple[McpConfig, ...],
     labels: Sequence[str],
-    environment: Mapping[str, str],
-    root: Path,
+    secrets: Secrets,
     source: Source,
 ) -> tuple[McpConfig, ...]:
-    """The servers checked, with their secrets in place. `labels`: of the API keys. Relative files
-    of secrets start at `root`. Raises ConfigError, which never quotes a secret.
+    """The servers checked, with their secrets in place. `labels`: of the API keys. Raises
+    ConfigError, which never quotes a secret.
     """
     seen: set[str] = set()
     found = []
@@ -106,7 +104,7 @@ def completed(
         for option, problem in _problems(server, labels):
             raise source.error(f"{path}.{option}", problem)
         headers = {
-            name: secret(value, environment, root, source, f"{path}.headers.{name}")
+            name: secrets.find(value, source, f"{path}.headers.{name}")
             for name, value in server.headers.items()
         }
         for name, value in headers.items():
@@ -114,7 +112,7 @@ def completed(
                 problem = "not a header: a name of letters, a value in one line of ASCII"
                 raise source.error(f"{path}.headers.{name}", problem)
         env = {
-            name: secret(value, environment, root, source, f"{path}.env.{name}")
+            name: secrets.find(value, source, f"{path}.env.{name}")
             for name, value in server.env.items()
         }
         found.append(msgspec.structs.replace(server, headers=headers, env=env))

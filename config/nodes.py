@@ -3,15 +3,13 @@ both ends prove to have.
 """
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from config.errors import Source
-from config.secrets import secret
+from config.secrets import Secrets
 from config.values import Name
 
 HERE = ("process", "worker", "auto")  # what `host` may be besides a node's name
@@ -50,11 +48,9 @@ def joined(host: str, port: int) -> str:
 
 
 def completed(
-    nodes: tuple[NodeConfig, ...], environment: Mapping[str, str], root: Path, source: Source
+    nodes: tuple[NodeConfig, ...], secrets: Secrets, source: Source
 ) -> tuple[NodeConfig, ...]:
-    """The nodes checked, with their tokens in place. Relative token files start at `root`. Raises
-    ConfigError, which never quotes a token.
-    """
+    """The nodes checked, with their tokens in place. Raises ConfigError, which never quotes one."""
     seen: set[str] = set()
     found = []
     for index, node in enumerate(nodes):
@@ -66,7 +62,7 @@ def completed(
             split(node.address)
         except ValueError as error:
             raise source.error(f"{path}.address", str(error)) from None
-        token = secret(node.token, environment, root, source, f"{path}.token")
+        token = secrets.find(node.token, source, f"{path}.token")
         if len(token) < SHORTEST_TOKEN:
             problem = f"a token has {SHORTEST_TOKEN} characters or more"
             raise source.error(f"{path}.token", problem)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from config.errors import Source
 
 FROM_VARIABLE = "env:"
@@ -23,23 +25,26 @@ def variable_of(written: str | None) -> str:
     return written.removeprefix(FROM_VARIABLE) if written.startswith(FROM_VARIABLE) else ""
 
 
-def secret(
-    written: str, environment: Mapping[str, str], root: Path, source: Source, path: str
-) -> str:
-    """The secret that is `written` at `path`; a relative file starts at `root`. Raises
-    ConfigError.
-    """
-    if name := variable_of(written):
-        found, missing = environment.get(name, ""), f"the environment variable {name} is not set"
-    elif written.startswith(FROM_FILE):
-        found, missing = _from_file(written, root, source, path), "the file is empty"
-    else:
-        found, missing = written, "the variable has no name"
-    if not found or written == FROM_VARIABLE:
-        raise source.error(path, missing)
-    if found is written and found.startswith("$"):
-        raise source.error(path, "write env:NAME or ${NAME} for a variable's value, in full")
-    return found
+class Secrets(msgspec.Struct, frozen=True):
+    """Where secrets are: `environment` has the variables, relative files start at `root`."""
+
+    environment: Mapping[str, str]
+    root: Path
+
+    def find(self, written: str, source: Source, path: str) -> str:
+        """The secret that is `written` at `path`. Raises ConfigError."""
+        if name := variable_of(written):
+            found = self.environment.get(name, "")
+            missing = f"the environment variable {name} is not set"
+        elif written.startswith(FROM_FILE):
+            found, missing = _from_file(written, self.root, source, path), "the file is empty"
+        else:
+            found, missing = written, "the variable has no name"
+        if not found or written == FROM_VARIABLE:
+            raise source.error(path, missing)
+        if found is written and found.startswith("$"):
+            raise source.error(path, "write env:NAME or ${NAME} for a variable's value, in full")
+        return found
 
 
 def _from_file(written: str, root: Path, source: Source, path: str) -> str:

@@ -4,14 +4,13 @@ Times are seconds, sizes are bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from config.errors import Source
-from config.secrets import secret
+from config.secrets import Secrets
 from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds, requested
 
 # What a request is made of: renamed, dropped or set it would be another request.
@@ -83,13 +82,10 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def completed(
-    upstreams: tuple[UpstreamConfig, ...],
-    environment: Mapping[str, str],
-    root: Path,
-    source: Source,
+    upstreams: tuple[UpstreamConfig, ...], secrets: Secrets, source: Source
 ) -> tuple[UpstreamConfig, ...]:
-    """The upstreams checked, with their keys and whole base URLs in place. Relative key files start
-    at `root`. Raises ConfigError, which never quotes a key.
+    """The upstreams checked, with their keys and whole base URLs in place. Raises ConfigError,
+    which never quotes a key.
     """
     seen: dict[str, str] = {}
     found = []
@@ -98,24 +94,19 @@ def completed(
         if upstream.name in seen:
             raise source.error(f"{path}.name", f"{upstream.name!r} is taken already")
         seen[upstream.name] = path
-        _check(upstream, source, path)
+        for option, problem in _problems(upstream):
+            raise source.error(f"{path}.{option}", problem)
         urls = tuple(
             _base_url(url, source, f"{path}.urls[{k}]") for k, url in enumerate(upstream.urls)
         )
-        key = _key(upstream.key, environment, root, source, f"{path}.key")
+        key = _key(upstream.key, secrets, source, f"{path}.key")
         keys = [
-            _key(one, environment, root, source, f"{path}.keys[{k}]")
-            for k, one in enumerate(upstream.keys)
+            _key(one, secrets, source, f"{path}.keys[{k}]") for k, one in enumerate(upstream.keys)
         ]
         found.append(
             msgspec.structs.replace(upstream, urls=urls, key=key, keys=tuple(filter(None, keys)))
         )
     return tuple(found)
-
-
-def _check(upstream: UpstreamConfig, source: Source, path: str) -> None:
-    for problem_path, problem in _problems(upstream):
-        raise source.error(f"{path}.{problem_path}", problem)
 
 
 def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
@@ -191,12 +182,10 @@ def _base_url(url: str, source: Source, path: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
 
-def _key(
-    written: str | None, environment: Mapping[str, str], root: Path, source: Source, path: str
-) -> str | None:
+def _key(written: str | None, secrets: Secrets, source: Source, path: str) -> str | None:
     if written is None:
         return None
-    key = secret(written, environment, root, source, path)
+    key = secrets.find(written, source, path)
     if not key.isascii() or not key.isprintable():
         raise source.error(path, "a key is one line of ASCII")
     return key

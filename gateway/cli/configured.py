@@ -16,7 +16,7 @@ from backends.contract.catalog import BACKENDS, absent, command
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from config.commands import missing_program
 from config.errors import ConfigError, Source
-from config.secrets import secret
+from config.secrets import Secrets
 from config.settings import Config, KeyConfig, ModelConfig
 from config.values import hub_id, is_on_hub, user_folder
 from gateway.registry.entry import ModelEntry
@@ -133,7 +133,8 @@ def with_keys(
     and the one `made` for this run, or "". Raises ConfigError.
     """
     source = Source(COMMAND_LINE)
-    keys = [secret(text, environment, Path.cwd(), source, "--api-key") for text in written]
+    secrets = Secrets(environment, Path.cwd())
+    keys = [secrets.find(text, source, "--api-key") for text in written]
     keys += [made] if made else []
     known = {key.key for key in config.keys}
     if any(key in known or keys.count(key) > 1 for key in keys):

@@ -9,7 +9,7 @@ name are replicas of one upstream. Requests that run when a box goes end with wh
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from backends.machine.supervision import Supervisor
 from config.errors import ConfigError, Source
+from config.secrets import Secrets
 from config.settings import JoinConfig
 from config.upstreams import UpstreamConfig, completed
 from gateway.reconfiguring.reloading import Reloader
@@ -106,9 +107,8 @@ class Boxes:
 class Announcements:
     """One per server: puts in force what `Boxes` says."""
 
-    def __init__(self, reloader: Reloader, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, reloader: Reloader) -> None:
         self._reloader = reloader
-        self._clock = clock
         self._boxes = Boxes()
         self._changed = anyio.Event()
 
@@ -117,7 +117,7 @@ class Announcements:
         InvalidRequest, QueueFull.
         """
         box = checked(box)
-        if self._boxes.announce(self._clock(), box):
+        if self._boxes.announce(time.monotonic(), box):
             log.info("a server joined", upstream=box.name, url=box.url, lease=box.lease)
             try:
                 await self._put_in_force()
@@ -137,16 +137,16 @@ class Announcements:
 
     def leases(self) -> Mapping[tuple[str, str], float]:
         """Seconds that are left, by name and URL."""
-        return self._boxes.leases(self._clock())
+        return self._boxes.leases(time.monotonic())
 
     async def run(self) -> None:
         """For ever: let leases end."""
         while True:
             self._changed = anyio.Event()
             end = self._boxes.next_end()
-            with anyio.move_on_after(None if end is None else max(0.0, end - self._clock())):
+            with anyio.move_on_after(None if end is None else max(0.0, end - time.monotonic())):
                 await self._changed.wait()
-            if over := self._boxes.end(self._clock()):
+            if over := self._boxes.end(time.monotonic()):
                 for box in over:
                     log.warning("a server's lease ended", upstream=box.name, url=box.url)
                 await self._put_in_force()
@@ -171,7 +171,7 @@ def checked(box: Announcement) -> Announcement:
             raise InvalidRequest(f"{param}: Expected at most 64 characters.", param=param)
     try:
         written = UpstreamConfig(name=box.name, urls=(box.url,))
-        (upstream,) = completed((written,), {}, Path(), Source("the announcement"))
+        (upstream,) = completed((written,), Secrets({}, Path()), Source("the announcement"))
     except ConfigError as error:
         raise InvalidRequest(f"url: {error.problem}", param="url") from None
     return replace(box, url=upstream.urls[0])
