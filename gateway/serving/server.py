@@ -131,11 +131,12 @@ class UnreadWatch:
         transport.abort()
 
 
-class GuardedConnection(HttpToolsProtocol):
-    """uvicorn's, with an `UnreadWatch`, and bounds for who sends: of the bytes of a request that
-    are no body (URL, headers, trailers, frames of chunks), of the time until its head is whole, of
-    how slowly its body comes, and of connections.
-    """
+class Watched(asyncio.Protocol):
+    """What one of uvicorn's protocols is with an `UnreadWatch`."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    client: tuple[str, int] | None
 
     def __init__(
         self,
@@ -146,13 +147,43 @@ class GuardedConnection(HttpToolsProtocol):
         *,
         watch: Callable[[asyncio.AbstractEventLoop], UnreadWatch],
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state, _loop)  # type: ignore[call-arg] # uvicorn's take them
         self._unread = watch(self.loop)
-        self._answering: RequestResponseCycle | None = None
-        self._beside = 0  # bytes of the present request that are no body
-        self._came = 0  # bytes since the last look
-        self._owed = 0.0  # bytes that its client is behind
-        self._looks: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """The buffer is full."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        super().resume_writing()
+        self._unread.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._unread.end()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        self._unread.begin(self.transport, self.client[0] if self.client else "", self._cut_off)
+
+    def _cut_off(self) -> None:
+        """Note it for whoever answers."""
+        raise NotImplementedError
+
+
+class GuardedConnection(Watched, HttpToolsProtocol):
+    """uvicorn's, with bounds for who sends: of the bytes of a request that are no body (URL,
+    headers, trailers, frames of chunks), of the time until its head is whole, of how slowly its
+    body comes, and of connections.
+    """
+
+    _answering: RequestResponseCycle | None = None
+    _beside = 0  # bytes of the present request that are no body
+    _came = 0  # bytes since the last look
+    _owed = 0.0  # bytes that its client is behind
+    _looks: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected. One address gets half of what the others leave."""
@@ -220,16 +251,6 @@ class GuardedConnection(HttpToolsProtocol):
             self._refuse(503, "shutting_down", "The server is stopping.")
         super().shutdown()
 
-    def pause_writing(self) -> None:
-        """The buffer is full."""
-        super().pause_writing()
-        self._watch()
-
-    def resume_writing(self) -> None:
-        """The client has read on."""
-        super().resume_writing()
-        self._unread.end()
-
     def on_response_complete(self) -> None:
         """What the buffer still holds must be read, too; uvicorn would keep it for ever."""
         super().on_response_complete()
@@ -239,7 +260,6 @@ class GuardedConnection(HttpToolsProtocol):
         """Both requests are notified where a second was pipelined: uvicorn notifies the newest
         alone.
         """
-        self._unread.end()
         if self._looks is not None:
             self._looks.cancel()
         answering = self._answering
@@ -260,47 +280,20 @@ class GuardedConnection(HttpToolsProtocol):
             self._unread.end()
         super()._start_asgi_task(cycle, app)
 
-    def _watch(self) -> None:
-        self._unread.begin(self.transport, self.client[0] if self.client else "", self._cut_off)
-
     def _cut_off(self) -> None:
         if self._answering is not None:
             self._answering.scope["state"][SEND_TIMED_OUT] = True
 
 
-class GuardedSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, with an `UnreadWatch`. When the server stops its route ends it, once
-    what it answers is over: see `Sockets.drain`.
+class GuardedSocket(Watched, WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket. When the server stops its route ends it, once what it answers is over:
+    see `Sockets.drain`.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        watch: Callable[[asyncio.AbstractEventLoop], UnreadWatch],
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected."""
+        super().connection_made(transport)
         self.close_timeout = CLOSING
-        self._unread = watch(self.loop)
-
-    def pause_writing(self) -> None:
-        """The buffer is full."""
-        super().pause_writing()
-        client = self.client[0] if self.client else ""
-        self._unread.begin(self.transport, client, self._cut_off)
-
-    def resume_writing(self) -> None:
-        """The client has read on."""
-        super().resume_writing()
-        self._unread.end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
-        self._unread.end()
-        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         """The server stops. Where it is open its route knows."""
