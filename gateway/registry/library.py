@@ -189,7 +189,8 @@ class ModelLibrary:
         self._scanned_at = 0.0
         self.refresh()
         if before:
-            self._keep(before.known())
+            models = _same(self._scan.models, before.known())
+            self._scan = msgspec.structs.replace(self._scan, models=models)
 
     def successor(self, config: Config, cache: CacheOfModels | None) -> "ModelLibrary":
         """The models as `config` has them; this one stays as it is.
@@ -199,14 +200,6 @@ class ModelLibrary:
         return ModelLibrary(
             config, cache=cache, catalog=self._catalog, recognise=self._recognise, before=self
         )
-
-    def _keep(self, before: Mapping[str, Known]) -> None:
-        """What is equal stays the same object, so that its load is not planned anew."""
-        models = {
-            name: before[name] if before.get(name) == model else model
-            for name, model in self._scan.models.items()
-        }
-        self._scan = msgspec.structs.replace(self._scan, models=models)
 
     def known(self) -> Mapping[str, Known]:
         """All models by id, usable or not, as the last scan found them. It is replaced, not
@@ -290,6 +283,7 @@ class ModelLibrary:
                 for name, one in models.items()
             }
             tags = {name.lower(): model for name, model in names.items() if ":" in name}
+            models = _same(models, self._scan.models)
             self._scan = LibraryScan(models, names, tags, frozenset(cached))
             self._scanned_at = time.monotonic()
             self.due = self._scanned_at + REST * (self._scanned_at - began)
@@ -390,7 +384,7 @@ class ModelLibrary:
             broken = next(iter(each.values()))
             assert isinstance(broken, Unusable), "else it were usable"
             return msgspec.structs.replace(broken, name=model.name, aliases=model.aliases)
-        entry = msgspec.structs.replace(
+        return msgspec.structs.replace(
             usable[0],
             name=model.name,
             aliases=model.aliases,
@@ -398,8 +392,6 @@ class ModelLibrary:
             replicas=tuple(one.name for one in usable),
             replica_of="",
         )
-        old = self._scan.models.get(model.name)
-        return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _configured(self, model: ModelConfig, replica_of: str = "") -> Known:
         path = Path(model.path).expanduser() if model.path else Path(model.name)
@@ -422,7 +414,7 @@ class ModelLibrary:
             reason = str(error)
         else:
             self._stamps[model.name] = (*stamp, *_stamps_beside(entry))
-            return old if isinstance(old, ModelEntry) and old == entry else entry
+            return entry
         return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
     def _presets(
@@ -436,14 +428,14 @@ class ModelLibrary:
         }
 
     def _preset(self, model: ModelConfig, base: Known | None, name: str) -> Known:
-        """`base`: the model that is called `name`. What didn't change stays the same object."""
+        """`base`: the model that is called `name`."""
         if not isinstance(base, ModelEntry):
             reason = base.reason if base is not None else f"of: there is no model {name!r}"
             path = base.path if base is not None else Path(name)
             return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
         sampling = _requested(model)
         keep = base.keep_reasoning if model.keep_reasoning == "auto" else model.keep_reasoning
-        entry = msgspec.structs.replace(
+        return msgspec.structs.replace(
             base,
             name=model.name,
             aliases=model.aliases,
@@ -458,24 +450,18 @@ class ModelLibrary:
             adapters=base.adapters if model.lora is None else _adapters(model.lora),
             of=base,
         )
-        old = self._scan.models.get(model.name)
-        return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _with_draft(
         self, entry: ModelEntry, models: Mapping[str, Known], names: Mapping[str, str]
     ) -> ModelEntry:
-        """With the path of its draft model, where that is named. What didn't change stays the same
-        object.
-        """
+        """With the path of its draft model, where that is named."""
         draft = getattr(entry.options, "draft", None)
         named = models.get(names.get(draft.model or "", "")) if draft is not None else None
         if draft is None or not isinstance(named, ModelEntry) or named.files.elsewhere is not None:
             return entry
         found = msgspec.structs.replace(draft, model=str(named.files.path))
         options = msgspec.structs.replace(entry.options, draft=found)
-        new = msgspec.structs.replace(entry, options=options)
-        old = self._scan.models.get(entry.name)
-        return old if isinstance(old, ModelEntry) and old == new else new
+        return msgspec.structs.replace(entry, options=options)
 
     def _files(self, model: ModelConfig, path: Path) -> ModelFiles:
         if model.engine == COMMAND:
@@ -497,17 +483,15 @@ class ModelLibrary:
             return Unusable(name=name, aliases=aliases, reason=str(error), path=files.path)
 
     def _remote(self, name: str, files: ModelFiles) -> ModelEntry:
-        """A model that another server runs. What didn't change stays the same object."""
+        """A model that another server runs."""
         config = self._offered.config(files)
-        entry = ModelEntry(
+        return ModelEntry(
             name=name,
             files=files,
             options=EngineOptions(max_concurrent=config.max_concurrent),
             format=config.format,
             template=self._offered.template(files),
         )
-        old = self._scan.models.get(name)
-        return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _entry(self, model: ModelConfig, files: ModelFiles, replica_of: str = "") -> ModelEntry:
         options = options_for(self._config, model, files.backend)
@@ -534,6 +518,13 @@ class ModelLibrary:
             created=0 if files.node else _stamp(files.path)[0] // 1_000_000_000,
             replica_of=replica_of,
         )
+
+
+def _same(models: Mapping[str, Known], before: Mapping[str, Known]) -> dict[str, Known]:
+    """What is equal to what was before is the same object, so that its load is not planned anew."""
+    return {
+        name: before[name] if before.get(name) == model else model for name, model in models.items()
+    }
 
 
 def _requested(model: ModelConfig) -> RequestedSampling:

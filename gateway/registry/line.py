@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from backends.contract.protocol import Progress
-from gateway.registry.protocol import Refuse, Ticket
+from gateway.registry.protocol import Refuse, Ticket, Wish
 from gateway.registry.record import ModelRecord
 from gateway.terms.errors import (
     GatewayError,
@@ -155,19 +155,16 @@ class Places:
     def __getitem__(self, number: int) -> Place:
         return self._places[number]
 
-    def take(
-        self,
-        model: str,
-        now: float,
-        *,
-        holds: bool = True,
-        keep_alive: float | None = None,
-        owner: str = "",
-    ) -> Place:
+    def take(self, model: str, now: float, wish: Wish) -> Place:
         """A new place, with the next ticket."""
-        number = next(self._numbers)
-        ticket = Ticket(number=number, arrived=now, holds=holds, keep_alive=keep_alive, owner=owner)
-        place = self._places[number] = Place(ticket, model)
+        ticket = Ticket(
+            number=next(self._numbers),
+            arrived=now,
+            holds=wish.holds,
+            keep_alive=wish.keep_alive,
+            owner=wish.owner,
+        )
+        place = self._places[ticket.number] = Place(ticket, model)
         return place
 
     def give_up(self, place: Place) -> None:

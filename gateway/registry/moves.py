@@ -138,7 +138,7 @@ class Moves(msgspec.Struct, kw_only=True):
     gauge: Gauge
     history: History
     clock: Clock
-    notify: Callable[[Outcome], None]
+    notify: Callable[[Outcome], None] = lambda _outcome: None  # set by `Orders`
     cluster: ClusterNodes | None = None
     loading: dict[str, Loading] = msgspec.field(default_factory=dict)
     residents: dict[str, Resident] = msgspec.field(default_factory=dict)

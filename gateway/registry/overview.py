@@ -18,7 +18,7 @@ from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
 from gateway.registry.line import Clock
 from gateway.registry.memory import arithmetic, by_use
-from gateway.registry.moves import Loading, Moves, Resident
+from gateway.registry.moves import Moves
 from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
 from gateway.registry.planning import LoadPlan, LoadPlanner
@@ -26,12 +26,6 @@ from gateway.registry.protocol import Bytes
 from gateway.registry.record import NEVER, ModelRecord
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import ModelStatus, State, slots_of
-
-
-def _names_of(entry: ModelEntry) -> tuple[str, ...]:
-    """Whose state is its own, too."""
-    return entry.name, entry.base.name, *entry.base.replicas
-
 
 NEAREST: tuple[State, ...] = ("loaded", "loading", "draining", "unloaded", "failed")
 
@@ -41,6 +35,7 @@ def together(model: ModelEntry, replicas: Sequence[ModelStatus]) -> ModelStatus:
     best = min(replicas, key=lambda one: NEAREST.index(one.state))
     idle = [one.idle_seconds for one in replicas if one.idle_seconds is not None]
     in_use = sum(one.in_use for one in replicas)
+    there = (one for one in replicas if one.state in ("loading", "loaded", "draining"))
     return replace(
         best,
         id=model.name,
@@ -49,12 +44,8 @@ def together(model: ModelEntry, replicas: Sequence[ModelStatus]) -> ModelStatus:
         in_use=in_use,
         waiting=sum(one.waiting for one in replicas),
         idle_seconds=min(idle, default=None) if not in_use else None,
-        devices={device: size for one in replicas for device, size in _lies(one).items()},
+        devices={device: size for one in there for device, size in one.devices.items()},
     )
-
-
-def _lies(status: ModelStatus) -> Bytes:
-    return status.devices if status.state in ("loading", "loaded", "draining") else {}
 
 
 def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[ModelStatus, ...]:
@@ -88,42 +79,6 @@ def unusable_status(model: Unusable) -> ModelStatus:
         why_failed=model.reason,
         unusable=model.path,
     )
-
-
-def status_of(
-    entry: ModelEntry,
-    plan: LoadPlan | None,
-    *,
-    free: int,
-    record: ModelRecord | None,
-    loading: Loading | None,
-    resident: Resident | None,
-    now: float,
-) -> ModelStatus:
-    """What is known of one model, put together; `free`: bytes on its devices."""
-    status = ModelStatus(
-        id=entry.name,
-        state="unloaded",
-        aliases=entry.aliases,
-        progress=loading.progress if loading else None,
-        files=entry.files,
-        entry=entry,
-        info=resident.container.info if resident else None,
-        slots=slots_of(resident.container, entry) if resident else None,
-    )
-    if plan is not None:
-        evicted = record.evicted if record else ()
-        sentence = arithmetic(plan.need, free, evicted, measured=plan.measured, note=plan.note)
-        sentence = "" if entry.files.elsewhere else sentence
-        devices = {} if entry.files.elsewhere else plan.needs[0]
-        status = replace(
-            status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.loads
-        )
-    if (share := entry.files.node) is not None:
-        held = resident.held_there if resident else {}
-        sentence = f"needs {by_use(share.need)}"
-        status = replace(status, need=share.need, devices=held, arithmetic=sentence)
-    return status if record is None else _recorded(status, record, now)
 
 
 def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStatus:
@@ -297,7 +252,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         usable = (
             self.status(entry)
             for name, entry in known.items()
-            if only is None or any(one in only for one in _names_of(entry))
+            if only is None
+            or any(one in only for one in (name, entry.base.name, *entry.base.replicas))
         )
         broken = (status for status in broken if only is None or status.id in only)
         return in_order((*usable, *broken), library.default_name())
@@ -314,15 +270,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         plan, room = self.planner.known(entry), self.scheduler.room
         need = room.fitting(plan.needs) if plan else {}
         free = sum(room.free(device) for device in need)
-        status = status_of(
-            entry,
-            plan,
-            free=free,
-            record=self.scheduler.residency(entry.name),
-            loading=self.moves.loading.get(entry.name),
-            resident=self.moves.residents.get(entry.name),
-            now=self.clock.now(),
-        )
+        status = self._here(entry, plan, free)
         if (remote := entry.files.elsewhere) is not None:
             standing = self.names.library.fleet.standing(remote)
             return status if standing is None else as_reported(status, standing)
@@ -333,6 +281,35 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         if obstacle is None or status.state != "unloaded":
             return status
         return replace(status, state="failed", why_failed=obstacle)
+
+    def _here(self, entry: ModelEntry, plan: LoadPlan | None, free: int) -> ModelStatus:
+        """What this server knows of one model, put together; `free`: bytes on its devices."""
+        record = self.scheduler.residency(entry.name)
+        loading = self.moves.loading.get(entry.name)
+        resident = self.moves.residents.get(entry.name)
+        status = ModelStatus(
+            id=entry.name,
+            state="unloaded",
+            aliases=entry.aliases,
+            progress=loading.progress if loading else None,
+            files=entry.files,
+            entry=entry,
+            info=resident.container.info if resident else None,
+            slots=slots_of(resident.container, entry) if resident else None,
+        )
+        if plan is not None:
+            evicted = record.evicted if record else ()
+            sentence = arithmetic(plan.need, free, evicted, measured=plan.measured, note=plan.note)
+            sentence = "" if entry.files.elsewhere else sentence
+            devices = {} if entry.files.elsewhere else plan.needs[0]
+            status = replace(
+                status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.loads
+            )
+        if (share := entry.files.node) is not None:
+            held = resident.held_there if resident else {}
+            sentence = f"needs {by_use(share.need)}"
+            status = replace(status, need=share.need, devices=held, arithmetic=sentence)
+        return status if record is None else _recorded(status, record, self.clock.now())
 
     async def measured(self) -> Measured:
         """The devices as they are now."""

@@ -1,7 +1,7 @@
 """Plans loads: each model's options, the memory it will take and where it will lie."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from config.models import over
 from config.settings import Parking
 from gateway.registry.entry import ModelEntry
 from gateway.registry.history import NOTICED, History, Measurement, paced
+from gateway.registry.ledger import MemoryLedger
 from gateway.registry.loaders import Loader
 from gateway.registry.memory import shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
@@ -29,7 +30,6 @@ UNLIKE = 1.25  # by how much a device is read faster or slower than was estimate
 CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
 REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
-Obstacle: TypeAlias = Callable[[str, Sequence[Bytes]], str | None]
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
 
 
@@ -95,46 +95,30 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
 
 
-class LoadPlanner:
-    """`cards`: this machine's, `bandwidths` theirs and main memory's. `obstacle`: why a model can
-    have none of the rooms that it needs one of, or None. `room`: what a model called so could have
-    of these devices, if all went that may.
-    """
+class LoadPlanner(msgspec.Struct):
+    """`cards`: this machine's, `bandwidths` theirs and main memory's. `room`: the ledger."""
 
-    def __init__(
-        self,
-        loader: Loader,
-        history: History,
-        cards: Cards,
-        obstacle: Obstacle,
-        room: Callable[[str, Iterable[str]], Bytes],
-        bandwidths: Mapping[str, float],
-        cluster: ClusterNodes | None = None,
-    ) -> None:
-        self._loader = loader
-        self.parking: Parking = "auto"
-        self._cluster = cluster
-        self._needs: dict[str, tuple[LoadPlan, tuple[Bytes, ...]]] = {}  # by model: many, so once
-        self._history = history
-        self._cards = cards
-        self._obstacle = obstacle
-        self._attainable = room
-        self._bandwidths = bandwidths
+    loader: Loader
+    history: History
+    cards: Cards
+    room: MemoryLedger
+    bandwidths: Mapping[str, float]
+    cluster: ClusterNodes | None = None
+    parking: Parking = "auto"
+    _needs: dict[str, tuple[LoadPlan, tuple[Bytes, ...]]] = {}  # by model: many, so once
+    _reading: Mapping[str, float] = {}
+    _outdated: set[str] = set()  # in memory, planned with other speeds
+    _present: set[str] = set()  # in memory, as they were planned
+    _told: dict[str, LoadPlan] = {}  # as the scheduler has them
+    _whole: dict[str, LoadPlan] = {}  # as it had them of absent models, with all ways
+    _options: dict[str, EngineOptions] = {}
+    _plan: dict[str, LoadPlan] = {}
+    _parked: dict[str, Bytes] = {}  # what models held when they were parked last
+    _behind: dict[str, tuple[tuple[Bytes, ...], tuple[Bytes, ...]]] = {}
+    _pinned: dict[str, bool] = {}  # in place of what entries say
+
+    def __post_init__(self) -> None:
         self._reading = self._read_speeds()
-        self._outdated: set[str] = set()  # in memory, planned with other speeds
-        self._present: set[str] = set()  # in memory, as they were planned
-        self._told: dict[str, LoadPlan] = {}  # as the scheduler has them
-        self._whole: dict[str, LoadPlan] = {}  # as it had them of absent models, with all ways
-        self._options: dict[str, EngineOptions] = {}
-        self._plan: dict[str, LoadPlan] = {}
-        self._parked: dict[str, Bytes] = {}  # what models held when they were parked last
-        self._behind: dict[str, tuple[tuple[Bytes, ...], tuple[Bytes, ...]]] = {}
-        self._pinned: dict[str, bool] = {}  # in place of what entries say
-
-    @property
-    def cards(self) -> Cards:
-        """This machine's."""
-        return self._cards
 
     def plan(self, entry: ModelEntry) -> LoadPlan:
         """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
@@ -152,14 +136,14 @@ class LoadPlanner:
         return self._plan[entry.name]
 
     def _room(self, name: str) -> Bytes:
-        return self._attainable(name, (CPU, *self._cards))
+        return self.room.attainable(name, (CPU, *self.cards))
 
     def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
         """Whether only an earlier measurement keeps it from being loaded."""
         return (
             plan.measured
-            and self._obstacle(plan.entry.name, self._needed(plan)) is not None
-            and self._obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
+            and self.room.obstacle(plan.entry.name, self._needed(plan)) is not None
+            and self.room.obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
         )
 
     def _unmeasured(self, plan: LoadPlan) -> LoadPlan:
@@ -168,7 +152,7 @@ class LoadPlanner:
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
         """Forget the measurements of `entries`; returns whose were known."""
-        known = tuple(entry for entry in entries if self._history.forget_sizes(entry.files))
+        known = tuple(entry for entry in entries if self.history.forget_sizes(entry.files))
         for entry in known:
             if (plan := self._plan.get(entry.name)) is not None:
                 self._plan[entry.name] = self._unmeasured(plan)
@@ -228,9 +212,9 @@ class LoadPlanner:
 
     def _copying(self, entry: ModelEntry) -> Mapping[str, float]:
         """Seconds until nodes have the files that they lack."""
-        if self._cluster is None or not _may_leave(entry, self.options(entry)):
+        if self.cluster is None or not _may_leave(entry, self.options(entry)):
             return {}
-        seconds = {node: self._cluster.copying(node, entry.files) for node in self._cluster.nodes}
+        seconds = {node: self.cluster.copying(node, entry.files) for node in self.cluster.nodes}
         return {node: copying for node, copying in seconds.items() if copying}
 
     def nodes_changed(self) -> None:
@@ -269,7 +253,7 @@ class LoadPlanner:
 
     def last_load(self, plan: LoadPlan) -> float | None:
         """Seconds that the last load of this model with these options took."""
-        last = self._history.get(plan.entry.files, plan.loads)
+        last = self.history.get(plan.entry.files, plan.loads)
         return last.load_seconds if last else None
 
     def options(self, entry: ModelEntry) -> EngineOptions:
@@ -311,16 +295,16 @@ class LoadPlanner:
         if (node := node_of(plan.placements[0])) != THIS_MACHINE:
             return self._ordered_at(node, plan)
         options = replace(plan.loads, host=self._host(plan))
-        return self._loader.placed(files, options, plan.placements[0], self._cards)
+        return self.loader.placed(files, options, plan.placements[0], self.cards)
 
     def _ordered_at(self, node: str, plan: LoadPlan) -> EngineOptions:
         """As `ordered`, on another node: in a worker there."""
-        there = None if self._cluster is None else self._cluster.nodes.get(node)
+        there = None if self.cluster is None else self.cluster.nodes.get(node)
         options = replace(plan.options, host="worker")
         if there is None:  # it has just left, as its load will say
             return options
         placement = bare(plan.placements[0])
-        return self._loader.placed(plan.entry.files, options, placement, there.cards)
+        return self.loader.placed(plan.entry.files, options, placement, there.cards)
 
     def _host(self, plan: LoadPlan) -> Host | None:
         """`auto`: a worker where models take turns on a card, whose memory an unload in the process
@@ -333,7 +317,7 @@ class LoadPlanner:
         others = (one for name, one in self._plan.items() if name != plan.entry.name)
         ways = (way for other in others for way in other.placements)
         takes_turns = any(cards & way.keys() for way in ways)
-        risky = takes_turns or self._loader.is_experimental(plan.entry.files)
+        risky = takes_turns or self.loader.is_experimental(plan.entry.files)
         return "worker" if risky else "process"
 
     def spoke(self, name: str, pace: float) -> None:
@@ -343,14 +327,14 @@ class LoadPlanner:
             return
         if plan.pace is not None and abs(pace / plan.pace - 1) < NOTICED:
             return
-        known = self._history.note_pace(plan.entry.files, plan.loads, pace)
-        self._history.note_reads(plan.reads, pace)
+        known = self.history.note_pace(plan.entry.files, plan.loads, pace)
+        self.history.note_reads(plan.reads, pace)
         self._plan[name] = self._told[name] = msgspec.structs.replace(plan, pace=known)
         self._recalibrate()
 
     def _read_speeds(self) -> Mapping[str, float]:
         """As far as it is known how fast each device is read; nothing where there are no cards."""
-        return {**self._bandwidths, **self._history.bandwidths} if self._bandwidths else {}
+        return {**self.bandwidths, **self.history.bandwidths} if self.bandwidths else {}
 
     def _recalibrate(self) -> None:
         """Models are planned anew for their next load where devices turn out to be read at other
@@ -370,7 +354,7 @@ class LoadPlanner:
             self._outdated.discard(name)
             self._plan.pop(name, None)
         elif (known := self._plan.get(name)) is not None:
-            last = self._history.get(known.entry.files, known.loads)
+            last = self.history.get(known.entry.files, known.loads)
             if last is not None and last.devices:
                 self._plan[name] = lying(known, last.devices)
 
@@ -419,10 +403,10 @@ class LoadPlanner:
         return plan
 
     def _fit(self, entry: ModelEntry, options: EngineOptions, room: Bytes) -> Fitted | None:
-        if self._cluster is not None and _may_leave(entry, options):
+        if self.cluster is not None and _may_leave(entry, options):
             return None  # one that may lie on several machines is not cut for this one
         there = Room(free=room, bandwidths=self._reading)
-        return self._loader.fit(entry.files, options, self._cards, there)
+        return self.loader.fit(entry.files, options, self.cards, there)
 
     def _ladder(self, plan: LoadPlan) -> Iterator[LoadPlan]:
         """Ways in which it takes ever less of cards, down to none."""
@@ -445,8 +429,8 @@ class LoadPlanner:
         self, entry: ModelEntry, options: EngineOptions, fitted: Fitted | None
     ) -> LoadPlan:
         loads = options if fitted is None else fitted.options
-        estimate = self._loader.estimate(entry.files, options) if fitted is None else fitted.need
-        last = self._history.get(entry.files, loads)
+        estimate = self.loader.estimate(entry.files, options) if fitted is None else fitted.need
+        last = self.history.get(entry.files, loads)
         need = last.corrected(estimate) if last else estimate
         ways = self._placements(entry, options, need) if fitted is None else (fitted.placement,)
         plan = LoadPlan(
@@ -466,10 +450,10 @@ class LoadPlanner:
         self, entry: ModelEntry, options: EngineOptions, need: MemoryNeed
     ) -> tuple[Placement, ...]:
         """The ways to lie here, and then those on other nodes."""
-        own = tuple(self._loader.placements(entry.files, options, self._cards))
-        if self._cluster is None or not _may_leave(entry, options):
+        own = tuple(self.loader.placements(entry.files, options, self.cards))
+        if self.cluster is None or not _may_leave(entry, options):
             return own
-        there = self._cluster
+        there = self.cluster
         offers = [
             NodeOffer(name=name, cards=one.cards, copying=there.copying(name, entry.files))
             for name, one in there.nodes.items()
@@ -479,7 +463,7 @@ class LoadPlanner:
             named(offer.name, way)
             for offer in in_order(entry.name, offers)
             for way in fewest(
-                self._loader.placements(entry.files, options, offer.cards), need.total, offer.cards
+                self.loader.placements(entry.files, options, offer.cards), need.total, offer.cards
             )
         )
         return (*own, *ways)

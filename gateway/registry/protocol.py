@@ -59,14 +59,21 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         return min(1.0, speed / max(self.speed, 1e-6))
 
 
-class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's place in line. One that `holds` wants a lease; else it only awaits the load."""
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request stands in line for. One that `holds` wants a lease; else it only awaits the
+    load.
+    """
 
-    number: int
-    arrived: float
     holds: bool = True
     keep_alive: float | None = None  # in place of the model's ttl until the next lease ends
     owner: str = ""  # of the key that it came with, among which turns are shared
+
+
+class Ticket(Wish, frozen=True, kw_only=True):
+    """One request's place in line."""
+
+    number: int
+    arrived: float
 
 
 WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken", "budget", "config", "share"]

@@ -34,7 +34,7 @@ from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
 from gateway.registry.history import History, default_path
 from gateway.registry.kept import ContainerLoader, Conversations
 from gateway.registry.library import CacheOfModels, ModelLibrary
-from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
+from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loaders import CatalogLoader, Loader
 from gateway.registry.moves import Moves, pace_of
 from gateway.registry.names import ModelNames
@@ -42,7 +42,7 @@ from gateway.registry.nodes import HERE, named, node_of, nodes_of
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview
 from gateway.registry.planning import LoadPlanner
-from gateway.registry.protocol import Bytes
+from gateway.registry.protocol import Bytes, Wish
 from gateway.registry.reconfiguration import PreparedModels, Reconfiguration, prepared
 from gateway.registry.replicas import Replicas
 from gateway.registry.scheduler import Scheduler
@@ -107,8 +107,7 @@ class Registry:
             self._loader,
             self._history,
             cards,
-            self._scheduler.room.obstacle,
-            self._scheduler.room.attainable,
+            self._scheduler.room,
             await to_thread.run_sync(bandwidths, cards),
             self.cluster,
         )
@@ -127,15 +126,6 @@ class Registry:
             clock=self._clock,
             load=self._load_soon,
         )
-        self._orders = Orders(
-            scheduler=self._scheduler,
-            planner=self._planner,
-            places=self._places,
-            present=self._names.present,
-            clock=self._clock,
-            changed=self._changed,
-            watch=self._happened,
-        )
         self._moves = Moves(
             tasks=self._tasks,
             supervisor=self.supervisor,
@@ -143,10 +133,20 @@ class Registry:
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
-            notify=self._orders.note_outcome,
             cluster=self.cluster,
         )
-        self._orders.begin(self._moves, self._tasks)
+        self._orders = Orders(
+            scheduler=self._scheduler,
+            planner=self._planner,
+            places=self._places,
+            moves=self._moves,
+            present=self._names.present,
+            clock=self._clock,
+            alarm=Alarm(self._clock),
+            changed=self._changed,
+            watch=self._happened,
+        )
+        self._orders.begin(self._tasks)
         self.overview = Overview(
             names=self._names,
             planner=self._planner,
@@ -310,13 +310,12 @@ class Registry:
         if not access.autoload and self.overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
+        wish = Wish(keep_alive=keep_alive, owner=access.owner)
         with ExitStack() as held:
             if entry.replicas:
-                asked = keep_alive, access.owner, conversation
-                place = await self._placed(held, entry, *asked, on_wait)
+                place = await self._placed(held, entry, wish, conversation, on_wait)
             else:
-                line = self._in_line(entry, keep_alive=keep_alive, owner=access.owner)
-                place = held.enter_context(line)
+                place = held.enter_context(self._in_line(entry, wish))
                 if not place.is_lease:
                     await _waited(place, on_wait)
             with place.scope:
@@ -331,8 +330,7 @@ class Registry:
         self,
         held: ExitStack,
         model: ModelEntry,
-        keep_alive: float | None,
-        owner: str,
+        wish: Wish,
         conversation: int | None,
         on_wait: Callable[[Waiting], None] | None,
     ) -> Place:
@@ -346,9 +344,7 @@ class Registry:
                 try:
                     entry = await self._as_on_disk(self._names.resolve(name))
                     line.enter_context(self._replicas.asked(model, name, conversation))
-                    place = line.enter_context(
-                        self._in_line(entry, keep_alive=keep_alive, owner=owner)
-                    )
+                    place = line.enter_context(self._in_line(entry, wish))
                     moves = partial(self._replicas.is_better_off, model, name)
                     if place.is_lease or await _waited(place, on_wait, moves):
                         held.push(line.pop_all())
@@ -382,7 +378,7 @@ class Registry:
             self._orders.carry_out(
                 self._scheduler.unload_asked(self._now, entry.name, again=True), entry.name
             )
-        with self._in_line(entry, holds=False) as place:
+        with self._in_line(entry, Wish(holds=False)) as place:
             place.raise_refusal()  # that it can never fit is known at once
             yield place
 
@@ -560,18 +556,9 @@ class Registry:
         return standing is not None and standing.state in ("unloaded", "failed")
 
     @contextmanager
-    def _in_line(
-        self,
-        entry: ModelEntry,
-        *,
-        holds: bool = True,
-        keep_alive: float | None = None,
-        owner: str = "",
-    ) -> Iterator[Place]:
+    def _in_line(self, entry: ModelEntry, wish: Wish) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
-        place = self._places.take(
-            entry.name, self._now, holds=holds, keep_alive=keep_alive, owner=owner
-        )
+        place = self._places.take(entry.name, self._now, wish)
         try:
             model = self._planner.model(entry)
             orders = self._scheduler.requested(self._now, place.ticket, model)
