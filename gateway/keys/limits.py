@@ -19,7 +19,8 @@ import msgspec
 from gateway.terms.errors import RateLimited
 
 MINUTE, DAY = 60.0, 86_400.0  # seconds
-STEPS = 60  # of a window, in which what was taken is counted together
+STEPS = 60  # of a minute, in which what was taken is counted together
+STEP = MINUTE / STEPS
 RETRY = 1.0  # seconds; when a running request ends is not known
 
 Unit: TypeAlias = Literal["requests", "tokens"]
@@ -73,9 +74,7 @@ class Window:
     moment of it is a minute ago.
     """
 
-    def __init__(self, seconds: float = MINUTE) -> None:
-        self._seconds = seconds
-        self._length = seconds / STEPS
+    def __init__(self) -> None:
         self._steps: deque[list[int]] = deque()  # number and amount, the oldest first
         self._used = 0
 
@@ -111,11 +110,11 @@ class Window:
                 break
             left -= taken
             if left <= amount:
-                return (number + 1) * self._length + self._seconds - now
+                return (number + 1) * STEP + MINUTE - now
         return 0.0
 
     def _number(self, moment: float) -> int:
-        return math.floor(moment / self._length)
+        return math.floor(moment / STEP)
 
 
 class Today:
