@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from msgspec.structs import replace
 
 from backends.contract.bounds import bounded
@@ -50,49 +50,35 @@ from gateway.terms.events import (
 from gateway.terms.request import GenerationParams, Unapplied
 from gateway.terms.tasks import companions
 
-PLAIN = GenerationParams()
 
+class Choice(msgspec.Struct):
+    """One job's answer. `params`: what is to be returned besides the text."""
 
-class Choice:
-    """One job's answer."""
+    index: int
+    job: Generation
+    splitting: Splitting
+    prompt: int = 0  # which of the request's prompts it answers
+    one_call: bool = False  # the answer is over after its first tool call
+    params: GenerationParams = GenerationParams()
+    ended: Ended | None = None
+    generated: int = 0
+    reasoning_tokens: int = 0
+    recorded: RecordedChoice | None = None  # where somebody may look at it
+    on_read: Callable[[PromptProgress], None] | None = None  # of its prompt
+    _phase: type[Event] = Content  # of the newest event
+    _logprobs: list[TokenLogprob] = []
+    _tokens: list[int] | None = None
 
-    def __init__(
-        self,
-        index: int,
-        job: Generation,
-        splitting: Splitting,
-        *,
-        prompt: int = 0,
-        one_call: bool = False,
-        check: ContentCheck | None = None,
-        params: GenerationParams = PLAIN,
-    ) -> None:
-        """`check`: see `Checked`. `params`: what is to be returned besides the text."""
-        self.index = index
-        self.prompt = prompt  # which of the request's prompts it answers
-        self.job = job
-        self.ended: Ended | None = None
-        self.generated = 0
-        self.reasoning_tokens = 0
-        self._splitting = splitting
-        self._one_call = one_call  # the answer is over after its first tool call
-        self._checked = None if check is None else Checked(check)
-        # of the newest event
-        self._phase: type[Event] = Reasoning if splitting.in_reasoning else Content
-        self._logprobs: list[TokenLogprob] = []
-        self._all_logprobs = params.logprobs_of == "all"
-        self._tokens: list[int] | None = [] if params.returns_tokens else None
-        self.recorded: RecordedChoice | None = None  # where somebody may look at it
-        self.on_read: Callable[[PromptProgress], None] | None = None  # of its prompt
+    def __post_init__(self) -> None:
+        if self.splitting.in_reasoning:
+            self._phase = Reasoning
+        if self.params.returns_tokens:
+            self._tokens = []
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
         job is ended: its choice has got all it asked for.
         """
-        async for delta in self._deltas(outputs):
-            yield delta if self._checked is None else await self._checked.of(delta)
-
-    async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         async for output in outputs:
             if isinstance(output, Ended):
                 self.ended = output
@@ -126,9 +112,9 @@ class Choice:
         return replace(delta, tokens=tokens)
 
     def _last(self, ended: Ended) -> Delta:
-        thought = self._phase is Reasoning and not self._splitting.in_reasoning
+        thought = self._phase is Reasoning and not self.splitting.in_reasoning
         in_answer = self._phase is Content or thought
-        events = self._splitting.finish(_reason(ended))
+        events = self.splitting.finish(_reason(ended))
         finished = events[-1]
         assert isinstance(finished, Finished), "it is always the last"
         events[-1] = replace(finished, stop=ended.stop_string, fault=ended.fault or None)
@@ -137,7 +123,7 @@ class Choice:
         if ended.token is not None and self._tokens is not None:
             self._tokens.append(ended.token)
         delivered = tuple(self._delivered((), events)) if self._logprobs else ()
-        if ended.logprob is not None and (self._all_logprobs or in_answer):
+        if ended.logprob is not None and (self.params.logprobs_of == "all" or in_answer):
             delivered += (ended.logprob,)
         return Delta(self.index, tuple(events), delivered)
 
@@ -177,9 +163,9 @@ class Choice:
 
     def _grown(self, text: str) -> Sequence[Event]:
         """The events of `text`; behind the last one that counts there is `Finished`."""
-        events = self._splitting.feed(text)
-        if self._one_call and (calls := _first_call(events)):
-            return (*calls, self._splitting.finish("stop")[-1])
+        events = self.splitting.feed(text)
+        if self.one_call and (calls := _first_call(events)):
+            return (*calls, self.splitting.finish("stop")[-1])
         return events
 
     def _count(self, piece: Piece, events: Sequence[Event]) -> None:
@@ -203,10 +189,10 @@ class Choice:
         if not events:
             return ()
         waited, self._logprobs = self._logprobs, []
-        if self._all_logprobs:
+        if self.params.logprobs_of == "all":
             return waited
         content = "".join(event.text for event in events if isinstance(event, Content))
-        unsaid = self._splitting.unsaid
+        unsaid = self.splitting.unsaid
         delivered = _ending(waited, len(content.encode()) + unsaid)
         # A token that ends in text held back waits for the rest of it.
         held = 0 if isinstance(events[-1], Finished) else len(_ending(delivered, unsaid))
@@ -247,8 +233,9 @@ class Answer:
         lease: Lease,
         unapplied: tuple[Unapplied, ...],
         choices: Sequence[Choice],
-        source: AsyncIterator[Delta],
+        source: AsyncIterator[Delta] | None = None,
     ) -> None:
+        """`source`: all choices' deltas as they come; None where `batches` finds them elsewhere."""
         self._lease = lease
         self.model = lease.name
         self.backend = lease.container.info.backend
@@ -282,16 +269,14 @@ class Answer:
         """Each choice's content is checked, see `Checked`. To be said before the first delta."""
         self._check = check
 
-    async def deltas(self) -> AsyncIterator[Delta]:
-        """All choices' deltas as they come. Raises GatewayError."""
+    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
+        """All choices' deltas as they come, those together that came together. Raises
+        GatewayError.
+        """
+        assert self._source is not None, "who has none has batches of its own"
         with translated():
             async for delta in self._source:
-                yield await self._judged(delta)
-
-    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
-        """The same deltas, those together that came together. Raises GatewayError."""
-        async for delta in self.deltas():
-            yield (delta,)
+                yield (delta,) if self._check is None else (await self._judged(delta),)
 
     async def _judged(self, delta: Delta) -> Delta:
         if self._check is None:
@@ -304,7 +289,7 @@ class Answer:
             self._choices[0].on_read = tell
 
     def record(self, recording: Recording) -> None:
-        """See `Recordable`."""
+        """Note it in `recording` from now on: to be said before the first delta."""
         job = self._choices[0].job if self._choices else None
         terms = Terms(
             backend=self.backend,
@@ -494,43 +479,6 @@ def _varied(sampling: Sampling, variant: int) -> Sampling:
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
 
-class MergedChoices:
-    """The deltas of several choices as they come, in one stream. `tasks` outlives them."""
-
-    def __init__(self, tasks: TaskGroup) -> None:
-        self._tasks = tasks
-        self._send, self._receive = anyio.create_memory_object_stream[Delta | Exception](BACKLOG)
-
-    def add(self, choice: Choice, outputs: Outputs) -> None:
-        self._tasks.start_soon(self._forward, choice, outputs, self._send.clone())
-
-    async def _forward(
-        self,
-        choice: Choice,
-        outputs: Outputs,
-        send: anyio.abc.ObjectSendStream[Delta | Exception],
-    ) -> None:
-        async with send:
-            try:
-                async for delta in choice.deltas(outputs):
-                    await send.send(delta)
-            # the reader raises it, as with one choice
-            except (BackendError, GatewayError) as error:
-                await send.send(error)
-
-    def close(self) -> None:
-        """No more is read."""
-        self._send.close()
-        self._receive.close()
-
-    async def deltas(self) -> AsyncIterator[Delta]:
-        self._send.close()
-        async for item in self._receive:
-            if isinstance(item, Exception):
-                raise item
-            yield item
-
-
 async def merged(
     held: AsyncExitStack, choices: Sequence[Choice], outputs: Sequence[Outputs]
 ) -> AsyncIterator[Delta]:
@@ -538,11 +486,31 @@ async def merged(
     held.callback(_stop_all, outputs)
     if len(choices) == 1:
         return choices[0].deltas(outputs[0])
-    streams = MergedChoices(await held.enter_async_context(companions()))
-    held.callback(streams.close)
-    for choice, stream in zip(choices, outputs, strict=True):
-        streams.add(choice, stream)
-    return streams.deltas()
+    tasks = await held.enter_async_context(companions())
+    send, receive = anyio.create_memory_object_stream[Delta | Exception](BACKLOG)
+    held.callback(receive.close)
+    with send:
+        for choice, stream in zip(choices, outputs, strict=True):
+            tasks.start_soon(_forward, choice, stream, send.clone())
+    return _received(receive)
+
+
+async def _forward(
+    choice: Choice, outputs: Outputs, send: ObjectSendStream[Delta | Exception]
+) -> None:
+    async with send:
+        try:
+            async for delta in choice.deltas(outputs):
+                await send.send(delta)
+        except (BackendError, GatewayError) as error:  # the reader raises it, as with one choice
+            await send.send(error)
+
+
+async def _received(items: ObjectReceiveStream[Delta | Exception]) -> AsyncIterator[Delta]:
+    async for item in items:
+        if isinstance(item, Exception):
+            raise item
+        yield item
 
 
 def _stop_all(outputs: Sequence[Outputs]) -> None:

@@ -20,12 +20,11 @@ from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
 from gateway.constraints.values import Unwritable
-from gateway.splitter import Format
-from gateway.splitter.grammar import OutputGrammar, Thinking, WantedOutput, output_grammar
+from gateway.splitter.grammar import OutputGrammar, WantedOutput, output_grammar
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.events import Content, Delta, Finished
 from gateway.terms.request import ChatRequest, GenerationParams, Unapplied
-from gateway.terms.tasks import WorkerThreads
+from gateway.terms.tasks import Wanted, WorkerThreads
 
 ContentCheck: TypeAlias = Callable[
     [str], Awaitable[str | None]
@@ -83,7 +82,7 @@ class Constraints:
         self._threads = threads
         self._shapes: Kept[ShapeGrammar] = Kept()
         self._outputs: Kept[OutputGrammar | None] = Kept()
-        self._control: Kept[Mapping[str, int]] = Kept()
+        self._control: Kept[Mapping[str, int]] = Kept()  # of a vocabulary, text to id
 
     async def text(
         self, answering: GenerationParams, container: ModelContainer
@@ -153,33 +152,34 @@ class Constraints:
         shape: ShapeGrammar | None,
     ) -> OutputGrammar | None:
         """The grammar of reasoning, text, calls and shape; None: the output may be anything."""
-        control = await self._control_tokens(container)
-        output_format = interpreter.format
+        special, output_format = container.info.special, interpreter.format
+        control = await self._control.of(
+            special, lambda: self._threads.run(lambda _wanted: control_tokens(container))
+        )
         thinking, tail = interpreter.thinking(request, framed), interpreter.ending(framed)
+        wanted = WantedOutput(
+            tools=request.callable_tools,
+            tool_choice=request.tool_choice,
+            parallel=not request.one_call,
+            shape=shape.entries if shape is not None else (),
+        )
 
-        def work(_wanted: Callable[[], bool]) -> OutputGrammar | None:
-            wanted = WantedOutput(
-                tools=request.callable_tools,
-                tool_choice=request.tool_choice,
-                parallel=not request.one_call,
-                shape=shape.entries if shape is not None else (),
-            )
-            return _output(output_format, wanted, control, thinking, tail)
+        def work(_wanted: Wanted) -> OutputGrammar | None:
+            try:
+                return output_grammar(
+                    output_format, wanted, control=control, thinking=thinking, prompt_tail=tail
+                )
+            except Unwritable as error:  # by this format
+                field = "tools" if wanted.tools else "tool_choice"
+                raise InvalidRequest(f"{field}: {error}", param=field) from None
 
         asked = (request.callable_tools, request.tool_choice, request.one_call)
         key = (
             msgspec.json.encode((output_format, asked, thinking, tail)),
-            container.info.special,
+            special,
             request.answering.shape,
         )
         return await self._outputs.of(key, lambda: self._threads.run(work))
-
-    async def _control_tokens(self, container: ModelContainer) -> Mapping[str, int]:
-        """The vocabulary's control tokens, text to id."""
-        return await self._control.of(
-            container.info.special,
-            lambda: self._threads.run(lambda _wanted: control_tokens(container)),
-        )
 
     def _bound(
         self, output: OutputGrammar, shape: ShapeGrammar | None, answering: GenerationParams
@@ -197,17 +197,6 @@ class Constraints:
     async def _fault(self, check: Check, content: str) -> str | None:
         """How the finished content misses what the grammar couldn't carry."""
         return await self._threads.run(lambda _wanted: fault_of(check, content))
-
-
-def _output(
-    format: Format, wanted: WantedOutput, control: Mapping[str, int], thinking: Thinking, tail: str
-) -> OutputGrammar | None:
-    """Raises InvalidRequest for what the format can't write."""
-    try:
-        return output_grammar(format, wanted, control=control, thinking=thinking, prompt_tail=tail)
-    except Unwritable as error:
-        field = "tools" if wanted.tools else "tool_choice"
-        raise InvalidRequest(f"{field}: {error}", param=field) from None
 
 
 def _require(container: ModelContainer, field: str) -> None:

@@ -76,16 +76,15 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def record(self, recording: Recording) -> None:
-        """See `Recordable`; for the same reason without texts."""
+        """Note it in `recording`; for the same reason without texts."""
         recording.answer(Terms(backend=self.backend, unapplied=self.unapplied), ())
 
 
-class Encoders:
+class Encoders(msgspec.Struct, frozen=True):
     """One per server."""
 
-    def __init__(self, registry: Registry, threads: WorkerThreads) -> None:
-        self._registry = registry
-        self._threads = threads
+    registry: Registry
+    threads: WorkerThreads
 
     async def embed(self, call: Call[EmbeddingRequest]) -> Encoded:
         """The vectors of all texts. Raises GatewayError."""
@@ -150,8 +149,8 @@ class Encoders:
             return await self._encoded(lease, named, read, sum(map(_size, request.pairs)))
 
     async def _scorer(self, request: ScoreRequest, access: Access) -> ModelEntry:
-        if name := self._registry.named(request.model, access):
-            entry = await self._registry.find(name, access)
+        if name := self.registry.named(request.model, access):
+            entry = await self.registry.find(name, access)
             if entry.files.task != "embed":
                 require_task(entry, "rank")
             return entry
@@ -182,7 +181,7 @@ class Encoders:
             pairs = ((vectors[places[one]], vectors[places[other]]) for one, other in request.pairs)
             return [cosine(*pair) for pair in pairs]
 
-        return replace(encoded, vectors=await self._threads.run(work))
+        return replace(encoded, vectors=await self.threads.run(work))
 
     async def _scored_elsewhere(self, call: Call[ScoreRequest], model: ModelEntry) -> Encoded:
         """Other servers rank documents for one query at a time."""
@@ -210,7 +209,7 @@ class Encoders:
     ) -> AbstractAsyncContextManager[Lease]:
         """To be entered: the model for `task`."""
         entry = await self._model(call.request, call.access, task)
-        return self._registry.lease(
+        return self.registry.lease(
             entry.name,
             keep_alive=call.request.keep_alive,
             on_wait=call.on_wait,
@@ -219,16 +218,16 @@ class Encoders:
 
     async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
         """The one that is named; else the one in use for this task, else the first in the list."""
-        name = self._registry.named(request.model, access)
+        name = self.registry.named(request.model, access)
         if not name:
-            if (in_use := self._registry.in_use(access, task)) is not None:
+            if (in_use := self.registry.in_use(access, task)) is not None:
                 return in_use
-            allowed = (one for one in self._registry.statuses() if access.allows(one.id))
+            allowed = (one for one in self.registry.statuses() if access.allows(one.id))
             first = (one for one in allowed if one.entry is not None and one.task == task)
             if (status := next(first, None)) is None:
                 raise ModelUnavailable(f"No model is available that can {task}.", param="model")
-            return await self._registry.find(status.id, access)
-        entry = await self._registry.find(name, access)
+            return await self.registry.find(status.id, access)
+        entry = await self.registry.find(name, access)
         require_task(entry, task)
         return entry
 
@@ -251,7 +250,7 @@ class Encoders:
             return inputs
 
         short = size < LONG_TEXT
-        inputs = work(lambda: True) if short else await self._threads.run(work)
+        inputs = work(lambda: True) if short else await self.threads.run(work)
         with translated():
             vectors = await container.encode(inputs)
         return Encoded(
@@ -276,7 +275,7 @@ class Encoders:
             return [shortened(one, width, normalized=info.normalized) for one in vectors]
 
         short = len(vectors) * info.width < LONG_TEXT
-        return work(lambda: True) if short else await self._threads.run(work)
+        return work(lambda: True) if short else await self.threads.run(work)
 
 
 async def _encoded_remotely(

@@ -5,7 +5,7 @@ Reading a template takes some ten milliseconds, because the analysis renders it 
 is read once, in a worker thread.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -49,7 +49,7 @@ from gateway.splitter import (
 )
 from gateway.splitter.grammar import Thinking
 from gateway.terms.errors import InvalidRequest, InvalidTemplate
-from gateway.terms.paths import listed
+from gateway.terms.paths import chosen_file, listed
 from gateway.terms.request import (
     ChatRequest,
     GenerationParams,
@@ -145,12 +145,9 @@ class SamplingOverrides:
 
     def read(self, name: str) -> OverridePreset:
         """The preset called `name`. Raises InvalidRequest. Blocks to read a small file."""
-        files = listed(self._folder, (".yml", ".yaml"))
-        if name not in files:
-            known = ", ".join(files) or "none"
-            raise InvalidRequest(f"Preset {name!r} not found; available: {known}.", param="preset")
+        path = chosen_file("Preset", name, listed(self._folder, (".yml", ".yaml")), "preset")
         try:
-            given, _ = parse(files[name].read_text("utf-8"), files[name].name)
+            given, _ = parse(path.read_text("utf-8"), path.name)
         except (OSError, UnicodeDecodeError, ConfigError) as error:
             raise InvalidRequest(f"{name} can't be read: {error}", param="preset") from error
         if not isinstance(given, dict):
@@ -235,12 +232,9 @@ class Templates:
         Raises InvalidRequest for an unknown name and for a template that can't be used; `param` is
         the field that named it.
         """
-        files = self._files()
-        if name not in files:
-            known = ", ".join(files) or "none"
-            raise InvalidRequest(f"Template {name!r} not found; available: {known}.", param=param)
+        path = chosen_file("Template", name, self._files(), param)
         try:
-            source = files[name].read_text("utf-8")
+            source = path.read_text("utf-8")
             ChatTemplate(source, SpecialTokens())
         except (OSError, UnicodeDecodeError, InvalidTemplate) as error:
             raise InvalidRequest(f"{name} can't be used: {error}", param=param) from error
@@ -530,8 +524,8 @@ class Capabilities:
         key = self._key(status, status.entry)
         if key not in self._known:
             source = self._source(status, status.entry)
-            analyse = partial(self._analyse, key, status, status.entry, source)
-            await to_thread.run_sync(analyse, abandon_on_cancel=True)
+            known = partial(_known, status, status.entry, source)
+            await to_thread.run_sync(self._analyse, key, known, abandon_on_cancel=True)
         return self._known.get(key)
 
     async def learn(self, statuses: Sequence[ModelStatus]) -> None:
@@ -562,13 +556,11 @@ class Capabilities:
         own = status.info.chat_template if status.info else entry.files.chat_template
         return self._templates.source(entry) or own
 
-    def _analyse(
-        self, key: ModelKey, status: ModelStatus, entry: ModelEntry, source: str | None
-    ) -> None:
+    def _analyse(self, key: ModelKey, known: Callable[[], Known]) -> None:
         """In a worker thread, one at a time: a second caller finds it cached."""
         with self._one_looks:
             if key not in self._known:
-                self._known[key] = _known(status, entry, source)
+                self._known[key] = known()
 
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:

@@ -153,7 +153,10 @@ def unapplied_there(
 ) -> tuple[Unapplied, ...]:
     """What is not handed on to another server, which may know fields that we don't."""
     dropped = _dropped(changes, params)
-    known = {*params.further, *({"tools[].function.strict"} if _is_chat(request) else ())}
+    known = {
+        *params.further,
+        *({"tools[].function.strict"} if isinstance(request, RemoteChat) else ()),
+    }
     known -= changes.unapplied.keys()
     return (
         *(Unapplied(_written(name, params), dropped[name]) for name in sorted(dropped)),
@@ -161,10 +164,6 @@ def unapplied_there(
         *(field for field in params.unapplied if field.name not in known),
         *_loosened(request, changes),
     )
-
-
-def _is_chat(request: RemoteRequest) -> bool:
-    return isinstance(request, RemoteChat)
 
 
 def _loosened(request: RemoteRequest, changes: RemoteChanges) -> Iterator[Unapplied]:

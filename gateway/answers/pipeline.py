@@ -2,7 +2,7 @@
 context manager.
 
     async with pipeline.chat(Call(request=request, access=access)) as answer:
-        async for delta in answer.deltas():
+        async for deltas in answer.batches():
             ...
         usage = answer.usage()
 
@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -41,13 +42,14 @@ from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.tokens import Tokens
 from gateway.answers.turns import Turns
-from gateway.keys.access import Access
 from gateway.prompt.template import length_explained
 from gateway.registry import Lease, ModelEntry, Registry, require_task
 from gateway.terms.errors import GatewayError, InvalidRequest, NotSupported, as_written, translated
 from gateway.terms.request import ChatRequest, Fill, GenerationParams, Prompt, TextRequest
 
 log = structlog.get_logger(__name__)
+
+Asked = TypeVar("Asked", ChatRequest, TextRequest)
 
 # What stands for the repository's and the file's own name, where a model wants names.
 PROJECT, CURRENT = "project\n", "current\n"
@@ -193,43 +195,26 @@ class PipelineRules(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Pipeline:
+class Pipeline(msgspec.Struct, kw_only=True):
     """One per server."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        presets: SamplingOverrides,
-        pictures: ImageLoader,
-        tokens: Tokens,
-        constraints: Constraints,
-        rules: PipelineRules,
-    ) -> None:
-        self._registry = registry
-        self._presets = presets
-        self._pictures = pictures
-        self._tokens = tokens
-        self._constraints = constraints
-        self._remote = RemotePipeline(tokens, constraints)
-        self._rules = rules
-        self.turns = Turns()
-        self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
-
-    def apply(self, rules: PipelineRules) -> None:
-        """From the next request on."""
-        self._rules = rules
+    registry: Registry
+    presets: SamplingOverrides
+    pictures: ImageLoader
+    tokens: Tokens
+    constraints: Constraints
+    remote: RemotePipeline
+    rules: PipelineRules
+    turns: Turns = msgspec.field(default_factory=Turns)
+    # Of requests, by which jobs take turns in line.
+    _numbers: Iterator[int] = msgspec.field(default_factory=partial(itertools.count, 1))
 
     @asynccontextmanager
     async def chat(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
         self._refuse_too_many(1, call.request.answering.n)
-
-        async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
-            require_task(entry, "generate")
-            return await self._chat(held, call, entry)
-
         async with AsyncExitStack() as held:
-            answer = await self._first(held, call.request.model, call.access, opened)
+            answer = await self._first(held, call, self._chat)
             try:
                 yield answer
             finally:
@@ -240,36 +225,32 @@ class Pipeline:
     async def text(self, call: Call[TextRequest]) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
         self._refuse_too_many(len(call.request.prompts), call.request.answering.n)
-
-        async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
-            require_task(entry, "generate")
-            return await self._text(held, call, entry)
-
         async with AsyncExitStack() as held:
-            yield await self._first(held, call.request.model, call.access, opened)
+            yield await self._first(held, call, self._text)
 
     async def _first(
         self,
         held: AsyncExitStack,
-        model: str,
-        access: Access,
-        opened: Callable[[AsyncExitStack, ModelEntry], Awaitable[Answer]],
+        call: Call[Asked],
+        opened: Callable[[AsyncExitStack, Call[Asked], ModelEntry], Awaitable[Answer]],
     ) -> Answer:
-        """The answer of `model`, or of the first of its fallbacks that can, where it runs elsewhere
-        and no replica answers. What the others held is given back.
+        """The answer of the model that is meant, or of the first of its fallbacks that can, where
+        it runs elsewhere and no replica answers. What the others held is given back.
         """
-        entry = await self._registry.find(self._registry.named(model, access), access)
+        access = call.access
+        entry = await self.registry.find(self.registry.named(call.request.model, access), access)
         remote = entry.files.remote
-        others = [name for name in remote.fallbacks if access.allows(name)] if remote else []
+        others: list[str] = [*filter(access.allows, remote.fallbacks)] if remote else []
         for other in (*others, None):
             async with AsyncExitStack() as tried:
                 try:
-                    answer = await opened(tried, entry)
+                    require_task(entry, "generate")
+                    answer = await opened(tried, call, entry)
                 except GatewayError as error:
                     if other is None or error.status_hint not in FALLS_BACK:
                         raise
                     log.warning("falls back", model=entry.name, to=other, reason=error.message)
-                    entry = await self._registry.find(other, access)
+                    entry = await self.registry.find(other, access)
                     continue
                 held.push_async_exit(tried.pop_all())
                 return answer
@@ -294,19 +275,19 @@ class Pipeline:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
             with reporting_wait(call.on_wait, lease.name):
-                return await self._remote.chat(
+                return await self.remote.chat(
                     held, LeasedRemote(lease, lease.container, call.caller), request, params
                 )
         owner = call.access.owner
         request, outline = self.turns.in_order(request, owner, lease.name)
-        prompt = await self._tokens.chat(request, lease)
+        prompt = await self.tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         unapplied = (*params.unapplied, *prompt.rendered.unapplied)
         stop = params.stop + interpreter.stops
         params = msgspec.structs.replace(params, unapplied=unapplied, stop=stop)
         bound = FREE
         if request.asks_for_form:
-            bound = await self._constraints.chat(request, interpreter, framed, lease.local)
+            bound = await self.constraints.chat(request, interpreter, framed, lease.local)
         images = await held.enter_async_context(album.decoded()) if album else {}
         shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
         budget = None
@@ -325,7 +306,6 @@ class Pipeline:
                 ),
                 stopping(interpreter.splitter(request, framed), request, params),
                 one_call=request.one_call,
-                check=bound.check,
                 params=params,
             )
             for index, job in enumerate(
@@ -340,12 +320,12 @@ class Pipeline:
 
     def _whose(self, call: Call[ChatRequest] | Call[TextRequest]) -> Whose:
         owner = call.access.owner
-        return Whose(owner, "" if self._rules.shares else owner, call.conversation)
+        return Whose(owner, "" if self.rules.shares else owner, call.conversation)
 
     def _asked(self, answering: GenerationParams) -> GenerationParams:
         """With the presets, and as strict as the server is."""
-        params = self._presets.current.over(answering)
-        strict = self._rules.strict or answering.strict
+        params = self.presets.current.over(answering)
+        strict = self.rules.strict or answering.strict
         return msgspec.structs.replace(params, strict=strict)
 
     async def _text(
@@ -359,11 +339,11 @@ class Pipeline:
         params = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with reporting_wait(call.on_wait, lease.name):
-                return await self._remote.text(
+                return await self.remote.text(
                     held, LeasedRemote(lease, lease.container, call.caller), request, params
                 )
-        bound = await self._constraints.text(request.answering, lease.local)
-        prompts = await text_prompts(self._tokens, request, lease.local)
+        bound = await self.constraints.text(request.answering, lease.local)
+        prompts = await text_prompts(self.tokens, request, lease.local)
         jobs = jobs_of(prompts, params, lease, next(self._numbers), self._whose(call))
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
@@ -373,24 +353,24 @@ class Pipeline:
         )  # of a raw text nothing is split
         jobs = [msgspec.structs.replace(job, constraint=constraint) for job in jobs]
         choices = [
-            Choice(index, job, Unsplit(), prompt=index // n, check=bound.check, params=params)
+            Choice(index, job, Unsplit(), prompt=index // n, params=params)
             for index, job in enumerate(jobs)
         ]
         answer = await self._answer(held, lease, choices, request.answering, params, bound)
         if request.echo:
             answer.echoes = echoes(request, lease.local)
         if request.returns_prompts:
-            answer.prompts = await self._tokens.spelled(lease.local, prompts)
+            answer.prompts = await self.tokens.spelled(lease.local, prompts)
         return answer
 
     def _refuse_too_many(self, prompts: int, n: int) -> None:
-        if prompts * n <= self._rules.max_choices:
+        if prompts * n <= self.rules.max_choices:
             return
         param = "n" if n > 1 else "prompt"
         asked = f"{prompts} prompts with n = {n} ask" if prompts > 1 else f"n = {n} asks"
         raise InvalidRequest(
             f"{param}: {asked} for {prompts * n} choices; this server gives at most "
-            f"{self._rules.max_choices} to one request (server.max_choices).",
+            f"{self.rules.max_choices} to one request (server.max_choices).",
             param=param,
         )
 
@@ -404,7 +384,7 @@ class Pipeline:
         loaded.
         """
         placed = images_in(request.messages)
-        status = self._registry.status(entry.name)
+        status = self.registry.status(entry.name)
         remote = entry.files.remote
         if remote is not None and remote.fetches_images and "image" in status.modalities:
             return None  # they are handed on as they are
@@ -412,7 +392,7 @@ class Pipeline:
             raise InvalidRequest(
                 f"The model '{status.id}' doesn't support images.", param=placed[0].param
             )
-        return await held.enter_async_context(self._pictures.fetched(placed))
+        return await held.enter_async_context(self.pictures.fetched(placed))
 
     async def _lease(
         self,
@@ -429,7 +409,7 @@ class Pipeline:
             known = (call.conversation,) if call.conversation else map(str, parts())
             conversation = stable_hash(call.access.owner, *known)
         return await held.enter_async_context(
-            self._registry.lease(
+            self.registry.lease(
                 entry.name,
                 keep_alive=call.request.answering.keep_alive,
                 on_wait=call.on_wait,
@@ -466,6 +446,8 @@ class Pipeline:
         source = await merged(held, choices, outputs)
         unapplied = unapplied_here(params, choices[0].job.sampling, info) + bound.unapplied
         answer = Answer(lease, unapplied, choices, source)
+        if bound.check is not None:
+            answer.check_with(bound.check)
         if answering.reports:
             answer.parameters = parameters(answering, bounded(choices[0].job, info), unapplied)
         return answer

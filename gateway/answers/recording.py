@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from sys import getsizeof
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -354,11 +354,3 @@ class Recording:
         """About so many bytes are held."""
         prompts = sum(getsizeof(one.text) + TOKEN * len(one.tokens) for one in self.prompts)
         return prompts + sum(choice.size for choice in self.choices)
-
-
-class Recordable(Protocol):
-    """An answer that can be noted."""
-
-    def record(self, recording: Recording) -> None:
-        """From now on; before the first delta."""
-        ...

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -61,7 +62,6 @@ from gateway.terms.request import (
     ChatRequest,
     EmbeddingRequest,
     GenerationParams,
-    Prompt,
     RerankRequest,
     TextRequest,
     Unapplied,
@@ -226,7 +226,7 @@ class RemoteAnswer(Answer):
         events: RemoteEvents,
         asked_at: float,
     ) -> None:
-        super().__init__(lease, unapplied, (), self._singly())
+        super().__init__(lease, unapplied, ())
         self._remote = choices
         self._events = events
         self._usage: RemoteUsage | None = None
@@ -255,7 +255,7 @@ class RemoteAnswer(Answer):
         return deltas
 
     def record(self, recording: Recording) -> None:
-        """See `Recordable`: what the other server has split, and what is split off here."""
+        """As any answer: what the other server has split, and what is split off here."""
         super().record(recording)
         choices = range(len(self._remote))
         self._recorded = {index: recording.choice(0, has_raw=False) for index in choices}
@@ -277,11 +277,6 @@ class RemoteAnswer(Answer):
             prefill_seconds=max(0.0, self._first - self._asked),
             decode_seconds=self._last - self._first,
         )
-
-    async def _singly(self) -> AsyncIterator[Delta]:
-        async for deltas in self.batches():
-            for delta in deltas:
-                yield delta
 
     def _delta(self, event: RemoteEvent) -> Delta | None:
         if isinstance(event, RemoteUsage):
@@ -359,7 +354,8 @@ async def remote_text(
     held: AsyncExitStack, target: LeasedRemote, request: TextRequest, params: GenerationParams
 ) -> Answer:
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
-    if request.echo and (params.logprobs is not None or not all(map(_is_text, request.prompts))):
+    are_texts = all(isinstance(prompt, str) for prompt in request.prompts)
+    if request.echo and (params.logprobs is not None or not are_texts):
         text = "echo: not with logprobs or token ids, for a model that runs on another server."
         raise InvalidRequest(text, param="echo")
     prompts = _handed(request)
@@ -389,10 +385,6 @@ def remote_changes(
     if answering.strict:
         refuse_unapplied_there(changes, answering)
     return changes
-
-
-def _is_text(prompt: Prompt) -> bool:
-    return isinstance(prompt, str)
 
 
 def _handed(request: TextRequest) -> tuple[str | tuple[int, ...], ...]:
@@ -539,13 +531,12 @@ def _varied(params: GenerationParams, index: int) -> GenerationParams:
     return msgspec.structs.replace(params, stop=(), sampling=sampling)
 
 
-class RemotePipeline:
+class RemotePipeline(msgspec.Struct, frozen=True):
     """One per server. What an answer holds is held by `held`; all raise GatewayError."""
 
-    def __init__(self, tokens: Tokens, constraints: Constraints) -> None:
-        self._tokens = tokens
-        self._constraints = constraints
-        self._habits = Latest[HabitKey, None](MOST_HABITS)
+    tokens: Tokens
+    constraints: Constraints
+    _habits: Latest[HabitKey, None] = msgspec.field(default_factory=partial(Latest, MOST_HABITS))
 
     async def chat(
         self,
@@ -558,7 +549,7 @@ class RemotePipeline:
         if target.container.splits:
             answer = await remote_chat(held, target, request, params, self._habit(target, request))
         else:
-            raw = await self._tokens.rendered(request, target.lease)
+            raw = await self.tokens.rendered(request, target.lease)
             answer = await split_here(held, target, request, params, raw)
         if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
             self._check(answer, params)
@@ -583,5 +574,5 @@ class RemotePipeline:
         return ThinkingHabit(self._habits, kind)
 
     def _check(self, answer: Answer, params: GenerationParams) -> None:
-        if (check := self._constraints.remote(params.shape)) is not None:
+        if (check := self.constraints.remote(params.shape)) is not None:
             answer.check_with(check)

@@ -2,76 +2,79 @@
 the server that runs it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import msgspec
 
 from backends.contract.encoder import EncoderTokenizer
 from backends.contract.protocol import ModelContainer
 from backends.contract.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
+from gateway.answers.call import Call
 from gateway.answers.interpreter import as_configured
 from gateway.answers.remote import template_parameters, thinking_of
-from gateway.answers.tokens import Tokens, pieces_of, text_of
+from gateway.answers.tokens import Prompt, Tokens, pieces_of, text_of
 from gateway.keys.access import Access
 from gateway.registry import Lease, Registry
 from gateway.terms.errors import InvalidRequest, translated
 from gateway.terms.request import ChatRequest
 from gateway.terms.tasks import Wanted
 
+T = TypeVar("T")
 
-class Tokenizers:
+
+class TextToEncode(msgspec.Struct, frozen=True, kw_only=True):
+    """`special`: texts of control tokens become them. `add_bos`: where it is usual. `param`: the
+    field the text came from.
+    """
+
+    model: str | None
+    text: str
+    special: bool
+    add_bos: bool
+    param: str = "text"
+
+
+class TokensToDecode(msgspec.Struct, frozen=True):
+    """Without `special`, control tokens leave no text, but where another server reads them."""
+
+    model: str | None
+    tokens: Sequence[int]
+    special: bool = True
+
+
+class Tokenizers(msgspec.Struct, frozen=True):
     """Reads and writes tokens with the model that is named, or with the one in use."""
 
-    def __init__(self, registry: Registry, tokens: Tokens) -> None:
-        self._registry = registry
-        self._tokens = tokens
+    registry: Registry
+    tokens: Tokens
 
-    async def encode(
-        self,
-        model: str | None,
-        text: str,
-        access: Access,
-        caller: Caller,
-        *,
-        special: bool,
-        add_bos: bool,
-        param: str = "text",
-    ) -> tuple[int, ...]:
-        """The tokens of `text`. `special`: texts of control tokens become them. `add_bos`: where it
-        is usual. `param`: the field the text came from.
-        """
-        async with self.leased(model, access) as lease:
+    async def encode(self, call: Call[TextToEncode]) -> tuple[int, ...]:
+        """The tokens of a text."""
+        async with self.leased(call.request.model, call.access) as lease:
             if isinstance(remote := lease.container, RemoteContainer):
-                asked = RemoteEncoding(text=text, special=special, add_bos=add_bos, caller=caller)
                 with translated():
-                    return await remote.encode(asked)
-            return await self._encoded(lease, text, param, special=special, add_bos=add_bos)
+                    return await remote.encode(_encoding(call))
+            return await self._encoded(lease, call.request)
 
-    async def spell(
-        self,
-        model: str | None,
-        text: str,
-        access: Access,
-        caller: Caller,
-        *,
-        special: bool,
-        add_bos: bool,
-        param: str = "text",
-    ) -> tuple[Sequence[int], Sequence[bytes]]:
-        """The tokens of `text`, see `encode`, and the bytes of each."""
-        async with self.leased(model, access) as lease:
+    async def spell(self, call: Call[TextToEncode]) -> tuple[Sequence[int], Sequence[bytes]]:
+        """The tokens of a text, and the bytes of each."""
+        async with self.leased(call.request.model, call.access) as lease:
             if isinstance(remote := lease.container, RemoteContainer):
-                asked = RemoteEncoding(text=text, special=special, add_bos=add_bos, caller=caller)
                 with translated():
-                    return await remote.spell(asked)
-            found = await self._encoded(lease, text, param, special=special, add_bos=add_bos)
+                    return await remote.spell(_encoding(call))
+            found = await self._encoded(lease, call.request)
             return found, await self._pieces(lease.local, found)
 
-    async def _encoded(
-        self, lease: Lease, text: str, param: str, *, special: bool, add_bos: bool
-    ) -> tuple[int, ...]:
-        bos = None if add_bos else False
-        tokenizer = lease.tokenizer
-        return await self._tokens.of(tokenizer, text, special=special, add_bos=bos, param=param)
+    async def _encoded(self, lease: Lease, asked: TextToEncode) -> tuple[int, ...]:
+        return await self.tokens.of(
+            lease.tokenizer,
+            asked.text,
+            special=asked.special,
+            add_bos=None if asked.add_bos else False,
+            param=asked.param,
+        )
 
     async def pieces(
         self, model: str | None, tokens: Sequence[int], access: Access
@@ -81,59 +84,49 @@ class Tokenizers:
             return await self._pieces(lease.local, tokens)
 
     async def _pieces(self, container: ModelContainer, tokens: Sequence[int]) -> Sequence[bytes]:
-        return await self._tokens.run(
+        return await self.tokens.run(
             lambda wanted: tuple(pieces_of(container, tokens, wanted)), len(tokens)
         )
 
-    async def encode_chat(
-        self, model: str | None, request: ChatRequest, access: Access, caller: Caller
-    ) -> tuple[int, ...]:
-        """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
-        async with self.leased(model, access) as lease:
-            request = as_configured(request, lease.entry)
-            if isinstance(remote := lease.container, RemoteContainer):
-                with translated():
-                    return await remote.encode_chat(_conversation(request, caller))
-            return (await self._tokens.chat(request, lease)).tokens
+    async def encode_chat(self, call: Call[ChatRequest]) -> tuple[int, ...]:
+        """The prompt that an answer would be generated from. Raises InvalidRequest."""
+        return await self._read(
+            call, lambda one, chat: one.encode_chat(chat), lambda one: one.tokens
+        )
 
-    async def count_chat(
-        self, model: str | None, request: ChatRequest, access: Access, caller: Caller
-    ) -> int:
+    async def count_chat(self, call: Call[ChatRequest]) -> int:
         """How many tokens it has. Raises InvalidRequest."""
-        async with self.leased(model, access) as lease:
-            request = as_configured(request, lease.entry)
-            if isinstance(remote := lease.container, RemoteContainer):
-                with translated():
-                    return await remote.count(_conversation(request, caller))
-            return len((await self._tokens.chat(request, lease)).tokens)
+        return await self._read(
+            call, lambda one, chat: one.count(chat), lambda one: len(one.tokens)
+        )
 
-    async def render_chat(
-        self, model: str | None, request: ChatRequest, access: Access, caller: Caller
-    ) -> str:
+    async def render_chat(self, call: Call[ChatRequest]) -> str:
         """The same prompt as text, special tokens spelled out. Raises InvalidRequest."""
-        async with self.leased(model, access) as lease:
-            request = as_configured(request, lease.entry)
-            if isinstance(remote := lease.container, RemoteContainer):
-                with translated():
-                    return await remote.render(_conversation(request, caller))
-            return (await self._tokens.chat(request, lease)).rendered.text
+        return await self._read(
+            call, lambda one, chat: one.render(chat), lambda one: one.rendered.text
+        )
 
-    async def decode(
+    async def _read(
         self,
-        model: str | None,
-        tokens: Sequence[int],
-        access: Access,
-        caller: Caller,
-        *,
-        special: bool = True,
-    ) -> str:
-        """The text of `tokens`; without `special`, control tokens leave none, but where another
-        server reads them. Raises InvalidRequest.
-        """
-        async with self.leased(model, access) as lease:
+        call: Call[ChatRequest],
+        there: Callable[[RemoteContainer, RemoteChat], Awaitable[T]],
+        here: Callable[[Prompt], T],
+    ) -> T:
+        """Of the prompt, what the server that runs the model says, or what is read of it here."""
+        async with self.leased(call.request.model, call.access) as lease:
+            request = as_configured(call.request, lease.entry)
             if isinstance(remote := lease.container, RemoteContainer):
                 with translated():
-                    return await remote.decode(tuple(tokens), caller)
+                    return await there(remote, _conversation(request, call.caller))
+            return here(await self.tokens.chat(request, lease))
+
+    async def decode(self, call: Call[TokensToDecode]) -> str:
+        """The text of tokens. Raises InvalidRequest."""
+        tokens, special = call.request.tokens, call.request.special
+        async with self.leased(call.request.model, call.access) as lease:
+            if isinstance(remote := lease.container, RemoteContainer):
+                with translated():
+                    return await remote.decode(tuple(tokens), call.caller)
             container = lease.tokenizer
 
             def work(wanted: Wanted) -> str:
@@ -145,7 +138,7 @@ class Tokenizers:
                     return container.detokenize(kept)
                 return text_of(lease.local, kept, wanted)
 
-            return await self._tokens.run(work, len(tokens))
+            return await self.tokens.run(work, len(tokens))
 
     @asynccontextmanager
     async def leased(self, model: str | None, access: Access) -> AsyncIterator[Lease]:
@@ -155,12 +148,19 @@ class Tokenizers:
         Raises as `Registry.lease`.
         """
         name = await self.named(model, access)
-        async with self._registry.lease(name, access=access) as lease:
+        async with self.registry.lease(name, access=access) as lease:
             yield lease
 
     async def named(self, model: str | None, access: Access) -> str:
         """The id of the model a request means. Raises ModelNotFound."""
-        return (await self._registry.find(self._registry.named(model or "", access), access)).name
+        return (await self.registry.find(self.registry.named(model or "", access), access)).name
+
+
+def _encoding(call: Call[TextToEncode]) -> RemoteEncoding:
+    asked = call.request
+    return RemoteEncoding(
+        text=asked.text, special=asked.special, add_bos=asked.add_bos, caller=call.caller
+    )
 
 
 def _conversation(request: ChatRequest, caller: Caller) -> RemoteChat:

@@ -13,7 +13,7 @@ from backends.contract.encoder import EncoderTokenizer
 from backends.contract.protocol import ModelContainer, ModelInfo
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
-from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt, Spans
+from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt
 from gateway.registry import Lease
 from gateway.terms.errors import ContextLengthExceeded, InvalidRequest, translated
 from gateway.terms.request import ChatRequest, ImagePart, TextPart
@@ -38,21 +38,14 @@ class Prompt(msgspec.Struct, frozen=True):
     ] = ()  # see `backends.contract.protocol.Generation`; only where they are heeded
 
 
-class Tokens:
+class Tokens(msgspec.Struct):
     """Renders and tokenizes with any container. `allow_control_tokens`: for requests that don't set
     it.
     """
 
-    def __init__(
-        self, threads: WorkerThreads, interpreters: Interpreters, *, allow_control_tokens: bool
-    ) -> None:
-        self._threads = threads
-        self._interpreters = interpreters
-        self._allow_control_tokens = allow_control_tokens
-
-    def apply(self, *, allow_control_tokens: bool) -> None:
-        """From the next request on."""
-        self._allow_control_tokens = allow_control_tokens
+    threads: WorkerThreads
+    interpreters: Interpreters
+    allow_control_tokens: bool
 
     async def of(
         self,
@@ -77,7 +70,7 @@ class Tokens:
             with translated():
                 return _of_text(container, text, special=special, add_bos=add_bos)
 
-        return work(_always) if len(text) < LONG_TEXT else await self._threads.run(work)
+        return work(_always) if len(text) < LONG_TEXT else await self.threads.run(work)
 
     async def mixed(
         self,
@@ -85,7 +78,6 @@ class Tokens:
         parts: Sequence[int | str],
         *,
         add_bos: bool | None = None,
-        param: str = "prompt",
     ) -> tuple[int, ...]:
         """Token ids and texts in turn, as one prompt. A bos stands in front as in `of`, where the
         first part is a text. Raises ContextLengthExceeded.
@@ -98,11 +90,16 @@ class Tokens:
                     break  # the caller refuses so many
                 if not wanted():
                     raise Abandoned
+                if isinstance(part, int):
+                    found.append(part)
+                    continue
+                refuse_too_long(container.info, part, "prompt")
                 bos = False if number else add_bos
-                found += _of_part(container, part, add_bos=bos, param=param)
+                with translated():
+                    found += _of_text(container, part, special=True, add_bos=bos)
             return tuple(found)
 
-        return await self._threads.run(work)
+        return await self.threads.run(work)
 
     async def spelled(
         self, container: ModelContainer, prompts: Sequence[Sequence[int]]
@@ -116,15 +113,15 @@ class Tokens:
 
     async def run(self, work: Callable[[Wanted], T], tokens: int) -> T:
         """`work` on so many tokens, where they are many beside the event loop."""
-        return work(_always) if tokens < FEW_TOKENS else await self._threads.run(work)
+        return work(_always) if tokens < FEW_TOKENS else await self.threads.run(work)
 
     async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
         """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
         container = lease.local
-        interpreter = await self._interpreters.of(container, lease.entry, tools=_has_tools(request))
+        interpreter = await self.interpreters.of(container, lease.entry, tools=_has_tools(request))
         if request.allow_control_tokens is None:
             request = msgspec.structs.replace(
-                request, allow_control_tokens=self._allow_control_tokens
+                request, allow_control_tokens=self.allow_control_tokens
             )
 
         def work(wanted: Wanted, allowance: Allowance = FULL) -> Prompt:
@@ -142,19 +139,19 @@ class Tokens:
                 return work(_always, AT_ONCE)
             except LimitExceeded:
                 pass  # it is longer than estimated
-        return await self._threads.run(work)
+        return await self.threads.run(work)
 
     async def rendered(
         self, request: ChatRequest, lease: Lease
     ) -> tuple[Interpreter, RenderedPrompt]:
         """The prompt as text, for a model whose tokens aren't known here. Raises as `chat`."""
         container = lease.container
-        interpreter = await self._interpreters.of(container, lease.entry, tools=_has_tools(request))
+        interpreter = await self.interpreters.of(container, lease.entry, tools=_has_tools(request))
 
         def work(wanted: Wanted) -> RenderedPrompt:
             return interpreter.render(request, container, FULL, wanted)
 
-        return interpreter, await self._threads.run(work)
+        return interpreter, await self.threads.run(work)
 
     def _of_prompt(
         self,
@@ -180,30 +177,19 @@ class Tokens:
         if rendered.pictures and container.info.image_marker is None:
             _refuse_spelled(tokenizer, text, clients)
         tokens = tokenizer.tokens(text, clients, check)
-        if not container.info.heeds_marks:
-            return tokens, ()
-        return tokens, tuple(
-            _tokens_before(mark, text, clients, tokens, tokenizer, check) for mark in marks
-        )
 
+        def before(mark: int) -> int:
+            """How many of `tokens` stand before that character. Where they join what is before with
+            what is behind, some less.
+            """
+            check()
+            cut = tuple((max(start - mark, 0), end - mark) for start, end in clients if end > mark)
+            behind = tokenizer.tokens(text[mark:], cut, check)
+            count = len(tokens) - len(behind)
+            joined = tokens[count:] != behind if count >= 0 else True
+            return max(0, count - JOINED if joined else count)
 
-def _tokens_before(
-    mark: int,
-    text: str,
-    clients: Spans,
-    tokens: tuple[int, ...],
-    tokenizer: PromptTokenizer,
-    check: Callable[[], None],
-) -> int:
-    """How many of `tokens`, those of `text`, stand before the character `mark`. Where they join
-    what is before with what is behind, some less.
-    """
-    check()
-    cut = tuple((max(start - mark, 0), end - mark) for start, end in clients if end > mark)
-    behind = tokenizer.tokens(text[mark:], cut, check)
-    count = len(tokens) - len(behind)
-    joined = tokens[count:] != behind if count >= 0 else True
-    return max(0, count - JOINED if joined else count)
+        return tokens, tuple(map(before, marks)) if container.info.heeds_marks else ()
 
 
 def _refuse_spelled(
@@ -263,16 +249,6 @@ def pieces_of(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) 
         if not wanted():
             raise Abandoned
         yield from container.pieces(tokens[start : start + FEW_TOKENS])
-
-
-def _of_part(
-    container: ModelContainer, part: int | str, *, add_bos: bool | None, param: str
-) -> tuple[int, ...]:
-    if isinstance(part, int):
-        return (part,)
-    refuse_too_long(container.info, part, param)
-    with translated():
-        return _of_text(container, part, special=True, add_bos=add_bos)
 
 
 def _of_text(

@@ -30,10 +30,10 @@ class Activity:
     the key that sent them. A request that is not watched costs two entries in a table.
     """
 
-    def __init__(self, lately: int = LATELY) -> None:
+    def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._running: dict[int, RequestRecord] = {}
-        self._lately: deque[RequestReport] = deque(maxlen=lately)
+        self._lately: deque[RequestReport] = deque(maxlen=LATELY)
         self._ended: set[int] = set()  # since `take_moved`
 
     def began(self, record: RequestRecord) -> None:
@@ -96,13 +96,12 @@ class Books(msgspec.Struct, frozen=True):
     tracing: Tracing | None = None
 
 
-class Account:
+class Account(msgspec.Struct):
     """One request's, reported exactly once."""
 
-    def __init__(self, books: Books, record: RequestRecord) -> None:
-        self._books = books
-        self.record = record
-        self._trace: Trace | None = None
+    books: Books
+    record: RequestRecord
+    _trace: Trace | None = None
 
     @contextmanager
     def kept(
@@ -117,8 +116,8 @@ class Account:
         record = self.record
         outcome, is_fault = None, False  # cancelled: the client has left
         charge: Charge | None = None
-        self._books.activity.began(record)
-        self._books.inspector.began(record)
+        self.books.activity.began(record)
+        self.books.inspector.began(record)
         try:
             if record.access.limits != UNLIMITED:
                 charge = self._charge(expected_tokens(wanted))
@@ -141,26 +140,26 @@ class Account:
 
     def _charge(self, expected: int) -> Charge:
         access = self.record.access
-        return self._books.limiter.charge(time(), access.owner, access.limits, expected)
+        return self.books.limiter.charge(time(), access.owner, access.limits, expected)
 
     def _enter(self, report: RequestReport) -> None:
-        self._books.activity.ended(report)
-        self._books.inspector.ended(self.record)
-        self._books.notify(report)
+        self.books.activity.ended(report)
+        self.books.inspector.ended(self.record)
+        self.books.notify(report)
         if self._trace is not None:
             self._trace.end(report)
 
     def traced(self, caller: Caller) -> Caller:
         """`caller`, for servers elsewhere: what they do belongs to this request's trace."""
-        if self._books.tracing is None:
+        if self.books.tracing is None:
             return caller
-        trace = self._trace = self._books.tracing.begin(self.record.api, caller)
+        trace = self._trace = self.books.tracing.begin(self.record.api, caller)
         return msgspec.structs.replace(caller, trace=trace.headers, served_by=trace.served_by)
 
     def allowance(self) -> Allowance:
         """What the key has left."""
         access = self.record.access
-        return self._books.limiter.allowance(time(), access.owner, access.limits)
+        return self.books.limiter.allowance(time(), access.owner, access.limits)
 
 
 def _settle(charge: Charge, usage: Usage | None) -> None:

@@ -365,47 +365,37 @@ class PolledAnswers(DetachedAnswers[PolledAnswer]):
         self._last[answer.owner] = replace(answer.state(), texts=())
 
 
-class DetachedResponse:
+class DetachedResponse(msgspec.Struct, frozen=True):
     """An answer on its way to one client, from byte `place` on. The answer goes on without it."""
 
-    def __init__(self, answer: DetachedAnswer, place: int = 0) -> None:
-        self._answer = answer
-        self._place = place
+    answer: DetachedAnswer
+    place: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
             try:
-                start = await self._answer.begun()
+                start = await self.answer.begun()
                 await send({**start, "headers": [*start["headers"]]})  # others may add to it
             except GatewayError:
                 raise
             except Exception as error:
                 raise client_error(error) from error
-            async for frames in self._answer.read(self._place):
+            async for frames in self.answer.read(self.place):
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Abortable:
+class Abortable(msgspec.Struct, frozen=True):
     """An answer of a request's own, which `PolledAnswers.abort` ends: what it said until then is
     the whole. `rest`: all that it has still to send then.
     """
 
-    def __init__(
-        self,
-        exchange: ASGIApp,
-        answers: PolledAnswers,
-        answer: PolledAnswer,
-        rest: Callable[[], bytes],
-        *,
-        media_type: bytes,
-    ) -> None:
-        self._exchange = exchange
-        self._answers = answers
-        self._answer = answer
-        self._rest = rest
-        self._media_type = media_type
+    exchange: ASGIApp
+    answers: PolledAnswers
+    answer: PolledAnswer
+    rest: Callable[[], bytes]
+    media_type: bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises as the exchange does."""
@@ -416,13 +406,13 @@ class Abortable:
             last = message
             await send(message)
 
-        with self._answers.admitted(self._answer):
-            with self._answer.scope as aborted:
-                await self._exchange(scope, receive, noting)
+        with self.answers.admitted(self.answer):
+            with self.answer.scope as aborted:
+                await self.exchange(scope, receive, noting)
             if not aborted.cancelled_caught:
                 return
             if last is None:
-                await Plain(self._rest(), media_type=self._media_type)(scope, receive, send)
+                await Plain(self.rest(), media_type=self.media_type)(scope, receive, send)
             elif last.get("more_body", True):
-                body = self._rest()
+                body = self.rest()
                 await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -64,7 +64,10 @@ def handlers(
         if (reason := refusal(error)) is not None:
             client = request.client.host if request.client else ""
             record_of(request).refused = True
-            services.refusals.note(reason, client, f"{request.method} {_route(request)}")
+            # As the route is registered: what a client put into the path may be long.
+            services.refusals.note(
+                reason, client, f"{request.method} {request.scope['path_template']}"
+            )
             return problem(request, error)
         access = request.scope.get("auth") or Access()  # an open route knows no caller
         return problem(request, services.redacted(error, access))
@@ -106,11 +109,6 @@ def _rates(
     now = time.time()
     allowance = services.books.limiter.allowance(now, access.owner, access.limits)
     return dialect.rate_headers.of(allowance, now)
-
-
-def _route(request: Request[Any, Any, Any]) -> str:
-    """As it is registered: what a client put into the path may be long."""
-    return request.scope["path_template"]
 
 
 def headers(error: GatewayError) -> Mapping[str, str]:

@@ -61,13 +61,6 @@ class Reply(Protocol):
     def whole(self, usage: Usage) -> bytes: ...
 
 
-class AskedAnswer(Protocol):
-    """What a dialect parsed: the form of the answer."""
-
-    @property
-    def stream(self) -> bool: ...
-
-
 class LoadingText(Protocol):
     """A dialect's reports of the wait in the stream itself. `began`: the stream is opened."""
 
@@ -77,10 +70,25 @@ class LoadingText(Protocol):
     def frames(self, model: str, text: str) -> bytes: ...
 
 
+class Asking(msgspec.Struct, Generic[Wanted], frozen=True, kw_only=True):
+    """One request to a model, and what the server does for each: `account` enters it in the books,
+    `readable` is an error as its caller may read it, `threads` write what is long.
+    """
+
+    call: Call[Wanted]
+    account: Account
+    readable: Callable[[GatewayError], GatewayError]
+    quiet: float  # seconds of silence in a stream before something is sent to keep it alive
+    threads: WorkerThreads
+
+    def traced(self, on_wait: OnWait) -> Call[Wanted]:
+        """The call as part of the request's trace; `on_wait` is told of its wait."""
+        return replace(self.call, on_wait=on_wait, caller=self.account.traced(self.call.caller))
+
+
 class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of how an answer is sent."""
 
-    quiet: float  # seconds of silence in a stream before something is sent to keep it alive
     framing: Framing = SSE
     rates: RateHeaders = RATE_HEADERS
     loading: LoadingText | None = None  # what a stream says while its model is waited for
@@ -137,47 +145,28 @@ def left(account: Account, names: RateHeaders = RATE_HEADERS) -> Mapping[str, st
     return names.of(account.allowance(), time.time())
 
 
-def traced(account: Account, call: Call[Wanted], on_wait: OnWait) -> Call[Wanted]:
-    """`call` as part of the request's trace; `on_wait` is told of its wait."""
-    return replace(call, on_wait=on_wait, caller=account.traced(call.caller))
-
-
-class Exchange(Generic[Wanted]):
-    """`open_answer` enters the pipeline with `call`; `reply_to` makes the dialect's reply once it
-    is known who answers.
+class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
+    """`open_answer` enters the pipeline with the call; `reply_to` makes the dialect's reply once it
+    is known who answers; `failed` is the last event of a stream that broke.
     """
 
-    def __init__(
-        self,
-        open_answer: Callable[[Call[Wanted]], AbstractAsyncContextManager[Answer]],
-        call: Call[Wanted],
-        reply_to: Callable[[Answer], Reply],
-        failed: Callable[[GatewayError], bytes],
-        account: Account,
-        asked: AskedAnswer,
-        options: WireOptions,
-    ) -> None:
-        self._options = options
-        self._loading = options.loading
-        self._open_answer = open_answer
-        self._call = call
-        self._reply_to = reply_to
-        self._failed = failed
-        self._account = account
-        self._record = account.record
-        self._asked = asked
-        self._headers = options.headers
+    asking: Asking[Wanted]
+    open_answer: Callable[[Call[Wanted]], AbstractAsyncContextManager[Answer]]
+    reply_to: Callable[[Answer], Reply]
+    failed: Callable[[GatewayError], bytes]
+    stream: bool
+    options: WireOptions = WireOptions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
-            if self._asked.stream:
-                report_wait = self._report_wait if self._loading is not None else None
+            if self.stream:
+                report_wait = self._report_wait if self.options.loading is not None else None
                 events = EventStream(
                     send,
-                    self._headers,
-                    self._options.quiet,
-                    framing=self._options.framing,
+                    self.options.headers,
+                    self.asking.quiet,
+                    framing=self.options.framing,
                     report_wait=report_wait,
                 )
                 async with events.with_comments():
@@ -187,39 +176,42 @@ class Exchange(Generic[Wanted]):
                 await body(scope, receive, send)
 
     def _report_wait(self, news: Waiting) -> bytes:
-        assert self._loading is not None, "it is asked only where the wait is reported"
-        return self._loading.frames(news.model, f"{sentence(news)}\n")
+        assert self.options.loading is not None, "it is asked only where the wait is reported"
+        return self.options.loading.frames(news.model, f"{sentence(news)}\n")
 
     async def _send(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
-            with self._account.kept(self._call.request, was_cut_off):
+            with self.asking.account.kept(self.asking.call.request, was_cut_off):
                 closing = await self._stream_answer(events)
-                if self._options.keep is not None:
-                    await self._options.keep()
-            await events.end(closing + self._options.framing.end)
+                if self.options.keep is not None:
+                    await self.options.keep()
+            await events.end(closing + self.options.framing.end)
         except Exception as error:
             if not events.began:
                 raise
-            last = self._failed(client_error(error, self._account.record.id))
-            await events.end(last + self._options.framing.end)
+            last = self.failed(
+                self.asking.readable(client_error(error, self.asking.account.record.id))
+            )
+            await events.end(last + self.options.framing.end)
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""
+        account, record = self.asking.account, self.asking.account.record
 
         def waits(news: Waiting) -> None:
-            self._record.waits(news)
+            record.waits(news)
             events.wait(news)
 
-        async with self._open_answer(traced(self._account, self._call, waits)) as answer:
-            self._record.answered_by(answer, remarks(answer))
-            events.says = self._record.reads_so_far
-            reply = self._reply_to(answer)
-            rates = left(self._account, self._options.rates)
+        async with self.open_answer(self.asking.traced(waits)) as answer:
+            record.answered_by(answer, remarks(answer))
+            events.says = record.reads_so_far
+            reply = self.reply_to(answer)
+            rates = left(account, self.options.rates)
             await self._introduce(events, {**about(answer), **rates})
-            if self._loading is None or not self._loading.began:
+            if self.options.loading is None or not self.options.loading.began:
                 await events.write(reply.opening())
             async for deltas in answer.batches():
-                self._record.delta()
+                record.delta()
                 if frames := b"".join([reply.delta(delta) for delta in deltas]):
                     await events.write(frames)
             return reply.closing(answer.usage())
@@ -227,28 +219,28 @@ class Exchange(Generic[Wanted]):
     async def _introduce(self, events: EventStream, headers: Mapping[str, str]) -> None:
         """Which model answers: in `headers`, or where these were sent before, in the stream."""
         if events.began:
-            await events.write(self._options.framing.introduction(headers))
+            await events.write(self.options.framing.introduction(headers))
         await events.begin(headers)
 
     async def _whole(self) -> Plain:
-        with self._account.kept(self._call.request):
+        with self.asking.account.kept(self.asking.call.request):
             body = await self._whole_answer()
-            if self._options.keep is not None:
-                await self._options.keep()
+            if self.options.keep is not None:
+                await self.options.keep()
             return body
 
     async def _whole_answer(self) -> Plain:
-        call = traced(self._account, self._call, self._record.waits)
-        async with self._open_answer(call) as answer:
-            self._record.answered_by(answer, remarks(answer))
-            reply = self._reply_to(answer)
+        account, record = self.asking.account, self.asking.account.record
+        async with self.open_answer(self.asking.traced(record.waits)) as answer:
+            record.answered_by(answer, remarks(answer))
+            reply = self.reply_to(answer)
             async for deltas in answer.batches():
-                self._record.delta()
+                record.delta()
                 for delta in deltas:
                     reply.add(delta)
             body = reply.whole(answer.usage())
-            rates = left(self._account, self._options.rates)
-            return Plain(body, headers={**self._headers, **about(answer), **rates})
+            rates = left(account, self.options.rates)
+            return Plain(body, headers={**self.options.headers, **about(answer), **rates})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
@@ -268,39 +260,28 @@ def names_line(names: Sequence[str]) -> str:
     return f"{line} and more" if len(distinct) > MOST_NAMES else line
 
 
-class EncodingResponse(Generic[Wanted]):
-    """`encode` carries `call` out; `body_of` makes the body."""
+class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
+    """`encode` carries the call out; `body_of` makes the body."""
 
-    def __init__(
-        self,
-        encode: Callable[[Call[Wanted]], Awaitable[Encoded]],
-        call: Call[Wanted],
-        body_of: Callable[[Encoded], bytes],
-        account: Account,
-        threads: WorkerThreads,
-    ) -> None:
-        self._encode = encode
-        self._call = call
-        self._body_of = body_of
-        self._account = account
-        self._record = account.record
-        self._threads = threads
+    asking: Asking[Wanted]
+    encode: Callable[[Call[Wanted]], Awaitable[Encoded]]
+    body_of: Callable[[Encoded], bytes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
+        account, record = self.asking.account, self.asking.account.record
         async with while_connected(receive):
-            with self._account.kept(self._call.request):
-                call = traced(self._account, self._call, self._record.waits)
-                encoded = await self._encode(call)
-                self._record.answered_by(encoded, remarks(encoded))
+            with account.kept(self.asking.call.request):
+                encoded = await self.encode(self.asking.traced(record.waits))
+                record.answered_by(encoded, remarks(encoded))
                 body = await self._written(encoded)
-            response = Plain(body, headers={**about(encoded), **left(self._account)})
+            response = Plain(body, headers={**about(encoded), **left(account)})
             await response(scope, receive, send)
 
     async def _written(self, encoded: Encoded) -> bytes:
         if not is_long(encoded.vectors):
-            return self._body_of(encoded)
-        return await self._threads.run(lambda _wanted: self._body_of(encoded))
+            return self.body_of(encoded)
+        return await self.asking.threads.run(lambda _wanted: self.body_of(encoded))
 
 
 _NAME = HOPS.encode()

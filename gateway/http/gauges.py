@@ -200,27 +200,26 @@ def _counted(request: RequestStanding) -> Counters:
     return Counters(request.completion_tokens, prompts)
 
 
-class GaugeSampler:
+class GaugeSampler(msgspec.Struct):
     """Makes gauges. One per server."""
 
-    def __init__(self, registry: Registry, activity: Activity) -> None:
-        self._registry = registry
-        self._activity = activity
-        self._totals = Totals()
-        self._kept: dict[str, int] = {}
-        self._before: deque[tuple[float, Mapping[str, Counters]]] = deque()
+    registry: Registry
+    activity: Activity
+    _totals: Totals = msgspec.field(default_factory=Totals)
+    _kept: dict[str, int] = {}
+    _before: deque[tuple[float, Mapping[str, Counters]]] = msgspec.field(default_factory=deque)
 
     async def sample(self) -> GaugesWire:
         """As it is now."""
-        measured = await self._registry.overview.measured()
-        statuses = [status for status in self._registry.statuses() if _is_active(status)]
+        measured = await self.registry.overview.measured()
+        statuses = [status for status in self.registry.statuses() if _is_active(status)]
         await self._sample_caches(statuses)
-        totals = self._totals.take(standing for _, standing in self._activity.all())
+        totals = self._totals.take(standing for _, standing in self.activity.all())
         seconds, before = self._since(time.monotonic(), totals)
         speeds = [self._speed(status, totals, before, seconds) for status in statuses]
         return GaugesWire(
             time=time.time(),
-            devices=devices(self._registry.overview.ledger(), measured, statuses, self._kept),
+            devices=devices(self.registry.overview.ledger(), measured, statuses, self._kept),
             models=speeds,
             waiting=sum(one.waiting for one in statuses if not one.is_replica),
             in_use=sum(one.in_use for one in statuses if not one.is_replica),
@@ -353,13 +352,12 @@ T = TypeVar("T")
 class GaugeHistory:
     """One per server."""
 
-    def __init__(self, every: float = EVERY, kept: int = KEPT) -> None:
-        self.every = every
-        self._samples: deque[GaugesWire] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self._samples: deque[GaugesWire] = deque(maxlen=KEPT)
 
     def take(self, gauges: GaugesWire) -> None:
-        """Keep them, unless the last ones are younger than `every`."""
-        late = not self._samples or gauges.time - self._samples[-1].time >= self.every
+        """Keep them, unless the last ones are younger than `EVERY`."""
+        late = not self._samples or gauges.time - self._samples[-1].time >= EVERY
         went_back = bool(self._samples) and gauges.time < self._samples[-1].time
         if late or went_back:  # clocks are set
             self._samples.append(gauges)
@@ -371,7 +369,7 @@ class GaugeHistory:
         often = Counter(model.id for sample in samples for model in sample.models)
         models = [name for name, _ in often.most_common(MOST_MODELS)]
         return HistoryWire(
-            every=self.every,
+            every=EVERY,
             times=[sample.time for sample in samples],
             devices={name: _columns_of(samples, name) for name in devices},
             models={name: _speed(samples, name) for name in models},

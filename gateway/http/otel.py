@@ -5,6 +5,7 @@
 import time
 from collections.abc import Iterator, Mapping
 
+import msgspec
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -62,30 +63,29 @@ class OpenTelemetry:
         self._provider.shutdown()
 
 
-class RequestSpan:
+class RequestSpan(msgspec.Struct, frozen=True):
     """A `Trace`."""
 
-    def __init__(self, tracer: Tracer, span: Span, headers: Mapping[str, str]) -> None:
-        self._tracer = tracer
-        self._span = span
-        self.headers = headers
+    tracer: Tracer
+    span: Span
+    headers: Mapping[str, str]
 
     def served_by(self, upstream: str, url: str) -> None:
         """See `Trace.served_by`."""
-        self._span.set_attributes({"roundhouse.upstream": upstream, "server.address": url})
+        self.span.set_attributes({"roundhouse.upstream": upstream, "server.address": url})
 
     def end(self, report: RequestReport) -> None:
         """See `Trace.end`."""
         end, standing = time.time_ns(), report.standing
-        began, context = end - _ns(standing.seconds), set_span_in_context(self._span)
+        began, context = end - _ns(standing.seconds), set_span_in_context(self.span)
         for name, first, last in stages(standing):
-            child = self._tracer.start_span(name, context, start_time=began + _ns(first))
+            child = self.tracer.start_span(name, context, start_time=began + _ns(first))
             child.end(began + _ns(last))
-        self._span.update_name(f"{standing.api} {standing.model}".strip())
-        self._span.set_attributes(dict(attributes(report)))
+        self.span.update_name(f"{standing.api} {standing.model}".strip())
+        self.span.set_attributes(dict(attributes(report)))
         if report.is_fault:
-            self._span.set_status(Status(StatusCode.ERROR, standing.outcome))
-        self._span.end(end)
+            self.span.set_status(Status(StatusCode.ERROR, standing.outcome))
+        self.span.end(end)
 
 
 def _ns(seconds: float) -> int:

@@ -20,7 +20,7 @@ from gateway.http.feed import (
     ModelUpdate,
     RequestUpdate,
 )
-from gateway.http.gauges import LoadProgress, ModelWire
+from gateway.http.gauges import EVERY, LoadProgress, ModelWire
 from gateway.http.services import Services
 from gateway.registry import ModelStatus
 from gateway.registry.overview import Fit, ModelCost
@@ -149,7 +149,7 @@ class Publisher:
         """Until the server stops."""
         with self._services.registry.watchers.watching() as changes:
             async with companions() as tasks:
-                self._poll_in(tasks, self._rest, self._services.history.every)
+                self._poll_in(tasks, self._rest, EVERY)
                 while not self._feed.ended:
                     await self._feed.wait_for_reader()
                     await self._publish(changes)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import msgspec
 import structlog
 from litestar import Request
 from litestar.enums import ScopeType
@@ -47,25 +48,19 @@ def audit(request: Request[Any, Any, Any], act: str, **what: str | int | None) -
     log.info("audit", act=act, **told, key=record.key(), client=client, request=record.id)
 
 
-class RequestLog:
-    """An ASGI application around another."""
+class RequestLog(msgspec.Struct, frozen=True):
+    """An ASGI application around another. `count` is called with method, route and status of each
+    request that has a route.
+    """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        keys: Authenticator,
-        inspector: Inspector,
-        count: Callable[[str, str, int], None],
-    ) -> None:
-        """`count` is called with method, route and status of each request that has a route."""
-        self._app = app
-        self._keys = keys
-        self._inspector = inspector
-        self._count = count
+    app: ASGIApp
+    keys: Authenticator
+    inspector: Inspector
+    count: Callable[[str, str, int], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         asked, headers = scope["method"], scope["headers"]
         # As GET (RFC 9110, 9.3.2); uvicorn, whose scope stays, sends no body. The root has its own,
@@ -76,7 +71,7 @@ class RequestLog:
         given = _given_id(headers) or uuid.uuid4().hex
         record = RequestRecord(given, lambda: self._label(scope))
         scope["state"][RECORD] = record
-        if self._inspector.enabled and scope["method"] == "POST":
+        if self.inspector.enabled and scope["method"] == "POST":
             record.method, record.path = scope["method"], scope["path"]
             receive = record.reading(receive)
 
@@ -88,7 +83,7 @@ class RequestLog:
             return send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self.app(scope, receive, noted)
         finally:
             record.is_open = False
             self._write(asked, scope, record)
@@ -97,7 +92,7 @@ class RequestLog:
     def _write(self, method: str, scope: Scope, record: RequestRecord) -> None:
         route = str(scope.get("path_template", ""))
         if route:
-            self._count(method, route, record.status)
+            self.count(method, route, record.status)
         reads = method in READING and record.status < 400
         say = log.debug if reads or record.refused else log.info
         client = scope["client"]
@@ -113,11 +108,11 @@ class RequestLog:
 
     def _label(self, scope: Scope) -> str | None:
         """Of the key that it came with; None where it has none that is known."""
-        if self._keys.is_open:
+        if self.keys.is_open:
             return None
         sent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            return self._keys.admit(sent).label
+            return self.keys.admit(sent).label
         except InvalidKey:
             return None
 

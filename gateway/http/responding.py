@@ -7,6 +7,7 @@ Knows no route and no connection.
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -38,22 +39,19 @@ STANDARD = "openresponses-version"  # the header of clients that want the standa
 NEVER = 1e9  # seconds: no keep-alive comments
 
 
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """A request's body, and all that it goes on from. `room` takes what that holds; `memory`: what
     the client's connection has of it.
     """
 
-    def __init__(
-        self, services: Services, access: Access, room: Room, memory: Memory | None = None
-    ) -> None:
-        self._services = services
-        self._access = access
-        self._room = room
-        self._memory = memory
+    services: Services
+    access: Access
+    room: Room
+    memory: Memory | None = None
 
     async def read(self, body: bytes) -> responses.ResponsesExchange:
         """With the items that it refers to. Raises NotFound, InvalidRequest, TooLarge."""
-        services = self._services
+        services = self.services
         exchange = await services.read(responses.read_response, body)
         wanted = items.referred(exchange.items)
         if not wanted:
@@ -63,8 +61,8 @@ class Reading:
             text = f"input: Refers to items of more than {MOST_HOMES} responses."
             raise InvalidRequest(text, param="input")
         names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
-        owner = self._access.owner
-        parts = await services.store.named(owner, names, frozenset(wanted), self._room)
+        owner = self.access.owner
+        parts = await services.store.named(owner, names, frozenset(wanted), self.room)
         return await services.bodies.run(
             lambda _wanted: exchange.resolved(items.among(parts, wanted))
         )
@@ -84,18 +82,18 @@ class Reading:
         else:
             exchange.require_calls()
             return exchange, ""
-        bodies = self._services.bodies
+        bodies = self.services.bodies
         whole = await bodies.run(lambda _wanted: exchange.after(items.history(parts)))
         whole.require_calls()
         return whole, talk
 
     async def _chain(self, name: str) -> tuple[Sequence[bytes], str]:
         """What a response goes on from and itself; and the first of these."""
-        recent = self._memory.chain(name) if self._memory is not None else ()
+        recent = self.memory.chain(name) if self.memory is not None else ()
         asked = recent[0][1].previous if recent else name
         first, chain = recent[0][0] if recent else "", [turn for _, turn in recent]
         if asked is not None:
-            stored_ = await self._services.store.chain(self._access.owner, asked, self._room)
+            stored_ = await self.services.store.chain(self.access.owner, asked, self.room)
             if stored_ is None:
                 raise PreviousNotFound(name)
             if stored_[-1].running:
@@ -106,7 +104,7 @@ class Reading:
         return [part for one in chain for part in (one.input, one.output)], first
 
     async def _talk(self, name: str) -> Sequence[bytes]:
-        found = await self._services.store.items(self._access.owner, name, self._room)
+        found = await self.services.store.items(self.access.owner, name, self.room)
         if found is None:
             message = f"conversation: Conversation {name!r:.80} not found."
             raise NotFound(message, param="conversation")
@@ -203,21 +201,19 @@ class Making:
         framing: Framing = SSE,
     ) -> Exchange[ChatRequest]:
         """As an answer to one client; in the background as a stream for any reader."""
-        quiet = NEVER if in_background else self.services.config.server.comment_after
-        stream = self.exchange.stream or in_background
+        asking = self.services.asking_by(call, "responses", record)
         return Exchange(
+            replace(asking, quiet=NEVER) if in_background else asking,
             self._opened,
-            call,
             lambda answer: self.reply.answered_by(answer.model, answer.sampling),
-            self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", call.request.model, record, self.access),
-            replace(self.exchange, stream=stream),
-            WireOptions(quiet=quiet, framing=framing, keep=None if in_background else self.keep),
+            self.reply.failed,
+            self.exchange.stream or in_background,
+            WireOptions(framing=framing, keep=None if in_background else self.keep),
         )
 
     @asynccontextmanager
     async def _opened(self, call: Call[ChatRequest]) -> AsyncIterator[Answer]:
-        chat = self._chat
+        chat = partial(self.services.chat, shown="calls", can_approve=True)
         first: Usage | None = None
         if not self.exchange.generates:
             call = call.of(_unanswered(call.request))
@@ -231,9 +227,6 @@ class Making:
             if isinstance(answer, AnswerInRounds):
                 self.reply.serves(answer.served, answer.listed)
             yield answer
-
-    def _chat(self, call: Call[ChatRequest]) -> AbstractAsyncContextManager[Answer]:
-        return self.services.chat(call, "calls", can_approve=True)
 
     async def _is_long(self, call: Call[ChatRequest]) -> bool:
         """The conversation is to be made shorter first."""

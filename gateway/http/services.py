@@ -2,11 +2,11 @@
 dialects' cards. Built once in `gateway.serving.app` and passed to every handler.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from litestar.di import Provide
@@ -34,12 +34,14 @@ from gateway.http.detached import (
     DetachedAnswers,
     PolledAnswers,
 )
+from gateway.http.exchange import Asking
 from gateway.http.feed import Feed
 from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.metrics import Metrics
 from gateway.http.request_log import record_of
 from gateway.http.request_record import RequestRecord
 from gateway.http.sockets import Sockets
+from gateway.http.sse import SSE, EventStream, Framing, ProgressStream
 from gateway.hub.downloads import Downloads
 from gateway.hub.hub import Hub, Uploads
 from gateway.keys.access import Access
@@ -56,6 +58,16 @@ from gateway.terms.request import ChatRequest
 from gateway.terms.tasks import WorkerThreads
 
 T = TypeVar("T")
+
+
+class OfModel(Protocol):
+    """A request that names a model."""
+
+    @property
+    def model(self) -> str: ...
+
+
+Asked = TypeVar("Asked", bound=OfModel)
 
 # What clients call conversations in: llama-server's, Codex', OpenCode's and Claude Code's.
 CONVERSATION_HEADERS = (
@@ -126,7 +138,7 @@ class Services(msgspec.Struct, frozen=True):
         Raises ModelUnavailable where there is none.
         """
         try:
-            return self.status((await self.find("", access)).name, access)
+            return await self.found("", access)
         except ModelNotFound:
             text = "No model is loaded, and there is no default for this key."
             raise ModelUnavailable(text) from None
@@ -135,6 +147,10 @@ class Services(msgspec.Struct, frozen=True):
         """The model of a request whose query names one, or none, as llama-server's clients do."""
         if name in NO_MODEL:
             return await self.answering(access)
+        return await self.found(name, access)
+
+    async def found(self, name: str, access: Access) -> ModelStatus:
+        """The state of the model called `name`. Raises as `find`."""
         return self.status((await self.find(name, access)).name, access)
 
     def status(self, name: str, access: Access) -> ModelStatus:
@@ -146,6 +162,15 @@ class Services(msgspec.Struct, frozen=True):
         if status.files is None or status.options is None or status.files.remote is not None:
             return None
         return self.catalog[status.files.backend].files.facts(status.options)
+
+    async def card(self, status: ModelStatus) -> ModelCard:
+        """All that is known of a model."""
+        return card(status, await self.capabilities.of(status), self.facts(status))
+
+    async def cards(self, statuses: Sequence[ModelStatus]) -> list[ModelCard]:
+        """All that is known of each."""
+        known = await self.capabilities.of_all(statuses)
+        return [card(one, known.get(one.id), self.facts(one)) for one in statuses]
 
     async def find(self, name: str, access: Access) -> ModelEntry:
         """See `Registry.find`."""
@@ -170,11 +195,20 @@ class Services(msgspec.Struct, frozen=True):
         copied.message = message
         return copied
 
-    def failed(
-        self, access: Access, body_of: Callable[[GatewayError], bytes]
-    ) -> Callable[[GatewayError], bytes]:
-        """The last event of a stream that broke: `body_of`, as the caller may read it."""
-        return lambda error: body_of(self.redacted(error, access))
+    def progress(
+        self,
+        access: Access,
+        run: Callable[[EventStream], Awaitable[None]],
+        failed: Callable[[GatewayError], bytes],
+        framing: Framing = SSE,
+    ) -> ProgressStream:
+        """A stream that `run` writes; `failed` is its last event, if it breaks."""
+        return ProgressStream(
+            run,
+            lambda error: failed(self.redacted(error, access)),
+            quiet=self.config.server.comment_after,
+            framing=framing,
+        )
 
     def _seen(self, status: ModelStatus, access: Access) -> ModelStatus:
         """A load's victims are names of other models."""
@@ -234,7 +268,7 @@ class Services(msgspec.Struct, frozen=True):
         `ToolRounds.chat`, and InvalidRequest.
         """
         request = await self.rounds.shown(call, can_approve=can_approve)
-        return await self.tokenizers.count_chat(request.model, request, call.access, call.caller)
+        return await self.tokenizers.count_chat(call.of(request))
 
     def reports_loading(self, access: Access, *, asked: bool | None) -> bool:
         """Whether a stream reports its model's load as reasoning: the first that is set of the
@@ -249,15 +283,26 @@ class Services(msgspec.Struct, frozen=True):
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
 
-    def account(self, api: str, model: str, record: RequestRecord, access: Access) -> Account:
-        """Of a request that names `model`; only names that exist for its caller are counted by."""
+    def asking(self, request: AnyRequest, api: str, asked: Asked) -> Asking[Asked]:
+        """`asked`, as `request` wants it by `api`."""
+        return self.asking_by(call_of(request, asked), api, record_of(request))
+
+    def asking_by(self, call: Call[Asked], api: str, record: RequestRecord) -> Asking[Asked]:
+        """`call`, from now on in the books. Only names that exist for its caller are counted by."""
+        model, access = call.request.model, call.access
         try:
             name = self.registry.resolve(self.registry.named(model, access), access).name
         except GatewayError:
             name = ""
         recording, shows_prompt = self.books.inspector.recording(), self.config.log.prompts
         record.asks(api, model, name, access, recording=recording, shows_prompt=shows_prompt)
-        return Account(self.books, record)
+        return Asking(
+            call=call,
+            account=Account(self.books, record),
+            readable=lambda error: self.redacted(error, access),
+            quiet=self.config.server.comment_after,
+            threads=self.bodies,
+        )
 
 
 def call_of(request: AnyRequest, asked: T, conversation: str = "") -> Call[T]:

@@ -7,14 +7,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import msgspec
 import structlog
+from litestar.connection import ASGIConnection
 from litestar.types import Receive, Scope, Send
 
 from gateway.registry import Waiting
-from gateway.terms.errors import GatewayError, InternalError
+from gateway.terms.errors import ClientLeft, GatewayError, InternalError
 from gateway.terms.tasks import companions
 
 log = structlog.get_logger()
@@ -22,30 +24,22 @@ log = structlog.get_logger()
 JSON = b"application/json"
 
 
-class Plain:
+class Plain(msgspec.Struct, frozen=True):
     """An ASGI response."""
 
-    def __init__(
-        self,
-        body: bytes,
-        *,
-        status: int = 200,
-        media_type: bytes = JSON,
-        headers: Mapping[str, str] = {},
-    ) -> None:
-        self._body = body
-        self._status = status
-        self._headers = [
-            (b"content-type", media_type),
-            (b"content-length", str(len(body)).encode()),
-            *encoded(headers),
-        ]
+    body: bytes
+    status: int = 200
+    media_type: bytes = JSON
+    headers: Mapping[str, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": self._status, "headers": self._headers}
-        )
-        await send({"type": "http.response.body", "body": self._body, "more_body": False})
+        headers = [
+            (b"content-type", self.media_type),
+            (b"content-length", str(len(self.body)).encode()),
+            *encoded(self.headers),
+        ]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": False})
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
@@ -106,40 +100,28 @@ SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment
 NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 
 
-class EventStream:
+class EventStream(msgspec.Struct):
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
     One task writes it, another sends comments (`with_comments`), never both at a time: a comment is
-    begun only while the writer sends nothing.
+    begun only while the writer sends nothing. `quiet`: seconds of silence before a comment;
+    `patience`: between checks for one. `report_wait`: frames for reports of the wait, the first at
+    once; None: they are comments.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        headers: Mapping[str, str],
-        quiet: float,
-        *,
-        framing: Framing = SSE,
-        report_wait: Callable[[Waiting], bytes] | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
-        """`quiet`: seconds of silence before a comment; `patience`: between checks for one.
-
-        `report_wait`: frames for reports of the wait, the first at once; None: they are comments.
-        """
-        self.began = False
-        self._send = send
-        self._headers = headers
-        self._quiet = quiet
-        self._framing = framing
-        self._report_wait = report_wait
-        self._patience = patience
-        self._due = anyio.Event()  # the first comment
-        self._ended = False
-        self._one_sends = asyncio.Lock()
-        self._last = time.monotonic()
-        self._news: Waiting | None = None
-        self.says: Callable[[], str] = str  # what a comment in a silence says
+    send: Send
+    headers: Mapping[str, str]
+    quiet: float
+    framing: Framing = SSE
+    report_wait: Callable[[Waiting], bytes] | None = None
+    patience: float = PATIENCE
+    began: bool = False
+    says: Callable[[], str] = str  # what a comment in a silence says
+    _due: anyio.Event = msgspec.field(default_factory=anyio.Event)  # the first comment
+    _ended: bool = False
+    _one_sends: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _last: float = msgspec.field(default_factory=time.monotonic)
+    _news: Waiting | None = None
 
     async def begin(self, headers: Mapping[str, str] = {}) -> None:
         """Send status 200, unless that has happened. The wait is over: no more reports of it."""
@@ -151,7 +133,7 @@ class EventStream:
     async def write(self, frames: bytes, *, more: bool = True) -> None:
         async with self._one_sends:
             self._last = time.monotonic()
-            await self._send({"type": "http.response.body", "body": frames, "more_body": more})
+            await self.send({"type": "http.response.body", "body": frames, "more_body": more})
 
     async def end(self, frames: bytes) -> None:
         self._ended = True
@@ -160,7 +142,7 @@ class EventStream:
     def wait(self, news: Waiting) -> None:
         """Report the wait at the next comment. A `Call.on_wait`."""
         self._news = news
-        if self._report_wait is not None:
+        if self.report_wait is not None:
             self._due.set()
 
     @asynccontextmanager
@@ -171,38 +153,36 @@ class EventStream:
             yield
 
     async def _send_comments(self) -> None:
-        with anyio.move_on_after(self._patience):
+        with anyio.move_on_after(self.patience):
             await self._due.wait()
         while True:
             if not (self._ended or self._one_sends.locked()):
                 async with self._one_sends:
                     await self._fill_silence()
-            await anyio.sleep(self._patience)
+            await anyio.sleep(self.patience)
 
     async def _fill_silence(self) -> None:
         news, self._news = self._news, None
-        if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
+        if news is None and not (self.began and time.monotonic() - self._last >= self.quiet):
             return
         if news is not None:
             frames = self._wait_frames(news)
         else:
             said = self.says()
-            frames = self._framing.remark(said) if said else self._framing.silence
+            frames = self.framing.remark(said) if said else self.framing.silence
         if not self.began:
             await self._start({})
         self._last = time.monotonic()
-        await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+        await self.send({"type": "http.response.body", "body": frames, "more_body": True})
 
     def _wait_frames(self, news: Waiting) -> bytes:
-        return (
-            self._report_wait(news) if self._report_wait else self._framing.remark(sentence(news))
-        )
+        return self.report_wait(news) if self.report_wait else self.framing.remark(sentence(news))
 
     async def _start(self, headers: Mapping[str, str]) -> None:
         self.began = True
-        kind = {"content-type": self._framing.media_type}
-        lines = encoded({**kind, **HEADERS, **self._headers, **headers})
-        await self._send({"type": "http.response.start", "status": 200, "headers": lines})
+        kind = {"content-type": self.framing.media_type}
+        lines = encoded({**kind, **HEADERS, **self.headers, **headers})
+        await self.send({"type": "http.response.start", "status": 200, "headers": lines})
 
 
 def sentence(news: Waiting) -> str:
@@ -222,54 +202,30 @@ def sentence(news: Waiting) -> str:
 SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: the client was cut off
 
 
-class ProgressStream:
+class ProgressStream(msgspec.Struct, frozen=True):
     """`run` writes frames; what it raises before the first is an HTTP error."""
 
-    def __init__(
-        self,
-        run: Callable[[EventStream], Awaitable[None]],
-        failed: Callable[[GatewayError], bytes],
-        *,
-        quiet: float,
-        framing: Framing = SSE,
-    ) -> None:
-        self._run = run
-        self._failed = failed
-        self._quiet = quiet
-        self._framing = framing
+    run: Callable[[EventStream], Awaitable[None]]
+    failed: Callable[[GatewayError], bytes]
+    quiet: float
+    framing: Framing = SSE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
-            events = EventStream(send, {}, self._quiet, framing=self._framing)
+            events = EventStream(send, {}, self.quiet, framing=self.framing)
             async with events.with_comments():
                 await self._stream(events)
 
     async def _stream(self, events: EventStream) -> None:
         try:
-            await self._run(events)
+            await self.run(events)
             await events.begin()
             await events.end(b"")
         except Exception as error:
             if not events.began:
                 raise
-            await events.end(self._failed(client_error(error)))
-
-
-class WholeErrand:
-    """One body when it is done."""
-
-    def __init__(
-        self, run: Callable[[], Awaitable[bytes]], headers: Mapping[str, str] = {}
-    ) -> None:
-        self._run = run
-        self._headers = headers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises GatewayError."""
-        async with while_connected(receive):
-            body = Plain(await self._run(), headers=self._headers)
-            await body(scope, receive, send)
+            await events.end(self.failed(client_error(error)))
 
 
 def client_error(error: Exception, request: str = "") -> GatewayError:
@@ -286,6 +242,17 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
     async with companions() as tasks:
         tasks.start_soon(_cancel_when_left, receive, tasks.cancel_scope)
         yield
+
+
+@asynccontextmanager
+async def attended(request: ASGIConnection[Any, Any, Any, Any]) -> AsyncIterator[None]:
+    """The body of a handler is cancelled when its client leaves. Raises ClientLeft."""
+    is_done = False
+    async with while_connected(request.receive):
+        yield
+        is_done = True
+    if not is_done:
+        raise ClientLeft("The client has left before its answer was there.")
 
 
 async def _cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:

@@ -2,7 +2,7 @@
 asked again, within one answer.
 
     async with rounds.chat(call, "calls") as answer:
-        async for delta in answer.deltas():
+        async for deltas in answer.batches():
             ...
 
 Each round holds its model only while that writes: none is held while tools run. Where a chat has no

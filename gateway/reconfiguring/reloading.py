@@ -4,7 +4,7 @@ A new configuration is read and checked whole before anything changes; what foll
 put in force at once, between two steps of the event loop. Knows no HTTP and no signals.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,7 +20,8 @@ from config.models import check_names
 from config.settings import Config, ModelConfig
 from config.shape import Option
 from config.upstreams import UpstreamConfig
-from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
+from gateway.hub.hub import cached_models
+from gateway.registry import ModelChanges, PreparedModels, Registry
 from gateway.terms.errors import InvalidRequest, NotFound
 from gateway.terms.tasks import companions
 
@@ -34,7 +35,7 @@ LAST_KEY = (
 Apply: TypeAlias = Callable[[], None]
 # Checks what a part of the server needs of a configuration, and gives what puts it in force there.
 # May block; raises ConfigError, as at the start.
-Part: TypeAlias = Callable[[Config], Apply]
+Follow: TypeAlias = Callable[[Config], Apply]
 Stamp: TypeAlias = tuple[int, int, int] | None  # inode, bytes, time of change in ns; None: gone
 
 log = structlog.get_logger(__name__)
@@ -73,7 +74,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     report: ReloadReport
     config: Config
-    applies: tuple[Apply, ...]
+    apply: Apply
 
 
 class ModelCopy(msgspec.Struct, frozen=True):
@@ -105,15 +106,13 @@ class Reloader:
     def begin(
         self,
         registry: Registry,
-        cache_of: Callable[[Config], CacheOfModels | None],
-        parts: Sequence[Part],
+        follow: Follow,
         notify: Callable[[ReloadReport], None],
     ) -> None:
-        """The parts that follow the configuration from now on. `cache_of`: the hub's cache of
-        models; `notify` is called when another one is in force.
+        """What follows the configuration from now on: models, and with `follow` the rest. `notify`
+        is called when another one is in force.
         """
-        self._registry, self._cache_of, self._parts = registry, cache_of, tuple(parts)
-        self._notify = notify
+        self._registry, self._follow, self._notify = registry, follow, notify
 
     async def reload(self, *, plan: bool = False) -> ReloadReport:
         """Read the configuration again and put it in force, or with `plan` only report what that
@@ -129,8 +128,7 @@ class Reloader:
             if plan:
                 return planned.report
             self.config = planned.config
-            for apply in planned.applies:
-                apply()
+            planned.apply()
             report = msgspec.structs.replace(planned.report, applied=True)
             self._notify(report)
             return report
@@ -148,9 +146,7 @@ class Reloader:
         """The consequences of a configuration that is not in force yet. Raises ConfigError."""
         new = self._with_announced(self._with_copies(await to_thread.run_sync(read)))
         running = in_force(self.config, new)
-        prepared, applies = await to_thread.run_sync(
-            self._prepared, running, abandon_on_cancel=True
-        )
+        prepared, apply = await to_thread.run_sync(self._prepared, running, abandon_on_cancel=True)
         if self.config.keys and not new.keys:
             raise ConfigError("the configuration", "$.keys", LAST_KEY)
         found = differences(self.config, new)
@@ -160,7 +156,7 @@ class Reloader:
             restart=found.restart,
             models=prepared.changes,
         )
-        return Planned(report, running, applies)
+        return Planned(report, running, apply)
 
     @property
     def copies(self) -> Mapping[str, str]:
@@ -227,10 +223,9 @@ class Reloader:
 
     async def _replace(self, config: Config) -> None:
         """Put in force, whole. Raises ConfigError."""
-        _, applies = await to_thread.run_sync(self._prepared, config, abandon_on_cancel=True)
+        _, apply = await to_thread.run_sync(self._prepared, config, abandon_on_cancel=True)
         self.config = config
-        for apply in applies:
-            apply()
+        apply()
 
     def _with_copies(self, config: Config) -> Config:
         """`config` and the copies, but for those whose names it has itself."""
@@ -243,11 +238,16 @@ class Reloader:
         )
         return msgspec.structs.replace(config, models=(*config.models, *added))
 
-    def _prepared(self, config: Config) -> tuple[PreparedModels, tuple[Apply, ...]]:
+    def _prepared(self, config: Config) -> tuple[PreparedModels, Apply]:
         """Everything that may refuse `config` has agreed."""
-        parts = [part(config) for part in self._parts]
-        models = self._registry.prepare(config, self._cache_of(config))
-        return models, (*parts, lambda: self._registry.apply(models, config))
+        apply_rest = self._follow(config)
+        models = self._registry.prepare(config, cached_models(config))
+
+        def apply() -> None:
+            apply_rest()
+            self._registry.apply(models, config)
+
+        return models, apply
 
     def ask(self) -> None:
         """Reload soon; the log has the result. On the event loop."""

@@ -19,6 +19,7 @@ from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
 from gateway.answers.pictures import ImageLoader
 from gateway.answers.pipeline import Pipeline, PipelineRules
+from gateway.answers.remote import RemotePipeline
 from gateway.answers.tokenizers import Tokenizers
 from gateway.answers.tokens import Tokens
 from gateway.dialects.dialect import Dialect
@@ -66,14 +67,14 @@ from gateway.http.standing import RequestReport
 from gateway.http.tracing import Tracing, tracing_of
 from gateway.http.upgrades import Upgrades, refusing
 from gateway.hub.downloads import Downloads
-from gateway.hub.hub import Hub, Uploads, cached_models
+from gateway.hub.hub import Hub, Uploads
 from gateway.keys.limits import Limiter
 from gateway.keys.store import Store, check_store
 from gateway.keys.usage import UsageBook
 from gateway.mcp.rounds import ToolRounds
 from gateway.mcp.servers import McpServers
 from gateway.reconfiguring.joining import Announcements
-from gateway.reconfiguring.reloading import Apply, Part, Reloader
+from gateway.reconfiguring.reloading import Apply, Reloader
 from gateway.registry import Registry
 from gateway.terms.logs import LogLines
 from gateway.terms.tasks import BODY_THREADS, WorkerThreads, companions
@@ -123,7 +124,9 @@ def build(
     check_store(config.store.path)
     apis = [*enabled_apis(config.apis), OWN]
     cors = _cors(config, apis)
-    guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
+    guard = OriginGuard(
+        config.server, cors.is_origin_allowed if cors is not None else lambda _origin: False
+    )
     services = _services(
         config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
     )
@@ -195,7 +198,7 @@ def _services(
     guard: OriginGuard,
     lines: LogLines,
 ) -> Services:
-    """Everything that routes work with; the parts that follow the configuration are registered with
+    """Everything that routes work with; what of it follows the configuration is registered with
     `reloader`.
     """
     templates = Templates(_folder(config.template_dir))
@@ -209,22 +212,37 @@ def _services(
     activity, inspector = Activity(), Inspector(config.inspector)
     pictures, hub_room = ImageLoader(config.images), Hub(config)
     authenticator = Authenticator(config.keys)
+    constraints = Constraints(threads)
     pipeline = Pipeline(
-        registry,
-        presets,
-        pictures,
-        tokens,
-        Constraints(threads),
-        PipelineRules.of(config),
+        registry=registry,
+        presets=presets,
+        pictures=pictures,
+        tokens=tokens,
+        constraints=constraints,
+        remote=RemotePipeline(tokens, constraints),
+        rules=PipelineRules.of(config),
     )
     servers = McpServers(config)
-    parts = (
-        access_part(authenticator, guard),
-        mcp_part(servers),
-        answers_part(pipeline, tokens, pictures),
-        files_part(templates, presets, hub_room),
-        inspector_part(inspector),
-    )
+
+    def followed(new: Config) -> Apply:
+        refuse_open_access(new)
+        names, folder = server_names(new.server), _folder(new.preset_dir)
+        chosen = SamplingOverrides(folder, new.preset).current
+
+        def apply() -> None:
+            authenticator.apply(new.keys)
+            guard.apply(names)
+            servers.apply(new)
+            pipeline.rules = PipelineRules.of(new)
+            tokens.allow_control_tokens = new.server.allow_control_tokens
+            pictures.apply(new.images)
+            templates.apply(_folder(new.template_dir))
+            presets.apply(folder, new.preset, chosen)
+            hub_room.apply(new)
+            inspector.apply(new.inspector)
+
+        return apply
+
     feed, store = Feed(), Store(config.store)
     usage = UsageBook(store, config.store.usage_max_age)
     tracing = tracing_of(config.tracing, VERSION)
@@ -234,7 +252,7 @@ def _services(
         model, ok = report.standing.model, report.standing.outcome in WELL
         usage.count(time.time(), report.access, model, report.usage, ok=ok)
 
-    reloader.begin(registry, cached_models, parts, lambda report: feed.add(reloaded(report)))
+    reloader.begin(registry, followed, lambda report: feed.add(reloaded(report)))
     return Services(
         reloader=reloader,
         announcements=Announcements(reloader),
@@ -269,76 +287,6 @@ def _services(
         downloads=Downloads(),
         uploads=Uploads(hub_room, catalog),
     )
-
-
-# Parts that follow it while the server runs: each checks what it needs, then applies it at once.
-
-
-def access_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
-    """Authentication, origins and CORS."""
-
-    def part(config: Config) -> Apply:
-        refuse_open_access(config)
-        names = server_names(config.server)
-
-        def apply() -> None:
-            authenticator.apply(config.keys)
-            guard.apply(names)
-
-        return apply
-
-    return part
-
-
-def answers_part(pipeline: Pipeline, tokens: Tokens, pictures: ImageLoader) -> Part:
-    """Limits and strictness of requests."""
-
-    def part(config: Config) -> Apply:
-        server = config.server
-
-        def apply() -> None:
-            pipeline.apply(PipelineRules.of(config))
-            tokens.apply(allow_control_tokens=server.allow_control_tokens)
-            pictures.apply(config.images)
-
-        return apply
-
-    return part
-
-
-def mcp_part(servers: McpServers) -> Part:
-    """MCP servers."""
-
-    def part(config: Config) -> Apply:
-        return lambda: servers.apply(config)
-
-    return part
-
-
-def files_part(templates: Templates, presets: SamplingOverrides, hub_room: Hub) -> Part:
-    """Folders to choose from."""
-
-    def part(config: Config) -> Apply:
-        folder = _folder(config.preset_dir)
-        chosen = SamplingOverrides(folder, config.preset).current
-
-        def apply() -> None:
-            templates.apply(_folder(config.template_dir))
-            presets.apply(folder, config.preset, chosen)
-            hub_room.apply(config)
-
-        return apply
-
-    return part
-
-
-def inspector_part(inspector: Inspector) -> Part:
-    """What is kept of requests."""
-
-    def part(config: Config) -> Apply:
-        return lambda: inspector.apply(config.inspector)
-
-    return part
 
 
 def _folder(path: str | None) -> Path | None:
@@ -393,10 +341,6 @@ async def _exported(tracing: Tracing | None) -> AsyncIterator[None]:
 
 def _methods(route: BaseRoute) -> Collection[str]:
     return route.methods if isinstance(route, HTTPRoute) else ()
-
-
-def _nobody(_origin: str) -> bool:
-    return False
 
 
 def _cors(config: Config, apis: Sequence[Api]) -> CORSConfig | None:

@@ -1,5 +1,6 @@
 """Folders whose files clients choose by name: which there are, and where one lies."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from backends.machine import paths
@@ -22,3 +23,11 @@ def listed(root: Path | None, suffixes: tuple[str, ...]) -> dict[str, Path]:
         return {}
     files = sorted(path for path in root.iterdir() if path.suffix in suffixes and path.is_file())
     return {path.stem: path for path in files}
+
+
+def chosen_file(kind: str, name: str, files: Mapping[str, Path], param: str) -> Path:
+    """The one of `files` that is called `name`. Raises InvalidRequest."""
+    if name not in files:
+        known = ", ".join(files) or "none"
+        raise InvalidRequest(f"{kind} {name!r} not found; available: {known}.", param=param)
+    return files[name]

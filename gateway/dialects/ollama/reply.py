@@ -123,7 +123,13 @@ class OllamaReply:
     """
 
     def __init__(
-        self, *, model: str, created_at: str, chat: bool, hides_thinking: bool, load_seconds: float
+        self,
+        *,
+        model: str,
+        created_at: str,
+        chat: bool,
+        hides_thinking: bool = False,
+        load_seconds: float = 0.0,
     ) -> None:
         """`chat`: the reply is a `message`; else a `response`. `created_at`: RFC 3339."""
         self._model = model

@@ -22,7 +22,7 @@ from gateway.http.exchange import Exchange, WireOptions, ignoring
 from gateway.http.openapi import DEFAULT, USER, Body, Described, Routes
 from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
-from gateway.http.sse import SSE, Framing, WholeErrand, comment
+from gateway.http.sse import SSE, Framing, Plain, attended, comment
 from gateway.mcp.rounds import AnswerInRounds
 from gateway.terms.request import ChatRequest, ImagePart, all_unapplied
 
@@ -41,8 +41,8 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = record_of(request).id
     return Exchange(
+        services.asking(request, "messages", exchange.request),
         lambda call: services.chat(call, "calls"),
-        call_of(request, exchange.request),
         lambda answer: anthropic.MessagesReply(
             exchange,
             id=f"msg_{request_id}",
@@ -50,11 +50,9 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
             prompt_tokens=answer.usage().prompt_tokens,
             served=answer.served if isinstance(answer, AnswerInRounds) else {},
         ),
-        services.failed(request.auth, anthropic.error_event),
-        services.account("messages", exchange.request.model, record_of(request), request.auth),
-        exchange,
+        anthropic.error_event,
+        exchange.stream,
         WireOptions(
-            quiet=services.config.server.comment_after,
             framing=PINGS,
             rates=anthropic.DIALECT.rate_headers,
             headers={anthropic.ID_HEADER: request_id},
@@ -68,12 +66,11 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     can determine their tokens; the response lists them as ignored.
     """
     asked = (await services.read(anthropic.read_messages, await request.body())).request
-
-    async def whole() -> bytes:
-        return anthropic.count_body(await services.count_tokens(call_of(request, asked)))
-
+    async with attended(request):
+        found = anthropic.count_body(await services.count_tokens(call_of(request, asked)))
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()
-    return WholeErrand(whole, {anthropic.ID_HEADER: record_of(request).id, **ignoring(unapplied)})
+    headers = {anthropic.ID_HEADER: record_of(request).id, **ignoring(unapplied)}
+    return Plain(found, headers=headers)
 
 
 def _has_pictures(asked: ChatRequest) -> bool:

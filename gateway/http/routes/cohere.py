@@ -3,6 +3,7 @@
 from litestar import post
 from litestar.types import ASGIApp
 
+from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import cohere
 from gateway.dialects.cohere.request import (
     CallDelta,
@@ -25,8 +26,8 @@ from gateway.dialects.cohere.request import (
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import read_fields
 from gateway.dialects.parameters import SamplingWire
-from gateway.http.auth import AnyRequest, caller
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.auth import AnyRequest
+from gateway.http.exchange import EncodingResponse, Exchange
 from gateway.http.openapi import TOOL, USER, Body, Described, Routes
 from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
@@ -40,13 +41,11 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     request_id = record_of(request).id
     wants_logprobs = exchange.request.answering.logprobs is not None
     return Exchange(
+        services.asking(request, "cohere", exchange.request),
         services.chat,
-        call_of(request, exchange.request),
         lambda _answer: cohere.CohereReply(id=request_id, logprobs=wants_logprobs),
-        services.failed(request.auth, cohere.error_event),
-        services.account("cohere", exchange.request.model, record_of(request), request.auth),
-        exchange,
-        WireOptions(quiet=services.config.server.comment_after),
+        cohere.error_event,
+        exchange.stream,
     )
 
 
@@ -56,13 +55,11 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(cohere.read_embed, await request.body())
     request_id = record_of(request).id
     return EncodingResponse(
+        services.asking(request, "cohere", exchange.request),
         services.encoders.embed,
-        call_of(request, exchange.request),
         lambda encoded: cohere.embed_body(
             exchange, request_id, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("cohere", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 
@@ -70,11 +67,8 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text."""
     asked = read_fields(await request.body()).read(TokenizeWire)
-    name = await services.tokenizers.named(asked.model, request.auth)
-    by = caller(request.headers, record_of(request).id)
-    tokens, pieces = await services.tokenizers.spell(
-        name, asked.text, request.auth, by, special=False, add_bos=False
-    )
+    text = TextToEncode(model=asked.model, text=asked.text, special=False, add_bos=False)
+    tokens, pieces = await services.tokenizers.spell(call_of(request, text))
     texts = [piece.decode(errors="replace") for piece in pieces]
     return Plain(body(Tokenized(tokens, texts)))
 
@@ -83,9 +77,8 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Convert tokens to text."""
     asked = read_fields(await request.body()).read(DetokenizeWire)
-    by = caller(request.headers, record_of(request).id)
-    text = await services.tokenizers.decode(asked.model, asked.tokens, request.auth, by)
-    return Plain(body(Detokenized(text)))
+    tokens = TokensToDecode(asked.model, asked.tokens)
+    return Plain(body(Detokenized(await services.tokenizers.decode(call_of(request, tokens)))))
 
 
 COHERE = Body(

@@ -22,7 +22,7 @@ from gateway.http.openapi import Described, Routes
 from gateway.http.publishing import model_updates
 from gateway.http.request_log import audit
 from gateway.http.services import Services
-from gateway.http.sse import EventStream, Plain, ProgressStream
+from gateway.http.sse import EventStream, Plain
 from gateway.http.standing import RequestStanding
 from gateway.hub.downloads import DownloadState
 from gateway.keys.access import Access
@@ -250,12 +250,10 @@ async def snapshot_for(services: Services, access: Access, server: str) -> Snaps
         gauges=seen_gauges(await services.sampler.sample(), access),
         history=seen_history(services.history.columns(), access),
         downloads=services.downloads.states() if is_admin else (),
-        log=_log(services) if is_admin else (),
+        log=services.lines.found(level="debug", text="", after=0, limit=LOG_LINES)
+        if is_admin
+        else (),
     )
-
-
-def _log(services: Services) -> Sequence[LogLine]:
-    return services.lines.found(level="debug", text="", after=0, limit=LOG_LINES)
 
 
 async def models_for(services: Services, access: Access) -> list[ModelWire]:
@@ -270,9 +268,7 @@ async def events(request: AnyRequest, services: Services) -> ASGIApp:
     sent.
     """
     reader = FeedReader(services, request)
-    return ProgressStream(
-        reader.send_events, openai.error_event, quiet=services.config.server.comment_after
-    )
+    return services.progress(request.auth, reader.send_events, openai.error_event)
 
 
 @get("/v1/admin/models", access="user")

@@ -20,7 +20,7 @@ from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import deletion
 from gateway.http.services import Services
-from gateway.http.sse import Plain, WholeErrand
+from gateway.http.sse import Plain, attended
 from gateway.keys.access import Access
 from gateway.registry import ModelStatus
 from gateway.registry.origins import HubOrigin, origin_of
@@ -130,12 +130,9 @@ async def delete_model(request: AnyRequest, services: Services, model: str = "")
     status = _status(services, model, request.auth)
     delete_files = await _deletion(services, status, request.auth)
     audit(request, "delete", model=status.id)
-
-    async def whole() -> bytes:
+    async with attended(request):
         await delete_files()
-        return body(DeletedWire(status.id))
-
-    return WholeErrand(whole)
+    return Plain(body(DeletedWire(status.id)))
 
 
 def _details(

@@ -16,7 +16,7 @@ from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.services import Services
-from gateway.http.sse import WholeErrand
+from gateway.http.sse import Plain, attended
 from gateway.terms.errors import InvalidRequest
 
 
@@ -45,11 +45,8 @@ class GrammarWire(msgspec.Struct, frozen=True, kw_only=True):
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Check a schema, a regex or a grammar, and a text against it."""
     order = Fields(order_object(await request.body()), {}).read(GrammarOrder)
-
-    async def run() -> bytes:
-        return body(await services.threads.run(lambda _wanted: checked(order)))
-
-    return WholeErrand(run)
+    async with attended(request):
+        return Plain(body(await services.threads.run(lambda _wanted: checked(order))))
 
 
 def checked(order: GrammarOrder) -> GrammarWire:

@@ -5,7 +5,7 @@ The progress of loads and downloads is reported by the stream of events; these r
 for it.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,14 @@ from gateway.http.publishing import model_updates
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
-from gateway.http.sse import Plain, WholeErrand
+from gateway.http.sse import Plain, attended
 from gateway.hub.downloads import DownloadState, Report
 from gateway.hub.repository import OfferedModel, choices, hub_model, needed
 from gateway.hub.search import FORMATS, SORTINGS, FoundModel, Search
 from gateway.keys.access import Access
 from gateway.reconfiguring.reloading import ModelCopy
 from gateway.registry import ModelEntry, ModelStatus
-from gateway.registry.overview import Proposal, Verdict
+from gateway.registry.overview import Fit, Proposal
 from gateway.terms.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 
 MOST_CHARACTERS = 200  # of a copy's name
@@ -172,12 +172,9 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     order = Fields(order_object(await request.body()), {}).read(UnloadOrder)
     name = await services.id_of(order.model, request.auth)
     audit(request, "unload", model=name, force=order.force)
-
-    async def whole() -> bytes:
+    async with attended(request):
         await services.registry.unload(name, force=order.force)
-        return body(await _model_wire(services, name))
-
-    return WholeErrand(whole)
+        return Plain(body(await _model_wire(services, name)))
 
 
 @post("/v1/admin/models/pin", status_code=200, access="admin")
@@ -340,7 +337,7 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
     """List the sampling parameters that a model's engine supports, and why others are not
     supported.
     """
-    status = services.status((await services.find(model, request.auth)).name, request.auth)
+    status = await services.found(model, request.auth)
     known, info = await services.capabilities.of(status), status.info
     can = known.capabilities if known else None
     assert status.entry is not None, "a name that resolves has its files"
@@ -378,12 +375,9 @@ def _parameters(status: ModelStatus) -> list[ParameterWire]:
     ]
 
 
-class RoomWire(msgspec.Struct, frozen=True, kw_only=True):
+class RoomWire(Fit, frozen=True, kw_only=True):
     """Whether a model that isn't downloaded would fit, by its size."""
 
-    verdict: Verdict
-    unload: Sequence[str]
-    why: str | None
     device: str | None  # that takes most of it
     needs: int
     estimate: str = "size"
@@ -434,12 +428,6 @@ class DownloadsWire(msgspec.Struct, frozen=True):
     downloads: Sequence[DownloadState]
 
 
-class RemovedDownload(msgspec.Struct, frozen=True):
-    """The removed entry."""
-
-    removed: str
-
-
 class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
     """An uploaded file, and the models in it."""
 
@@ -450,19 +438,20 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/admin/hub/search", access="admin")
 async def search(
-    services: Services, words: str = "", format: str = "gguf", sort: str = ""
+    request: AnyRequest,
+    services: Services,
+    words: str = "",
+    format: str = "gguf",
+    sort: str = "",
 ) -> ASGIApp:
     """Search the hub by words. Without words, list what many take now and this machine can hold."""
     wanted = _search(words.strip(), format, sort)
-
-    async def whole() -> bytes:
+    async with attended(request):
         listed = await services.hub.search(wanted)
-        found = [_found(services, one) for one in listed]
-        if not wanted.words:
-            found = [one for one in found if one.fit and one.fit.verdict != "too_large"]
-        return body(SearchWire(models=found, suggested=not wanted.words))
-
-    return WholeErrand(whole)
+    found = [_found(services, one) for one in listed]
+    if not wanted.words:
+        found = [one for one in found if one.fit and one.fit.verdict != "too_large"]
+    return Plain(body(SearchWire(models=found, suggested=not wanted.words)))
 
 
 def _search(words: str, format: str, sort: str) -> Search:
@@ -484,26 +473,30 @@ def _found(services: Services, model: FoundModel) -> FoundWire:
 
 
 @get("/v1/admin/hub/files", access="admin")
-async def files(services: Services, repository: str = "") -> ASGIApp:
+async def files(request: AnyRequest, services: Services, repository: str = "") -> ASGIApp:
     """List the models in a hub repository and whether each fits in memory."""
     name = hub_id(repository)
-
-    async def whole() -> bytes:
+    async with attended(request):
         found = await services.hub.listing(name)
         offered = choices(name, found, services.catalog)
         here = await to_thread.run_sync(lambda: [_is_here(services, one) for one in offered])
-        wire = RepositoryWire(
-            repository=name,
-            commit=found.commit,
-            bytes=sum(file.size for file in found.files),
-            quantizations=[
-                _offered(services, one, here=there)
-                for one, there in zip(offered, here, strict=True)
-            ],
-        )
-        return body(wire)
-
-    return WholeErrand(whole)
+    wire = RepositoryWire(
+        repository=name,
+        commit=found.commit,
+        bytes=sum(file.size for file in found.files),
+        quantizations=[
+            ChoiceWire(
+                name=one.name,
+                model=one.model,
+                files=one.files,
+                bytes=one.size,
+                here=there,
+                fit=_room(services, one),
+            )
+            for one, there in zip(offered, here, strict=True)
+        ],
+    )
+    return Plain(body(wire))
 
 
 def _is_here(services: Services, choice: OfferedModel) -> bool:
@@ -514,28 +507,15 @@ def _is_here(services: Services, choice: OfferedModel) -> bool:
         return False
 
 
-def _offered(services: Services, choice: OfferedModel, *, here: bool) -> ChoiceWire:
-    return ChoiceWire(
-        name=choice.name,
-        model=choice.model,
-        files=choice.files,
-        bytes=choice.size,
-        here=here,
-        fit=_room(services, choice),
-    )
-
-
 def _room(services: Services, choice: OfferedModel) -> RoomWire:
     """With the engine's defaults, on the devices that they choose."""
     overview = services.registry.overview
     needs = needed(choice, services.config, services.catalog, overview.cards)
     fit, devices = overview.room_for(choice.model, needs), overview.fitting(needs)
     return RoomWire(
-        verdict=fit.verdict,
-        unload=fit.unload,
-        why=fit.why,
         device=max(devices, key=lambda name: devices[name], default=None),
         needs=sum(devices.values()),
+        **msgspec.structs.asdict(fit),
     )
 
 
@@ -576,7 +556,7 @@ async def resume(services: Services, id: str) -> ASGIApp:
 async def remove_download(services: Services, id: str) -> ASGIApp:
     """Remove a download from the list."""
     services.downloads.remove(id)
-    return Plain(body(RemovedDownload(id)))
+    return Plain(body(RemovedWire(id)))
 
 
 @put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None, access="admin")
@@ -586,18 +566,13 @@ async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
         raise InvalidRequest("content-length: the file's bytes are wanted", param="content-length")
     audit(request, "upload", file=name, bytes=int(length))
-    path = await services.uploads.take(name, int(length), _pieces(request))
+    path = await services.uploads.take(name, int(length), request.stream())
     await services.registry.refresh()
     models = [
         one.id for one in services.registry.statuses() if one.files and one.files.path == path
     ]
     wire = UploadedWire(name=name, bytes=int(length), models=models)
     return Plain(body(wire), status=201)
-
-
-async def _pieces(request: AnyRequest) -> AsyncIterator[bytes]:
-    async for piece in request.stream():
-        yield piece
 
 
 ROUTES: Routes = {
@@ -621,6 +596,6 @@ ROUTES: Routes = {
     begin: Described(takes=DownloadOrder, gives=(DownloadState,), status=202),
     stop: Described(gives=(DownloadState,)),
     resume: Described(gives=(DownloadState,), status=202),
-    remove_download: Described(gives=(RemovedDownload,)),
+    remove_download: Described(gives=(RemovedWire,)),
     upload: Described(takes_file=True, gives=(UploadedWire,), status=201),
 }

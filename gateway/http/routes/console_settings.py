@@ -25,7 +25,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.services import Services
-from gateway.http.sse import Plain, WholeErrand
+from gateway.http.sse import Plain, attended
 from gateway.reconfiguring.reloading import Explained, ReloadReport
 from gateway.terms.errors import Forbidden, InvalidRequest
 
@@ -119,11 +119,10 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Validate a text as the configuration file. Nothing is applied."""
     text = _text(Fields(order_object(await request.body()), {}).read(CheckOrder))
-
-    async def whole() -> bytes:
-        return body(await _checked(services, await to_thread.run_sync(_meant, services, text)))
-
-    return WholeErrand(whole)
+    async with attended(request):
+        return Plain(
+            body(await _checked(services, await to_thread.run_sync(_meant, services, text)))
+        )
 
 
 @post("/v1/admin/settings/save", status_code=200, access="admin")
@@ -138,8 +137,7 @@ async def save(request: AnyRequest, services: Services) -> ASGIApp:
     order = Fields(order_object(await request.body()), {}).read(SaveOrder)
     text = _text(order)
     audit(request, "save configuration")
-
-    async def whole() -> bytes:
+    async with attended(request):
         before = await to_thread.run_sync(file.read_text, "utf-8")
         if masked_text(before) != order.seen:
             raise InvalidRequest(
@@ -148,13 +146,11 @@ async def save(request: AnyRequest, services: Services) -> ASGIApp:
         try:
             new = unmasked(text, before)
         except ValueError as error:
-            return body(CheckedWire(ok=False, error=MOVED, line=error.args[0]))
+            return Plain(body(CheckedWire(ok=False, error=MOVED, line=error.args[0])))
         checked = await _checked(services, new)
         if checked.ok:
             await to_thread.run_sync(_write, file.resolve(), before, new)
-        return body(checked)
-
-    return WholeErrand(whole)
+        return Plain(body(checked))
 
 
 def _text(order: CheckOrder) -> str:

@@ -19,7 +19,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.services import Services
-from gateway.http.sse import WholeErrand
+from gateway.http.sse import Plain, attended
 from gateway.keys.access import Access
 from gateway.mcp.servers import Toolset
 from gateway.terms.errors import InvalidRequest
@@ -65,12 +65,8 @@ class ToolResultWire(msgspec.Struct, frozen=True):
 @get("/v1/admin/mcp/tools", access="user")
 async def tools(request: AnyRequest, services: Services, server: str = "") -> ASGIApp:
     """List the tools of an MCP server."""
-
-    async def run() -> bytes:
-        async with _opened(services, server, request.auth) as toolset:
-            return body(ToolsWire(server, _wires(toolset)))
-
-    return WholeErrand(run)
+    async with attended(request), _opened(services, server, request.auth) as toolset:
+        return Plain(body(ToolsWire(server, _wires(toolset))))
 
 
 @post("/v1/admin/mcp/call", status_code=200, access="user")
@@ -78,17 +74,13 @@ async def call(request: AnyRequest, services: Services) -> ASGIApp:
     """Run a tool of an MCP server, as its user has allowed. The call ends with the connection."""
     order = Fields(order_object(await request.body()), {}).read(ToolOrder)
     audit(request, "call tool", server=order.server, tool=order.tool)
-
-    async def run() -> bytes:
-        async with _opened(services, order.server, request.auth) as toolset:
-            name = toolset.function(order.server, order.tool)
-            if name is None:
-                message = f"tool: No tool {order.tool!r:.64} of {order.server!r:.64}."
-                raise InvalidRequest(message, param="tool")
-            result = await toolset.runnable[name].run(order.arguments)
-            return body(ToolResultWire(result.text, result.is_error))
-
-    return WholeErrand(run)
+    async with attended(request), _opened(services, order.server, request.auth) as toolset:
+        name = toolset.function(order.server, order.tool)
+        if name is None:
+            message = f"tool: No tool {order.tool!r:.64} of {order.server!r:.64}."
+            raise InvalidRequest(message, param="tool")
+        result = await toolset.runnable[name].run(order.arguments)
+        return Plain(body(ToolResultWire(result.text, result.is_error)))
 
 
 @asynccontextmanager

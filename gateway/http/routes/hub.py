@@ -16,7 +16,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.services import Services
-from gateway.http.sse import EventStream, ProgressStream, WholeErrand
+from gateway.http.sse import EventStream, Plain, attended
 from gateway.hub.repository import DownloadProgress, Order, fits_in, hub_model
 from gateway.keys.access import Access
 from gateway.registry import ModelEntry
@@ -37,19 +37,14 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
     order = _order(wire_order)
     audit(request, "download", repository=order.repository)
     if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
-
-        async def whole() -> bytes:
+        async with attended(request):
             path = await _timed(fetched(services, order), wire_order.timeout)
-            return body(tabby.Downloaded(path))
-
-        return WholeErrand(whole)
+        return Plain(body(tabby.Downloaded(path)))
 
     async def send_events(events: EventStream) -> None:
         await _timed(_send_progress(events, services, order), wire_order.timeout)
 
-    return ProgressStream(
-        send_events, openai.error_event, quiet=services.config.server.comment_after
-    )
+    return services.progress(request.auth, send_events, openai.error_event)
 
 
 def _order(asked: tabby.Download) -> Order:
@@ -74,14 +69,10 @@ async def _timed(work: Awaitable[T], seconds: float | None) -> T:
         raise ModelUnavailable(f"the download took longer than {seconds:g} s") from None
 
 
-def _say_nothing(_step: DownloadProgress) -> None:
-    """A client of one answer is sent nothing meanwhile."""
-
-
 async def fetched(
     services: Services,
     order: Order,
-    report: Callable[[DownloadProgress], None] = _say_nothing,
+    report: Callable[[DownloadProgress], None] = lambda _step: None,
 ) -> str:
     """Download, and list the new model at once; its path."""
     fits = fits_in(services.registry.budgets, services.config, services.catalog)
@@ -140,15 +131,11 @@ async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     prefix `hf:` is optional. Without a quantization, one that fits is chosen.
     """
     named = wire.read(await request.body(), wire.NamedModel)
-
     order = to_fetch(named.model)
     audit(request, "download", repository=order.repository)
-
-    async def whole() -> bytes:
+    async with attended(request):
         await fetched(services, order)
-        return wire.SUCCESS
-
-    return WholeErrand(whole)
+    return Plain(wire.SUCCESS)
 
 
 def to_fetch(model: str) -> Order:
@@ -166,12 +153,9 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
     """Unload a model and delete its files, if the configuration allows deletion."""
     delete_files = await deletion(services, model, request.auth)
     audit(request, "delete", model=model)
-
-    async def whole() -> bytes:
+    async with attended(request):
         await delete_files()
-        return wire.SUCCESS
-
-    return WholeErrand(whole)
+    return Plain(wire.SUCCESS)
 
 
 async def deletion(services: Services, model: str, access: Access) -> Callable[[], Awaitable[None]]:

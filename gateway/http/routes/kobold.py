@@ -11,15 +11,15 @@ from litestar import get, post, put
 from litestar.types import ASGIApp
 
 from gateway.answers.answer import Answer
+from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import kobold
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.parameters import SamplingWire
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.detached import Abortable, Polled, PolledAnswer
-from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.exchange import Exchange
 from gateway.http.openapi import STRING, Body, Described, Routes
-from gateway.http.request_log import record_of
 from gateway.http.services import Services, call_of
 from gateway.http.sse import JSON, SSE, Plain
 from gateway.keys.access import Access
@@ -62,15 +62,8 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     def state() -> Polled:
         return Polled(reply.texts(), usage(), reply.stop_reason)
 
-    answering = Exchange(
-        services.pipeline.text,
-        call_of(request, asked),
-        answered,
-        services.failed(request.auth, kobold.error_event),
-        services.account("kobold", asked.model, record_of(request), request.auth),
-        exchange,
-        WireOptions(quiet=services.config.server.comment_after),
-    )
+    asking = services.asking(request, "kobold", asked)
+    answering = Exchange(asking, services.pipeline.text, answered, kobold.error_event, stream)
     kind = SSE.media_type.encode() if stream else JSON
     generation = PolledAnswer(request.auth.owner, exchange.genkey, state)
     return Abortable(answering, services.polled, generation, rest, media_type=kind)
@@ -109,14 +102,8 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await services.read(
         lambda content: read_fields(content).read(kobold.TokenCount), await request.body()
     )
-    tokens = await services.tokenizers.encode(
-        asked.model,
-        asked.prompt,
-        request.auth,
-        caller(request.headers, record_of(request).id),
-        special=True,
-        add_bos=asked.special,
-    )
+    text = TextToEncode(model=asked.model, text=asked.prompt, special=True, add_bos=asked.special)
+    tokens = await services.tokenizers.encode(call_of(request, text))
     return Plain(body(kobold.TokensWire(len(tokens), tokens)))
 
 
@@ -126,8 +113,8 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await services.read(
         lambda content: read_fields(content).read(kobold.Detokenize), await request.body()
     )
-    by = caller(request.headers, record_of(request).id)
-    text = await services.tokenizers.decode(asked.model, asked.ids, request.auth, by)
+    tokens = TokensToDecode(asked.model, asked.ids)
+    text = await services.tokenizers.decode(call_of(request, tokens))
     return Plain(body(kobold.Detokenized(text)))
 
 

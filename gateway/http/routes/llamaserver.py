@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from backends.contract.errors import BackendError
 from backends.contract.protocol import ModelInfo, Slots, SlotState
-from backends.contract.remote import Caller
 from backends.machine.paths import replace_file
+from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import openai
 from gateway.dialects.dialect import body
 from gateway.dialects.llamaserver import completion as wires
@@ -38,15 +38,14 @@ from gateway.dialects.llamaserver.request import (
 )
 from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.parameters import SamplingWire
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedResponse
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
+from gateway.http.exchange import EncodingResponse, Exchange, ignoring
 from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described, Routes
-from gateway.http.request_log import audit, record_of
+from gateway.http.request_log import audit
 from gateway.http.routes import hub, llamaserver_models
 from gateway.http.services import Services, call_of, card
-from gateway.http.sse import Plain, WholeErrand
-from gateway.keys.access import Access
+from gateway.http.sse import Plain, attended
 from gateway.registry import ModelStatus
 from gateway.terms.errors import (
     InvalidRequest,
@@ -78,17 +77,14 @@ async def _answered(
     api: str,
 ) -> ASGIApp:
     exchange = await services.read(read, await request.body())
-    asked = exchange.request
     return Exchange(
+        services.asking(request, api, exchange.request),
         services.pipeline.text,
-        call_of(request, asked),
         lambda answer: CompletionReply(
             exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
-        services.failed(request.auth, openai.error_event),
-        services.account(api, asked.model, record_of(request), request.auth),
-        exchange,
-        WireOptions(quiet=services.config.server.comment_after),
+        openai.error_event,
+        exchange.stream,
     )
 
 
@@ -102,11 +98,9 @@ async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
     """An answer in llama-server's form, whatever the path."""
     exchange = await services.read(read_embedding, await request.body())
     return EncodingResponse(
+        services.asking(request, "embedding", exchange.request),
         services.encoders.embed,
-        call_of(request, exchange.request),
         lambda encoded: embedding_body(encoded.vectors),
-        services.account("embedding", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 
@@ -117,14 +111,29 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
     name = await services.tokenizers.named(order.model, request.auth)
-    by = caller(request.headers, record_of(request).id)
     pieces: Sequence[bytes] = ()
-    if not order.is_chat:
-        tokens, pieces = await _of_text(services, request.auth, by, name, order)
+    tokens: Sequence[int]
+    tokenizers, spelled = services.tokenizers, order.with_pieces or order.return_token_strs
+    if order.is_chat:
+        asked = await _conversation(services, data)
+        unapplied = asked.answering.unapplied
+        left = [field for field in unapplied if field.name not in wire.OF_CONVERSATIONS]
+        tokens = await tokenizers.encode_chat(call_of(request, asked))
+        if spelled:
+            pieces = await tokenizers.pieces(name, tokens, request.auth)
     else:
-        tokens, left = await _of_conversation(services, request.auth, by, name, data)
-        if order.with_pieces or order.return_token_strs:
-            pieces = await services.tokenizers.pieces(name, tokens, request.auth)
+        text = TextToEncode(
+            model=name,
+            text=order.text,
+            special=order.parse_special,
+            add_bos=order.add_bos,
+            param=order.field,
+        )
+        call = call_of(request, text)
+        if spelled:
+            tokens, pieces = await tokenizers.spell(call)
+        else:
+            tokens = await tokenizers.encode(call)
     found = wire.LlamaTokens(
         tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
         count=len(tokens),
@@ -134,32 +143,6 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
         else UNSET,
     )
     return Plain(body(found), headers=ignoring(left))
-
-
-async def _of_text(
-    services: Services, access: Access, by: Caller, name: str, order: wire.Tokenize
-) -> tuple[Sequence[int], Sequence[bytes]]:
-    """The tokens, and the bytes of each where these are requested."""
-    tokenizers, text, special = services.tokenizers, order.text, order.parse_special
-    add_bos, param = order.add_bos, order.field
-    if order.with_pieces or order.return_token_strs:
-        return await tokenizers.spell(
-            name, text, access, by, special=special, add_bos=add_bos, param=param
-        )
-    tokens = await tokenizers.encode(
-        name, text, access, by, special=special, add_bos=add_bos, param=param
-    )
-    return tokens, ()
-
-
-async def _of_conversation(
-    services: Services, access: Access, by: Caller, name: str, data: bytes
-) -> tuple[Sequence[int], Sequence[Unapplied]]:
-    """The tokens, and what of the body says nothing to them."""
-    request = await _conversation(services, data)
-    unapplied = request.answering.unapplied
-    left = [field for field in unapplied if field.name not in wire.OF_CONVERSATIONS]
-    return await services.tokenizers.encode_chat(name, request, access, by), left
 
 
 async def _conversation(services: Services, data: bytes) -> ChatRequest:
@@ -180,8 +163,8 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     order, left = await services.read(
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
-    by = caller(request.headers, record_of(request).id)
-    text = await services.tokenizers.decode(order.model, order.tokens, request.auth, by)
+    tokens = TokensToDecode(order.model, order.tokens)
+    text = await services.tokenizers.decode(call_of(request, tokens))
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
@@ -213,24 +196,18 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """Render a conversation with its model's template."""
     asked = await _conversation(services, await request.body())
-
-    async def whole() -> bytes:
-        by = caller(request.headers, record_of(request).id)
-        text = await services.tokenizers.render_chat(asked.model, asked, request.auth, by)
-        return body(wire.Rendered(text))
-
-    return WholeErrand(whole, ignoring(asked.answering.unapplied))
+    async with attended(request):
+        text = await services.tokenizers.render_chat(call_of(request, asked))
+    return Plain(body(wire.Rendered(text)), headers=ignoring(asked.answering.unapplied))
 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """Count the tokens of a conversation, without images."""
     asked = await _conversation(services, await request.body())
-
-    async def whole() -> bytes:
-        return body(wire.InputTokens(await services.count_tokens(call_of(request, asked))))
-
-    return WholeErrand(whole, ignoring(asked.answering.unapplied))
+    async with attended(request):
+        count = await services.count_tokens(call_of(request, asked))
+    return Plain(body(wire.InputTokens(count)), headers=ignoring(asked.answering.unapplied))
 
 
 MOST_NAMED = 1_000  # conversations in one question
@@ -364,13 +341,9 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
     asked = wire.read(await request.body(), wires.SlotOrder)
     path = None if action == "erase" else _file(services, asked.filename)
     audit(request, f"{action} slot", model=asked.model, slot=int(slot))
-
-    async def whole() -> bytes:
-        async with services.tokenizers.leased(asked.model, request.auth) as lease:
-            with translated():
-                return await _carried_out(lease.local.slots, int(slot), action, path)
-
-    return WholeErrand(whole)
+    async with attended(request), services.tokenizers.leased(asked.model, request.auth) as lease:
+        with translated():
+            return Plain(await _carried_out(lease.local.slots, int(slot), action, path))
 
 
 async def _states(status: ModelStatus) -> list[SlotState]:

@@ -24,8 +24,7 @@ from gateway.http.openapi import NAMED, Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, context_length, status_wire
-from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
-from gateway.keys.access import Access
+from gateway.http.sse import EventStream, Plain, attended
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import UNITS, gibibytes
@@ -37,39 +36,30 @@ from gateway.terms.tasks import relayed
 @post("/load_model", access="user")
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Load a model and stream the progress. `transformers chat` calls this first."""
-    name = (
-        await services.find(wire.read(await request.body(), wire.NamedModel).model, request.auth)
-    ).name
+    named = wire.read(await request.body(), wire.NamedModel)
+    name = (await services.find(named.model, request.auth)).name
     audit(request, "load", model=name)
 
     async def send_events(events: EventStream) -> None:
-        await _send_load(events, name, services, request.auth)
+        was_loaded = services.registry.status(name).state == "loaded"
 
-    return ProgressStream(
-        send_events,
-        services.failed(request.auth, lambda error: wire.failed(name, error)),
-        quiet=services.config.server.comment_after,
-    )
+        async def write(waiting: Waiting) -> None:
+            if waiting.progress is None:
+                events.wait(waiting)
+            else:
+                await events.begin()
+                await events.write(wire.progress(name, waiting.progress))
 
+        # A lease, given back at once: so a user's request has a user's place in line.
+        async with (
+            relayed(write) as report,
+            services.registry.lease(name, on_wait=report, access=request.auth),
+        ):
+            pass
+        await events.begin()
+        await events.write(wire.ready(name, cached=was_loaded))
 
-async def _send_load(events: EventStream, name: str, services: Services, access: Access) -> None:
-    """A lease, given back at once: so a user's request has a user's place in line."""
-    was_loaded = services.registry.status(name).state == "loaded"
-
-    async def write(waiting: Waiting) -> None:
-        if waiting.progress is None:
-            events.wait(waiting)
-        else:
-            await events.begin()
-            await events.write(wire.progress(name, waiting.progress))
-
-    async with (
-        relayed(write) as report,
-        services.registry.lease(name, on_wait=report, access=access),
-    ):
-        pass
-    await events.begin()
-    await events.write(wire.ready(name, cached=was_loaded))
+    return services.progress(request.auth, send_events, lambda error: wire.failed(name, error))
 
 
 @get("/models", access="user")
@@ -78,8 +68,7 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     cache.
     """
     statuses = services.visible(request.auth)
-    known = await services.capabilities.of_all(statuses)
-    cards = [card(status, known.get(status.id), services.facts(status)) for status in statuses]
+    cards = await services.cards(statuses)
     cached = () if request.auth.models else await services.hub.cached()
     found = [
         openai.Stored(repo_id=stored.repository, repo_type=stored.kind, size_on_disk=stored.size)
@@ -105,11 +94,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
                 if frames := _changed(statuses, sent) + _removed(gone, sent):
                     await events.write(frames)
 
-    return ProgressStream(
-        send_events,
-        services.failed(request.auth, openai.error_event),
-        quiet=services.config.server.comment_after,
-    )
+    return services.progress(request.auth, send_events, openai.error_event)
 
 
 def _changed(statuses: Sequence[ModelStatus], sent: dict[str, wire.StateData]) -> bytes:
@@ -142,9 +127,8 @@ def _state_data(status: ModelStatus) -> wire.StateData:
 @post("/models/load", access="admin")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Start loading a model. `GET /models` returns the progress."""
-    name = (
-        await services.find(wire.read(await request.body(), wire.NamedModel).model, request.auth)
-    ).name
+    named = wire.read(await request.body(), wire.NamedModel)
+    name = (await services.find(named.model, request.auth)).name
     audit(request, "load", model=name)
     async with services.registry.loading(name):
         return Plain(wire.SUCCESS)
@@ -156,12 +140,9 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     named = wire.read(await request.body(), wire.NamedModel)
     name = await services.id_of(named.model, request.auth)
     audit(request, "unload", model=name)
-
-    async def whole() -> bytes:
+    async with attended(request):
         await services.registry.unload(name)
-        return wire.SUCCESS
-
-    return WholeErrand(whole)
+    return Plain(wire.SUCCESS)
 
 
 BUILD = f"roundhouse-{VERSION}"
@@ -308,12 +289,9 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all models."""
     order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "unload", model=order.model)
-
-    async def whole() -> bytes:
+    async with attended(request):
         reports = await unload_models(services, order.model, request.auth, force=order.force)
-        return body(UnloadedWire(_unloaded(reports)))
-
-    return WholeErrand(whole)
+    return Plain(body(UnloadedWire(_unloaded(reports))))
 
 
 def _unloaded(reports: Sequence[UnloadReport]) -> str:

@@ -8,14 +8,13 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter, time
-from typing import Any
 
 from litestar import delete, get, head, post
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from gateway.answers.answer import Answer
-from gateway.answers.call import Call
+from gateway.answers.call import Call, OnWait
 from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
@@ -33,14 +32,13 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described, Routes
-from gateway.http.request_log import audit, record_of
+from gateway.http.request_log import audit
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
-from gateway.http.services import Services, call_of
-from gateway.http.sse import NDJSON, EventStream, Framing, Plain, ProgressStream, WholeErrand
-from gateway.hub.repository import DownloadProgress
+from gateway.http.services import Services
+from gateway.http.sse import NDJSON, EventStream, Plain, attended
 from gateway.keys.access import Access
 from gateway.prompt import DEFAULT_TEMPLATE
-from gateway.registry import ModelStatus, Waiting
+from gateway.registry import ModelStatus
 from gateway.terms.errors import GatewayError, InvalidRequest
 from gateway.terms.request import ChatRequest, TextRequest
 
@@ -55,14 +53,14 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     unloaded.
     """
     exchange = await services.read(_reading(services, ollama.read_chat), await request.body())
-    return _answered(request, services, request.auth, exchange, chat=True)
+    return await _answered(request, services, exchange, chat=True)
 
 
 @post("/api/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the answer to a prompt. Without a prompt, the model is loaded or unloaded."""
     exchange = await services.read(_reading(services, ollama.read_generate), await request.body())
-    return _answered(request, services, request.auth, exchange, chat=False)
+    return await _answered(request, services, exchange, chat=False)
 
 
 def _reading(
@@ -72,56 +70,41 @@ def _reading(
     return lambda content: read(services.made_models.filled(content))
 
 
-def _answered(
-    request: AnyRequest,
-    services: Services,
-    access: Access,
-    exchange: ollama.OllamaExchange,
-    *,
-    chat: bool,
+async def _answered(
+    request: AnyRequest, services: Services, exchange: ollama.OllamaExchange, *, chat: bool
 ) -> ASGIApp:
     asked = exchange.request
-    asked = replace(asked, model=_known_name(services, asked.model, access))
+    asked = replace(asked, model=_known_name(services, asked.model, request.auth))
     created_at = wires.moment(datetime.now(UTC))
     if isinstance(asked, ollama.Presence):
-        reply = _reply(asked.model, created_at, chat=chat)
-        _audit_presence(request, asked)
-        return _presence(services, access, asked, reply, stream=exchange.stream)
+        reply = ollama.OllamaReply(model=asked.model, created_at=created_at, chat=chat)
+        body = reply.present(gone=asked.keep_alive == 0)
+        return await _presence(request, services, asked, body, stream=exchange.stream)
     hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
     return Exchange(
-        _opened(services),
-        call_of(request, asked),
-        lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
-        services.failed(access, ollama.error_line),
-        services.account("ollama", asked.model, record_of(request), access),
-        exchange,
-        WireOptions(quiet=services.config.server.comment_after, framing=NDJSON),
+        services.asking(request, "ollama", asked),
+        partial(_opened, services),
+        lambda answer: ollama.OllamaReply(
+            model=answer.model,
+            created_at=created_at,
+            chat=chat,
+            hides_thinking=hides,
+            load_seconds=answer.load_seconds,
+        ),
+        ollama.error_line,
+        exchange.stream,
+        WireOptions(framing=NDJSON),
     )
 
 
 def _opened(
-    services: Services,
-) -> Callable[[Call[ChatRequest | TextRequest]], AbstractAsyncContextManager[Answer]]:
-    def opened(call: Call[ChatRequest | TextRequest]) -> AbstractAsyncContextManager[Answer]:
-        match call.request:
-            case ChatRequest() as chat:
-                return services.chat(call.of(chat))
-            case text:
-                return services.pipeline.text(call.of(text))
-
-    return opened
-
-
-def _reply(
-    model: str, created_at: str, *, chat: bool, hides: bool = False, answer: Answer | None = None
-) -> ollama.OllamaReply:
-    return ollama.OllamaReply(
-        model=model,
-        created_at=created_at,
-        chat=chat,
-        hides_thinking=hides,
-        load_seconds=answer.load_seconds if answer else 0.0,
-    )
+    services: Services, call: Call[ChatRequest | TextRequest]
+) -> AbstractAsyncContextManager[Answer]:
+    match call.request:
+        case ChatRequest() as chat:
+            return services.chat(call.of(chat))
+        case text:
+            return services.pipeline.text(call.of(text))
 
 
 def _known_name(services: Services, name: str, access: Access) -> str:
@@ -134,78 +117,55 @@ def _known_name(services: Services, name: str, access: Access) -> str:
         return ollama.without_latest(name)
 
 
-def _audit_presence(request: AnyRequest, asked: ollama.Presence) -> None:
-    audit(request, "unload" if asked.keep_alive == 0 else "load", model=asked.model)
-
-
-def _presence(
+async def _presence(
+    request: AnyRequest,
     services: Services,
-    access: Access,
-    asked: ollama.Presence,
-    reply: ollama.OllamaReply,
-    *,
-    stream: bool,
-) -> ASGIApp:
-    """See `_present`."""
-    present = partial(_present, services, access, asked, reply.present(gone=asked.keep_alive == 0))
-
-    async def send_lines(events: EventStream) -> None:
-        last = await present(events.wait)
-        await events.begin()
-        await events.write(last + b"\n")
-
-    if not stream:
-        return WholeErrand(partial(present, None))
-    return _streamed(services, access, send_lines, ONE_LINE)
-
-
-async def _present(
-    services: Services,
-    access: Access,
     asked: ollama.Presence,
     body: bytes,
-    on_wait: Callable[[Waiting], None] | None,
-) -> bytes:
-    """A lease, given back at once; of a model that is to go and isn't there, none. Then `body`."""
-    name = (await services.find(asked.model, access)).name
-    gone = asked.keep_alive == 0
-    if not gone or services.registry.status(name).state in ("loading", "loaded"):
-        async with services.registry.lease(
-            name, keep_alive=asked.keep_alive, on_wait=on_wait, access=access
-        ):
-            pass
-    return body
-
-
-def _streamed(
-    services: Services, access: Access, send_lines: Any, framing: Framing = NDJSON
+    *,
+    stream: bool = False,
 ) -> ASGIApp:
-    return ProgressStream(
-        send_lines,
-        services.failed(access, ollama.error_line),
-        quiet=services.config.server.comment_after,
-        framing=framing,
-    )
+    """A lease, given back at once; of a model that is to go and isn't there, none. Then `body`."""
+    access, gone = request.auth, asked.keep_alive == 0
+    audit(request, "unload" if gone else "load", model=asked.model)
+
+    async def be_present(on_wait: OnWait | None = None) -> None:
+        name = (await services.find(asked.model, access)).name
+        if not gone or services.registry.status(name).state in ("loading", "loaded"):
+            async with services.registry.lease(
+                name, keep_alive=asked.keep_alive, on_wait=on_wait, access=access
+            ):
+                pass
+
+    async def send_lines(events: EventStream) -> None:
+        await be_present(events.wait)
+        await events.begin()
+        await events.write(body + b"\n")
+
+    if stream:
+        return services.progress(access, send_lines, ollama.error_line, ONE_LINE)
+    async with attended(request):
+        await be_present()
+    return Plain(body)
 
 
 @post("/api/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts. Without texts, the model is loaded or unloaded."""
     read = await services.read(ollama.read_embed, await request.body())
-    return _embedded(request, services, request.auth, read, old=False)
+    return await _embedded(request, services, read, old=False)
 
 
 @post("/api/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute the embedding of one text, in the format that preceded `/api/embed`."""
     read = await services.read(ollama.read_old_embed, await request.body())
-    return _embedded(request, services, request.auth, read, old=True)
+    return await _embedded(request, services, read, old=True)
 
 
-def _embedded(
+async def _embedded(
     request: AnyRequest,
     services: Services,
-    access: Access,
     read: EmbeddingExchange | ollama.Presence,
     *,
     old: bool,
@@ -221,23 +181,15 @@ def _embedded(
         return ollama.embed_body(model, vectors, tokens, seconds=seconds, load_seconds=load_seconds)
 
     if isinstance(read, ollama.Presence):
-        named = replace(read, model=_known_name(services, read.model, access))
-        _audit_presence(request, named)
-        return WholeErrand(
-            partial(
-                _present, services, access, named, embedding_reply(named.model, (), 0, 0.0), None
-            )
-        )
-    name = read.request.model and _known_name(services, read.request.model, access)
-    asked = replace(read.request, model=name)
+        named = replace(read, model=_known_name(services, read.model, request.auth))
+        return await _presence(request, services, named, embedding_reply(named.model, (), 0, 0.0))
+    name = read.request.model and _known_name(services, read.request.model, request.auth)
     return EncodingResponse(
+        services.asking(request, "ollama", replace(read.request, model=name)),
         services.encoders.embed,
-        call_of(request, asked),
         lambda done: embedding_reply(
             done.model, done.vectors, done.prompt_tokens, done.load_seconds
         ),
-        services.account("ollama", asked.model, record_of(request), access),
-        services.bodies,
     )
 
 
@@ -282,10 +234,8 @@ def _resident(status: ModelStatus) -> wires.ListedModel:
 async def show(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the details of one model."""
     named = ollama.read_named(await request.body())
-    name = (
-        await services.find(_known_name(services, named.model, request.auth), request.auth)
-    ).name
-    status = services.status(name, request.auth)
+    name = _known_name(services, named.model, request.auth)
+    status = await services.found(name, request.auth)
     known = await services.capabilities.of(status)
     template = known.template if known else DEFAULT_TEMPLATE
     preset = services.made_models.find(named.model)
@@ -357,16 +307,21 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def send_lines(events: EventStream) -> None:
         if order is not None:
-            await fetched_with_progress(events, services, to_fetch(order), _step)
+            await fetched_with_progress(
+                events,
+                services,
+                to_fetch(order),
+                lambda step: wires.pulling(step.file, step.done, step.total),
+            )
         await events.begin()
         await events.write(wires.status_line("success"))
 
-    async def whole() -> bytes:
-        if order is not None:
+    if named.stream:
+        return services.progress(request.auth, send_lines, ollama.error_line, NDJSON)
+    if order is not None:
+        async with attended(request):
             await fetched(services, to_fetch(order))
-        return wires.status_line("success")
-
-    return _streamed(services, request.auth, send_lines) if named.stream else WholeErrand(whole)
+    return Plain(wires.status_line("success"))
 
 
 def _is_here(services: Services, name: str, access: Access) -> bool:
@@ -375,10 +330,6 @@ def _is_here(services: Services, name: str, access: Access) -> bool:
     except GatewayError:
         return False
     return True
-
-
-def _step(step: DownloadProgress) -> bytes:
-    return wires.pulling(step.file, step.done, step.total)
 
 
 @delete("/api/delete", status_code=200, access="admin")
@@ -392,12 +343,9 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     name = _known_name(services, named.model, request.auth)
     delete_files = await deletion(services, name, request.auth)
     audit(request, "delete", model=name)
-
-    async def whole() -> bytes:
+    async with attended(request):
         await delete_files()
-        return b""
-
-    return WholeErrand(whole)
+    return Plain(b"")
 
 
 OPTIONS = Body(

@@ -27,7 +27,7 @@ from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described, Routes
 from gateway.http.request_log import record_of
 from gateway.http.routes.llamaserver import checked_conversation, embedded
-from gateway.http.services import Services, call_of, card, placed
+from gateway.http.services import Services, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
 from gateway.terms.errors import Forbidden
@@ -41,16 +41,14 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = record_of(request).id, int(time.time())
     answered = Exchange(
+        services.asking(request, "chat", exchange.request),
         lambda call: services.chat(call, "answers"),
-        call_of(request, exchange.request),
         lambda answer: openai.ChatReply(
             exchange, _facts(answer, f"chatcmpl-{request_id}", created)
         ),
-        services.failed(request.auth, openai.error_event),
-        services.account("chat", exchange.request.model, record_of(request), request.auth),
-        exchange,
+        openai.error_event,
+        exchange.stream,
         WireOptions(
-            quiet=services.config.server.comment_after,
             loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
             if services.reports_loading(request.auth, asked=exchange.loading_text)
             else None,
@@ -90,15 +88,13 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = record_of(request).id, int(time.time())
     return Exchange(
+        services.asking(request, "text", exchange.request),
         services.pipeline.text,
-        call_of(request, exchange.request),
         lambda answer: openai.TextReply(
             exchange, _facts(answer, f"cmpl-{request_id}", created), answer.echoes or None
         ),
-        services.failed(request.auth, openai.error_event),
-        services.account("text", exchange.request.model, record_of(request), request.auth),
-        exchange,
-        WireOptions(quiet=services.config.server.comment_after),
+        openai.error_event,
+        exchange.stream,
     )
 
 
@@ -119,13 +115,11 @@ async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_embeddings, await request.body())
     return EncodingResponse(
+        services.asking(request, "embeddings", exchange.request),
         services.encoders.embed,
-        call_of(request, exchange.request),
         lambda encoded: openai.embeddings_body(
             exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("embeddings", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 
@@ -135,8 +129,8 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_embeddings, await request.body())
     request_id, created = record_of(request).id, int(time.time())
     return EncodingResponse(
+        services.asking(request, "embeddings", exchange.request),
         services.encoders.embed,
-        call_of(request, exchange.request),
         lambda encoded: openai.pooled_body(
             exchange,
             f"pool-{request_id}",
@@ -145,8 +139,6 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
             vectors=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("embeddings", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 
@@ -156,11 +148,11 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     Anthropic's format.
     """
     statuses = services.usable(request.auth)
-    known = await services.capabilities.of_all(statuses)
     if anthropic.VERSION in request.headers:
+        known = await services.capabilities.of_all(statuses)
         wires = [_for_anthropic(one, known.get(one.id)) for one in statuses]
         return Plain(anthropic.model_page(wires))
-    cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
+    cards = await services.cards(statuses)
     if HOPS in request.headers:  # another Roundhouse wants to know what it has itself
         own = services.registry.server
         cards = [placed(*pair, own) for pair in zip(cards, statuses, strict=True)]
@@ -183,12 +175,11 @@ def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelW
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"], access="user")
 async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
     """Get one model. Its id may contain slashes, encoded or not."""
-    name = (await services.find(str(model_id).removeprefix("/"), request.auth)).name
-    status = services.status(name, request.auth)
-    known = await services.capabilities.of(status)
+    status = await services.found(str(model_id).removeprefix("/"), request.auth)
     if anthropic.VERSION in request.headers:
+        known = await services.capabilities.of(status)
         return Plain(anthropic.model_body(_for_anthropic(status, known)))
-    return Plain(openai.model_card(card(status, known, services.facts(status))))
+    return Plain(openai.model_card(await services.card(status)))
 
 
 @get(["/health", "/v1/health"], access="open")

@@ -10,7 +10,7 @@ from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse
 from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import record_of
-from gateway.http.services import Services, call_of
+from gateway.http.services import Services
 
 
 @post(["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"], access="user")
@@ -32,8 +32,8 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
     exchange = await services.read(lambda content: dialect.read_rerank(content, version), body)
     request_id = record_of(request).id
     return EncodingResponse(
+        services.asking(request, "rerank", exchange.request),
         services.encoders.rank,
-        call_of(request, exchange.request),
         lambda encoded: dialect.rerank_body(
             exchange,
             id=f"rerank-{request_id}",
@@ -41,8 +41,6 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
             scores=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("rerank", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 
@@ -52,8 +50,8 @@ async def score(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(dialect.read_score, await request.body())
     request_id, created = record_of(request).id, int(time.time())
     return EncodingResponse(
+        services.asking(request, "score", exchange.request),
         services.encoders.score,
-        call_of(request, exchange.request),
         lambda encoded: dialect.score_body(
             f"score-{request_id}",
             created=created,
@@ -61,8 +59,6 @@ async def score(request: AnyRequest, services: Services) -> ASGIApp:
             scores=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("score", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 

@@ -27,7 +27,7 @@ from gateway.dialects.responses.compaction import CompactedWire
 from gateway.dialects.responses.reply import Lifecycle, ResponseWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import BackgroundAnswer
-from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.exchange import Exchange
 from gateway.http.holding import RequestHolding, held
 from gateway.http.openapi import DEFAULT, Body, Described, Routes
 from gateway.http.request_log import record_of
@@ -35,7 +35,7 @@ from gateway.http.request_record import RequestRecord
 from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.routes import conversations, responses_socket
 from gateway.http.services import Services, call_of
-from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
+from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, attended, client_error
 from gateway.keys.store import Part, fresh_id
 from gateway.terms.errors import (
     GatewayError,
@@ -69,11 +69,9 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     reading = Reading(services, request.auth, held(request).take)
     asked = (await reading.whole(await reading.read(await request.body())))[0].request
 
-    async def whole() -> bytes:
+    async with attended(request):
         count = await services.count_tokens(call_of(request, asked), can_approve=True)
-        return stored.tokens_body(count)
-
-    return WholeErrand(whole)
+    return Plain(stored.tokens_body(count))
 
 
 @post(["/v1/responses/compact", "/responses/compact"], access="user")
@@ -89,13 +87,11 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     )
     call = call_of(request, responses.summary_asked(exchange.request), talk)
     return Exchange(
+        services.asking_by(call, "responses", record_of(request)),
         services.pipeline.chat,
-        call,
         lambda _answer: reply,
-        services.failed(request.auth, reply.failed),
-        services.account("responses", call.request.model, record_of(request), request.auth),
-        replace(exchange, stream=False),
-        WireOptions(quiet=services.config.server.comment_after),
+        reply.failed,
+        stream=False,
     )
 
 
@@ -108,13 +104,13 @@ async def _in_background(
     run.take(reply.queued())
     document = reply.document()
     exchange = making.to_client(call, record, in_background=True)
-    failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:
         try:
             await run.collect(exchange)
             if run.error is not None:
-                run.take(failed(client_error(run.error)))
+                error = services.redacted(client_error(run.error), making.access)
+                run.take(reply.failed(error))
             if run.scope.cancelled_caught:
                 reply.cancel()
             with anyio.move_on_after(KEEPING, shield=True):
@@ -153,13 +149,10 @@ async def cancel(request: AnyRequest, services: Services, response_id: str) -> A
     """Cancel a response that runs in the background. A finished response is returned unchanged."""
     run = services.background.find(request.auth.owner, response_id)
     if run is not None:
-
-        async def whole() -> bytes:
+        async with attended(request):
             run.scope.cancel()
             await run.ended.wait()
-            return run.document()
-
-        return WholeErrand(whole)
+        return Plain(run.document())
     document = await _part(request, services, response_id, "document")
     if not msgspec.json.decode(document)["background"]:
         raise InvalidRequest("Only a response in the background can be cancelled.")
@@ -193,16 +186,13 @@ async def retrieve(
 async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """Delete a response. A running response is cancelled first."""
     run = services.background.find(request.auth.owner, response_id)
-
-    async def whole() -> bytes:
+    async with attended(request):
         if run is not None:
             run.scope.cancel()
             await run.ended.wait()
         if not await services.store.remove(request.auth.owner, response_id):
             raise _missing(response_id)
-        return stored.deleted_body(response_id, "response")
-
-    return WholeErrand(whole)
+    return Plain(stored.deleted_body(response_id, "response"))
 
 
 @get("/v1/responses/{response_id:str}/input_items", access="user")

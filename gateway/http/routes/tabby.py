@@ -4,7 +4,7 @@ clients call besides completions.
 Users may ask, administrators may change. Errors carry OpenAI's `error` and TabbyAPI's `detail`.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -14,19 +14,20 @@ from litestar import get, post
 from litestar.types import ASGIApp
 
 from gateway.answers.interpreter import Chosen, preset
+from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body
 from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.tabby import Translation, engine_options
-from gateway.http.auth import AnyRequest, caller
+from gateway.http.auth import AnyRequest
 from gateway.http.exchange import ignoring
 from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
-from gateway.http.request_log import audit, record_of
+from gateway.http.request_log import audit
 from gateway.http.routes import hub
-from gateway.http.services import Services, card, current_card
-from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
+from gateway.http.services import Services, call_of, current_card
+from gateway.http.sse import EventStream, Plain, attended
 from gateway.keys.access import Access
-from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting, require_task
+from gateway.registry import ModelEntry, UnloadReport, Waiting, require_task
 from gateway.terms.errors import (
     GatewayError,
     InvalidRequest,
@@ -42,9 +43,7 @@ from gateway.terms.request import all_unapplied
 async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
     """List the embedding models that the caller may use."""
     statuses = [one for one in services.usable(request.auth) if one.task == "embed"]
-    known = await services.capabilities.of_all(statuses)
-    cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
-    return Plain(openai.model_list(cards))
+    return Plain(openai.model_list(await services.cards(statuses)))
 
 
 @get("/v1/model/embedding", access="user")
@@ -58,8 +57,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     status = status or next(iter(statuses), None)
     if status is None:
         raise ModelUnavailable("No embedding model is available to this key.")
-    known = await services.capabilities.of(status)
-    return Plain(openai.model_card(card(status, known, services.facts(status))))
+    return Plain(openai.model_card(await services.card(status)))
 
 
 @post("/v1/model/embedding/load", access="admin")
@@ -71,39 +69,26 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     audit(request, "load", model=entry.name)
     given = order.embeddings_device not in (None, "auto")
     unapplied = all_unapplied("embeddings_device") if given else ()
-
-    async def whole() -> bytes:
+    async with attended(request):
         await services.registry.load(entry.name)
-        return tabby.embedding_load_body()
-
-    return WholeErrand(whole, ignoring(unapplied))
+    return Plain(tabby.embedding_load_body(), headers=ignoring(unapplied))
 
 
 @post("/v1/model/embedding/unload", access="admin")
 async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload all embedding models after their running requests have ended."""
     audit(request, "unload", task="embed")
-
-    async def whole() -> bytes:
+    async with attended(request):
         for one in services.usable(request.auth):
             if one.task == "embed" and one.state in ("loading", "loaded"):
                 await services.registry.unload(one.id)
-        return tabby.NULL
-
-    return WholeErrand(whole)
+    return Plain(tabby.NULL)
 
 
 @get(["/v1/model/list", "/v1/model/draft/list"], access="user")
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     """List the models that the caller may use."""
-    return Plain(await _listed(services, services.usable(request.auth)))
-
-
-async def _listed(services: Services, statuses: Sequence[ModelStatus]) -> bytes:
-    known = await services.capabilities.of_all(statuses)
-    return openai.model_list(
-        [card(one, known.get(one.id), services.facts(one)) for one in statuses]
-    )
+    return Plain(openai.model_list(await services.cards(services.usable(request.auth))))
 
 
 @get("/v1/model", access="user")
@@ -136,22 +121,16 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
             yield news
 
     if wants_json(request.headers):
-
-        async def whole() -> bytes:
-            async with loading() as news:
-                async for _ in news:
-                    pass
-            return tabby.load_body()
-
-        return WholeErrand(whole)
+        async with attended(request), loading() as news:
+            async for _ in news:
+                pass
+        return Plain(tabby.load_body())
 
     async def send_events(events: EventStream) -> None:
         async with loading() as news:
             await _send_load(events, news)
 
-    return ProgressStream(
-        send_events, openai.error_event, quiet=services.config.server.comment_after
-    )
+    return services.progress(request.auth, send_events, openai.error_event)
 
 
 def _options(
@@ -213,13 +192,10 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all models. `force` aborts running answers."""
     order = tabby.read(await request.body(), tabby.UnloadRequest)
     audit(request, "unload", model=order.model)
-
-    async def whole() -> bytes:
+    async with attended(request):
         if not await unload_models(services, order.model, request.auth, force=order.force):
             raise ModelUnavailable("No model is loaded.")
-        return tabby.NULL
-
-    return WholeErrand(whole)
+    return Plain(tabby.NULL)
 
 
 async def unload_models(
@@ -261,19 +237,17 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text, or the prompt of a conversation."""
     data = await request.body()
     order = await services.read(lambda body: tabby.read_long(body, tabby.Encode), data)
-    by = caller(request.headers, record_of(request).id)
     if isinstance(order.text, str):
-        tokens = await services.tokenizers.encode(
-            order.model,
-            order.text,
-            request.auth,
-            by,
+        text = TextToEncode(
+            model=order.model,
+            text=order.text,
             special=order.encode_special_tokens,
             add_bos=order.add_bos_token,
         )
+        tokens = await services.tokenizers.encode(call_of(request, text))
     else:
         chat = await services.read(lambda body: openai.read_chat(tabby.as_chat(body)), data)
-        tokens = await services.tokenizers.encode_chat(order.model, chat.request, request.auth, by)
+        tokens = await services.tokenizers.encode_chat(call_of(request, chat.request))
     return Plain(body(tabby.TabbyTokens(tokens, len(tokens))))
 
 
@@ -283,12 +257,8 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     order = await services.read(
         lambda body: tabby.read_long(body, tabby.Decode), await request.body()
     )
-    special = order.decode_special_tokens
-    by = caller(request.headers, record_of(request).id)
-    text = await services.tokenizers.decode(
-        order.model, order.tokens, request.auth, by, special=special
-    )
-    return Plain(body(tabby.TabbyText(text)))
+    tokens = TokensToDecode(order.model, order.tokens, order.decode_special_tokens)
+    return Plain(body(tabby.TabbyText(await services.tokenizers.decode(call_of(request, tokens)))))
 
 
 @get(["/v1/templates", "/v1/template/list"], access="user")

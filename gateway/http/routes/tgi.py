@@ -16,10 +16,9 @@ from gateway.dialects.dialect import body
 from gateway.dialects.parameters import MAX_STOPS
 from gateway.dialects.tgi import EmbedWire, Generated, GenerateWire, InfoWire, StreamStep
 from gateway.http.auth import AnyRequest
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.exchange import EncodingResponse, Exchange
 from gateway.http.openapi import Described, Routes
-from gateway.http.request_log import record_of
-from gateway.http.services import Services, call_of
+from gateway.http.services import Services
 from gateway.http.sse import Plain
 
 TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
@@ -59,13 +58,11 @@ async def _generated(
     name = await services.tokenizers.named(exchange.request.model, request.auth)
     asked = replace(exchange.request, model=name)
     return Exchange(
+        services.asking(request, "tgi", asked),
         services.pipeline.text,
-        call_of(request, asked),
         lambda _answer: tgi.TgiReply(exchange, listed=listed),
-        services.failed(request.auth, tgi.error_event),
-        services.account("tgi", asked.model, record_of(request), request.auth),
-        exchange,
-        WireOptions(quiet=services.config.server.comment_after),
+        tgi.error_event,
+        exchange.stream,
     )
 
 
@@ -78,11 +75,9 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(tgi.read_embed, await request.body())
     return EncodingResponse(
+        services.asking(request, "tgi", exchange.request),
         services.encoders.embed,
-        call_of(request, exchange.request),
         lambda encoded: tgi.embed_body(exchange, encoded.vectors),
-        services.account("tgi", exchange.request.model, record_of(request), request.auth),
-        services.bodies,
     )
 
 
