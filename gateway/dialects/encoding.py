@@ -36,6 +36,18 @@ class InputUsage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
+class CohereVersion(msgspec.Struct, frozen=True):
+    """The version of Cohere's API."""
+
+    version: str
+
+
+class BilledInput(msgspec.Struct, frozen=True):
+    """Tokens, by Cohere's count."""
+
+    input_tokens: int
+
+
 class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, and how its vectors are to be written."""
 

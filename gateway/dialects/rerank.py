@@ -15,6 +15,8 @@ from msgspec import UNSET, UnsetType
 from backends.contract.encoder import values
 from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import (
+    BilledInput,
+    CohereVersion,
     InputUsage,
     Limit,
     RerankExchange,
@@ -73,23 +75,11 @@ class ScoreWire(msgspec.Struct, frozen=True, kw_only=True):
     text: str | UnsetType = UNSET
 
 
-class ApiVersion(msgspec.Struct, frozen=True):
-    """The version of Cohere's API."""
-
-    version: str
-
-
-class BilledTokens(msgspec.Struct, frozen=True):
-    """Cohere's count."""
-
-    input_tokens: int
-
-
 class RerankMeta(msgspec.Struct, frozen=True):
     """Cohere's metadata."""
 
-    api_version: ApiVersion
-    tokens: BilledTokens
+    api_version: CohereVersion
+    tokens: BilledInput
 
 
 class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
@@ -161,7 +151,7 @@ def rerank_body(
             results=results,
             data=results if exchange.voyage else UNSET,
             usage=InputUsage(tokens, tokens),
-            meta=RerankMeta(ApiVersion(exchange.version), BilledTokens(tokens)),
+            meta=RerankMeta(CohereVersion(exchange.version), BilledInput(tokens)),
         )
     )
 

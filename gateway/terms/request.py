@@ -25,34 +25,6 @@ from backends.contract.conversation import (
 from backends.contract.protocol import AdapterScale
 from backends.contract.samplers import Sampling
 
-__all__ = [
-    "Approval",
-    "ApprovedCall",
-    "ChatRequest",
-    "EmbeddingRequest",
-    "Fill",
-    "FillFile",
-    "GenerationParams",
-    "ImagePart",
-    "Message",
-    "NamedTool",
-    "Part",
-    "Prompt",
-    "RequestedSampling",
-    "RerankRequest",
-    "Role",
-    "ScoreRequest",
-    "ServedChoice",
-    "ServedTools",
-    "TextPart",
-    "TextRequest",
-    "Thinking",
-    "Tool",
-    "ToolCall",
-    "ToolChoice",
-    "Unapplied",
-]
-
 
 class Unapplied(msgspec.Struct, frozen=True):
     """Something of a request that its answer does not apply, and why. `name`: as the client wrote

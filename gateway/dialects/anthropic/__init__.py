@@ -38,21 +38,3 @@ DIALECT = Dialect(
     id_headers=(ID_HEADER,),
     rate_headers=RateHeaders("anthropic-ratelimit-{unit}-{what}", _moment),
 )
-
-__all__ = [
-    "DIALECT",
-    "ID_HEADER",
-    "PING",
-    "VERSION",
-    "Able",
-    "MessagesExchange",
-    "MessagesReply",
-    "ModelWire",
-    "count_body",
-    "error_body",
-    "error_event",
-    "model_body",
-    "model_page",
-    "model_wire",
-    "read_messages",
-]

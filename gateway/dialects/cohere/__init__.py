@@ -15,15 +15,3 @@ from gateway.dialects.cohere.request import (
 from gateway.dialects.dialect import Dialect
 
 DIALECT = Dialect(name="Cohere", tag="Cohere", error_body=error_body, error=CohereError)
-
-__all__ = [
-    "DIALECT",
-    "CohereEmbedding",
-    "CohereExchange",
-    "CohereReply",
-    "embed_body",
-    "error_body",
-    "error_event",
-    "read_chat",
-    "read_embed",
-]

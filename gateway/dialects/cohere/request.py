@@ -10,7 +10,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.dialects.dialect import body
-from gateway.dialects.encoding import PURPOSES, Token, further, positive, written
+from gateway.dialects.encoding import (
+    PURPOSES,
+    BilledInput,
+    CohereVersion,
+    Token,
+    further,
+    positive,
+    written,
+)
 from gateway.dialects.fields import (
     Fields,
     fields_of,
@@ -436,22 +444,10 @@ class TypedVectors(msgspec.Struct, frozen=True, kw_only=True):
     base64: Sequence[list[float] | str] | UnsetType = UNSET
 
 
-class Version(msgspec.Struct, frozen=True):
-    """The version of Cohere's API."""
-
-    version: str
-
-
-class BilledInput(msgspec.Struct, frozen=True):
-    """Tokens."""
-
-    input_tokens: int
-
-
 class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True):
     """The usage."""
 
-    api_version: Version
+    api_version: CohereVersion
     billed_units: BilledInput
 
 
@@ -564,6 +560,6 @@ def embed_body(exchange: CohereEmbedding, id: str, vectors: Sequence[bytes], tok
                 floats=forms.get("float", UNSET), base64=forms.get("base64", UNSET)
             ),
             texts=exchange.texts,
-            meta=EmbedMeta(api_version=Version("2"), billed_units=BilledInput(tokens)),
+            meta=EmbedMeta(api_version=CohereVersion("2"), billed_units=BilledInput(tokens)),
         )
     )

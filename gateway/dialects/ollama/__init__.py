@@ -29,25 +29,3 @@ from gateway.dialects.ollama.request import (
 )
 
 DIALECT = Dialect(name="Ollama", tag="Ollama", error_body=error_body, error=ErrorWire)
-
-__all__ = [
-    "DIALECT",
-    "OllamaExchange",
-    "OllamaReply",
-    "Presence",
-    "Preset",
-    "Presets",
-    "embed_body",
-    "error_body",
-    "error_line",
-    "hub_name",
-    "old_embed_body",
-    "read_chat",
-    "read_copy",
-    "read_create",
-    "read_embed",
-    "read_generate",
-    "read_named",
-    "read_old_embed",
-    "without_latest",
-]

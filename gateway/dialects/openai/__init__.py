@@ -36,29 +36,3 @@ from gateway.dialects.openai.request import (
 from gateway.dialects.openai.text_reply import TextReply
 
 DIALECT = Dialect(name="OpenAI", tag="OpenAI")
-
-__all__ = [
-    "DIALECT",
-    "UNOPENED",
-    "AnswerFacts",
-    "ChatExchange",
-    "ChatLoading",
-    "ChatReply",
-    "ModelCard",
-    "OriginWire",
-    "StatusWire",
-    "Stored",
-    "TextExchange",
-    "TextReply",
-    "embeddings_body",
-    "error_body",
-    "error_event",
-    "model_card",
-    "model_list",
-    "pooled_body",
-    "read_chat",
-    "read_embeddings",
-    "read_text",
-    "read_text_fields",
-    "stored_list",
-]

@@ -9,13 +9,3 @@ from gateway.dialects.responses.reply import ResponsesReply
 from gateway.dialects.responses.request import ResponsesExchange, read_response
 
 DIALECT = Dialect(name="Responses", tag="OpenAI, responses")
-
-__all__ = [
-    "DIALECT",
-    "CompactReply",
-    "ResponsesExchange",
-    "ResponsesReply",
-    "read_response",
-    "summary_asked",
-    "summary_of",
-]
