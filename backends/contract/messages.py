@@ -60,7 +60,11 @@ Kind: TypeAlias = Literal[
 _KINDS: dict[str, type[BackendError]] = {name: getattr(errors, name) for name in get_args(Kind)}
 
 
-class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class PortMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What crosses between the two ends."""
+
+
+class Failure(PortMessage, frozen=True):
     """A `BackendError` on its way. `param`: of an InvalidJob; the counts: of a PromptTooLong."""
 
     kind: Kind
@@ -91,71 +95,70 @@ class Failure(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return _KINDS[self.kind](self.text)
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A job joins the line. It is within `backends.contract.bounds`."""
+class OfJob(PortMessage, frozen=True):
+    """About a job, by its key."""
 
     key: int
+
+
+class Numbered(PortMessage, frozen=True):
+    """A question or an answer, by its number."""
+
+    number: int
+
+
+class Begin(OfJob, frozen=True):
+    """A job joins the line. It is within `backends.contract.bounds`."""
+
     job: Generation
 
 
-class Finish(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Finish(OfJob, frozen=True):
     """A job ends before the next step, with the cause "stopped"; harmless when it is over."""
 
-    key: int
 
-
-class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Leave(OfJob, frozen=True):
     """A job's reader has gone: answered with `Left` when the device doesn't work for it."""
 
-    key: int
 
-
-class ReadSlots(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class ReadSlots(Numbered, frozen=True):
     """Answered with `SlotStates`, between two steps."""
 
-    number: int
 
-
-class SaveSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SaveSlot(Numbered, frozen=True):
     """Answered with a `SavedSlot` once the slot is idle."""
 
-    number: int
     slot: int
 
 
-class RestoreSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class RestoreSlot(Numbered, frozen=True):
     """Answered with `SlotTokens` once the slot is idle. `data`: of a `SavedSlot`."""
 
-    number: int
     slot: int
     data: bytes
 
 
-class EraseSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class EraseSlot(Numbered, frozen=True):
     """Answered with `SlotTokens` once the slot is idle."""
 
-    number: int
     slot: int
 
 
-class Withdraw(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Withdraw(Numbered, frozen=True):
     """Who gave the order has left: it is not carried out any more, nor answered."""
 
-    number: int
 
-
-class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Close(PortMessage, frozen=True):
     """The last command: the device is given back, and all that is left gets an error."""
 
 
-class Encode(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Encode(OfJob, frozen=True):
     """To a model that makes vectors or ranks: answered with `Encoded`, or `Left` after `Leave`."""
 
-    key: int
     inputs: tuple[EncoderInput, ...]
 
 
-class Keep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Keep(PortMessage, frozen=True):
     """Its conversations outlive their slots: the store may be asked. Before the first `Begin`."""
 
 
@@ -197,7 +200,7 @@ class TakenHead(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class FoundThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class FoundThere(PortMessage, frozen=True):
     """A beginning that can be read by the number of its question; see `beginnings.Found`."""
 
     start: int
@@ -205,31 +208,30 @@ class FoundThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
     head: TakenHead
 
 
-class ComingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class ComingThere(PortMessage, frozen=True):
     """One is being read from disk: ask again."""
 
 
-class NothingThere(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class NothingThere(PortMessage, frozen=True):
     """There is none; or no, or what was asked for is gone."""
 
 
-class KeptBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class KeptBytes(PortMessage, frozen=True):
     """A piece of one."""
 
     data: bytes
 
 
-class Welcome(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Welcome(PortMessage, frozen=True):
     """Yes."""
 
 
 KeptAnswer: TypeAlias = FoundThere | ComingThere | NothingThere | KeptBytes | Welcome
 
 
-class KeptAnswered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class KeptAnswered(Numbered, frozen=True):
     """To the `KeptAsked` of that number."""
 
-    number: int
     answer: KeptAnswer
 
 
@@ -239,31 +241,27 @@ Command: TypeAlias = (
 )
 
 
-class Began(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Began(OfJob, frozen=True):
     """The grammar of a job's constraint is compiled, and the job is in line."""
 
-    key: int
 
-
-class Outcomes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Outcomes(PortMessage, frozen=True):
     """What one step gave, for all jobs: by the job's key, in order."""
 
     outputs: tuple[tuple[int, Output | Failure], ...]
 
 
-class Left(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Left(OfJob, frozen=True):
     """The device no longer works for this job."""
 
-    key: int
 
-
-class SlotStates(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SlotStates(PortMessage, frozen=True):
     """All slots, in order."""
 
     states: tuple[SlotState, ...]
 
 
-class SlotTokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class SlotTokens(PortMessage, frozen=True):
     """How many tokens were restored, or erased."""
 
     tokens: int
@@ -272,24 +270,23 @@ class SlotTokens(msgspec.Struct, frozen=True, tag=True, array_like=True):
 SlotAnswer: TypeAlias = SlotStates | SavedSlot | SlotTokens
 
 
-class Answered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Answered(Numbered, frozen=True):
     """What became of an order."""
 
-    number: int
     answer: SlotAnswer | Failure
 
 
-class Broke(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Broke(PortMessage, frozen=True):
     """The model can't generate any more."""
 
     reason: str
 
 
-class Closed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Closed(PortMessage, frozen=True):
     """The device is free. The last event."""
 
 
-class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Lost(PortMessage, frozen=True):
     """The other end is gone, and the device free: no command is carried out any more, and none is
     answered. The last event; the gateway's own port says so, for who is gone says nothing.
     """
@@ -297,15 +294,14 @@ class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-class Encoded(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Encoded(OfJob, frozen=True):
     """For each input, in their order, what `EncoderContainer.encode` gives; or why it doesn't."""
 
-    key: int
     vectors: tuple[bytes, ...] = ()
     failure: Failure | None = None
 
 
-class FindLongest(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class FindLongest(PortMessage, frozen=True):
     """`Beginnings.longest`; tokens as `shelf.packed` has them. Answered with `FoundThere`,
     `ComingThere` or `NothingThere`.
     """
@@ -315,7 +311,7 @@ class FindLongest(msgspec.Struct, frozen=True, tag=True, array_like=True):
     than: int
 
 
-class ReadFound(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class ReadFound(PortMessage, frozen=True):
     """Of what the question `found` was answered with: `size` bytes of its buffer `part` (0: the
     whole), from `start` on. Answered with `KeptBytes`.
     """
@@ -326,13 +322,13 @@ class ReadFound(msgspec.Struct, frozen=True, tag=True, array_like=True):
     size: int
 
 
-class FoundRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class FoundRead(PortMessage, frozen=True):
     """All that is wanted of it is read. Not answered."""
 
     found: int
 
 
-class FoundUsed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class FoundUsed(PortMessage, frozen=True):
     """`Beginnings.put_back`. Not answered."""
 
     found: int
@@ -340,7 +336,7 @@ class FoundUsed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     seconds: float
 
 
-class IsWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class IsWanted(PortMessage, frozen=True):
     """`Beginnings.wants`. Answered with `Welcome` or `NothingThere`, as all that follow."""
 
     owner: str
@@ -349,13 +345,13 @@ class IsWanted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     seconds: float
 
 
-class Offer(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Offer(PortMessage, frozen=True):
     """A beginning is about to come, in pieces, by the number of this question."""
 
     head: TakenHead
 
 
-class OfferedBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class OfferedBytes(PortMessage, frozen=True):
     """A piece of the buffer `part`, from `start` on."""
 
     offer: int
@@ -364,7 +360,7 @@ class OfferedBytes(msgspec.Struct, frozen=True, tag=True, array_like=True):
     data: bytes
 
 
-class Offered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Offered(PortMessage, frozen=True):
     """All of it has come: `Beginnings.keep`."""
 
     offer: int
@@ -376,10 +372,9 @@ KeptQuestion: TypeAlias = (
 )
 
 
-class KeptAsked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class KeptAsked(Numbered, frozen=True):
     """An engine asks the store of conversations. Numbers are the engine's end's."""
 
-    number: int
     question: KeptQuestion
 
 

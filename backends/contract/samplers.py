@@ -184,9 +184,9 @@ class Row(msgspec.Struct, frozen=True):
 
     bound: Bound  # what engines can take
     sent: Any = None  # the type that clients send; None: its own
-    names: tuple[str, ...] = ()  # what clients call it besides
-    sampler: str = ""  # the one that it switches on; "": it is a detail of another
     slider: Slider | None = None
+    sampler: str = ""  # the one that it switches on; "": it is a detail of another
+    names: tuple[str, ...] = ()  # what clients call it besides
 
 
 SHARE = Number(low=0, high=1)
@@ -210,9 +210,13 @@ SentTokens: TypeAlias = str | list[int]
 _share = partial(Row, SHARE, SentShare)
 _strength = partial(Row, SOME, SentNotNegative)
 _heat = partial(Row, SOME, SentTemperature)
-_penalty = partial(Row, ANY, SentPenalty)
+_penalty = partial(Row, ANY, SentPenalty, sampler="penalties")
 _reach = partial(Row, RANGE, SentCountOrAll)
 _count = partial(Row, OF_CONTEXT, SentCount)
+# Sliders by their groups.
+_first = partial(Slider, "Sampling")
+_repeats = partial(Slider, "Repetition")
+_advanced = partial(Slider, "Advanced")
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,94 +231,63 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         Row(
             Number(low=0.01, high=100),
             SentPositive,
-            names=("rep_pen", "repeat_penalty"),
-            sampler="penalties",
-            slider=Slider("Repetition", "Repetition penalty", 0.8, 2, 0.01),
+            _repeats("Repetition penalty", 0.8, 2, 0.01),
+            "penalties",
+            ("rep_pen", "repeat_penalty"),
         ),
     ] = 1.0  # a divisor of logits
-    frequency_penalty: Annotated[
-        float,
-        _penalty(
-            sampler="penalties", slider=Slider("Repetition", "Frequency penalty", -2, 2, 0.05)
-        ),
-    ] = 0.0
-    presence_penalty: Annotated[
-        float,
-        _penalty(sampler="penalties", slider=Slider("Repetition", "Presence penalty", -2, 2, 0.05)),
-    ] = 0.0
+    frequency_penalty: Annotated[float, _penalty(_repeats("Frequency penalty", -2, 2, 0.05))] = 0.0
+    presence_penalty: Annotated[float, _penalty(_repeats("Presence penalty", -2, 2, 0.05))] = 0.0
     # The last tokens that count; -1 is the whole context. Memory is taken for so many tokens.
     penalty_range: Annotated[
         int,
         _reach(
+            _repeats("Penalty range", hint="−1: all"),
             names=(
                 "repetition_range",
                 "repetition_penalty_range",
                 "rep_pen_range",
                 "repeat_last_n",
             ),
-            slider=Slider("Repetition", "Penalty range", hint="−1: all"),
         ),
     ] = -1
     repetition_decay: Annotated[int, _count()] = 0
-    dry_multiplier: Annotated[
-        float, _strength(sampler="dry", slider=Slider("Repetition", "DRY multiplier", 0, 5, 0.05))
-    ] = 0.0
+    dry_multiplier: Annotated[float, _strength(_repeats("DRY multiplier", 0, 5, 0.05), "dry")] = 0.0
     # Raised to powers of up to the length of a repetition.
-    dry_base: Annotated[
-        float,
-        _strength(slider=Slider("Repetition", "DRY base", 1, 4, 0.05)),
-    ] = 1.75
-    dry_allowed_length: Annotated[
-        int, _count(slider=Slider("Repetition", "DRY allowed length", 1, 20, 1))
-    ] = 2
+    dry_base: Annotated[float, _strength(_repeats("DRY base", 1, 4, 0.05))] = 1.75
+    dry_allowed_length: Annotated[int, _count(_repeats("DRY allowed length", 1, 20, 1))] = 2
     dry_range: Annotated[
-        int,
-        _reach(
-            names=("dry_penalty_last_n",), slider=Slider("Repetition", "DRY range", hint="−1: all")
-        ),
+        int, _reach(_repeats("DRY range", hint="−1: all"), names=("dry_penalty_last_n",))
     ] = -1
     # Each is searched for in the text of every token; llama.cpp cuts longer ones off.
-    dry_sequence_breakers: Annotated[
-        tuple[str, ...],
-        Row(Texts(64, 40), SentTexts),
-    ] = ("\n", ":", '"', "*")
+    dry_sequence_breakers: Annotated[tuple[str, ...], Row(Texts(64, 40), SentTexts)] = (
+        "\n",
+        ":",
+        '"',
+        "*",
+    )
     # Below `bounds.GREEDY_BELOW` it is greedy.
-    temperature: Annotated[
-        float, _heat(sampler="temperature", slider=Slider("Sampling", "Temperature", 0, 2, 0.05))
-    ] = 1.0
+    temperature: Annotated[float, _heat(_first("Temperature", 0, 2, 0.05), "temperature")] = 1.0
     temperature_last: Annotated[bool, Row(Flag())] = False
     # Dynamic temperature runs from min_temp to max_temp when they differ.
     min_temp: Annotated[
-        float,
-        _heat(
-            names=("dynatemp_low",),
-            sampler="temperature",
-            slider=Slider("Advanced", "Dynamic, lowest", 0, 3, 0.05),
-        ),
+        float, _heat(_advanced("Dynamic, lowest", 0, 3, 0.05), "temperature", ("dynatemp_low",))
     ] = 1.0
     max_temp: Annotated[
-        float,
-        _heat(
-            names=("dynatemp_high",),
-            sampler="temperature",
-            slider=Slider("Advanced", "Dynamic, highest", 0, 3, 0.05),
-        ),
+        float, _heat(_advanced("Dynamic, highest", 0, 3, 0.05), "temperature", ("dynatemp_high",))
     ] = 1.0
     temp_exponent: Annotated[float, _strength(names=("dynatemp_exponent",))] = 1.0
     smoothing_factor: Annotated[
-        float,
-        _strength(sampler="temperature", slider=Slider("Advanced", "Smoothing factor", 0, 10, 0.1)),
+        float, _strength(_advanced("Smoothing factor", 0, 10, 0.1), "temperature")
     ] = 0.0
-    smoothing_curve: Annotated[
-        float, _strength(slider=Slider("Advanced", "Smoothing curve", 0, 10, 0.1))
-    ] = 1.0
+    smoothing_curve: Annotated[float, _strength(_advanced("Smoothing curve", 0, 10, 0.1))] = 1.0
     top_n_sigma: Annotated[
         float,
         Row(
             Number(low=0, high=1e6),
-            names=("nsigma",),
+            slider=_advanced("Top nσ", 0, 5, 0.1),
             sampler="top_n_sigma",
-            slider=Slider("Advanced", "Top nσ", 0, 5, 0.1),
+            names=("nsigma",),
         ),
     ] = 0.0
     top_k: Annotated[
@@ -322,71 +295,47 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         Row(
             Number(low=0, enough="vocabulary"),
             SentCountOrAll,
-            sampler="top_k",
-            slider=Slider("Sampling", "Top K", 0, 200, 1, hint="0: all"),
+            _first("Top K", 0, 200, 1, hint="0: all"),
+            "top_k",
         ),
     ] = 0
-    tfs: Annotated[
-        float,
-        _share(names=("tfs_z",), sampler="tfs", slider=Slider("Advanced", "Tail free", 0, 1, 0.01)),
-    ] = 1.0
+    tfs: Annotated[float, _share(_advanced("Tail free", 0, 1, 0.01), "tfs", ("tfs_z",))] = 1.0
     typical_p: Annotated[
-        float,
-        _share(
-            names=("typical", "typ_p"),
-            sampler="typical_p",
-            slider=Slider("Advanced", "Typical P", 0, 1, 0.01),
-        ),
+        float, _share(_advanced("Typical P", 0, 1, 0.01), "typical_p", ("typical", "typ_p"))
     ] = 1.0
-    top_p: Annotated[
-        float, _share(sampler="top_p", slider=Slider("Sampling", "Top P", 0, 1, 0.01))
-    ] = 1.0
-    min_p: Annotated[
-        float, _share(sampler="min_p", slider=Slider("Sampling", "Min P", 0, 1, 0.01))
-    ] = 0.0
-    top_a: Annotated[
-        float, _strength(sampler="top_a", slider=Slider("Advanced", "Top A", 0, 1, 0.01))
-    ] = 0.0
-    xtc_probability: Annotated[
-        float, _share(sampler="xtc", slider=Slider("Advanced", "XTC probability", 0, 1, 0.01))
-    ] = 0.0
-    xtc_threshold: Annotated[
-        float, _share(slider=Slider("Advanced", "XTC threshold", 0, 0.5, 0.01))
-    ] = 0.1
-    skew: Annotated[float, Row(ANY, slider=Slider("Advanced", "Skew", -5, 5, 0.1))] = 0.0
+    top_p: Annotated[float, _share(_first("Top P", 0, 1, 0.01), "top_p")] = 1.0
+    min_p: Annotated[float, _share(_first("Min P", 0, 1, 0.01), "min_p")] = 0.0
+    top_a: Annotated[float, _strength(_advanced("Top A", 0, 1, 0.01), "top_a")] = 0.0
+    xtc_probability: Annotated[float, _share(_advanced("XTC probability", 0, 1, 0.01), "xtc")] = 0.0
+    xtc_threshold: Annotated[float, _share(_advanced("XTC threshold", 0, 0.5, 0.01))] = 0.1
+    skew: Annotated[float, Row(ANY, slider=_advanced("Skew", -5, 5, 0.1))] = 0.0
     mirostat_mode: Annotated[
         Literal[0, 1, 2],
         Row(
             Number(low=0, high=2),
             Annotated[int, Meta(ge=0, le=2)],
+            _advanced("Mirostat", 0, 2, 1),
             names=("mirostat",),
-            slider=Slider("Advanced", "Mirostat", 0, 2, 1),
         ),
     ] = 0
-    mirostat_tau: Annotated[
-        float, _strength(slider=Slider("Advanced", "Mirostat τ", 0, 10, 0.1))
-    ] = 5.0
-    mirostat_eta: Annotated[
-        float, _strength(slider=Slider("Advanced", "Mirostat η", 0, 1, 0.01))
-    ] = 0.1
+    mirostat_tau: Annotated[float, _strength(_advanced("Mirostat τ", 0, 10, 0.1))] = 5.0
+    mirostat_eta: Annotated[float, _strength(_advanced("Mirostat η", 0, 1, 0.01))] = 0.1
     adaptive_target: Annotated[
         float,
         Row(
             Number(low=-100, high=1),
-            slider=Slider("Advanced", "Adaptive target", -1, 1, 0.01, hint="below 0: off"),
+            slider=_advanced("Adaptive target", -1, 1, 0.01, hint="below 0: off"),
         ),
     ] = -1.0
     # llama.cpp takes 0.99 for all above.
-    adaptive_decay: Annotated[
-        float, _share(slider=Slider("Advanced", "Adaptive decay", 0, 1, 0.01))
-    ] = 0.9
+    adaptive_decay: Annotated[float, _share(_advanced("Adaptive decay", 0, 1, 0.01))] = 0.9
     seed: Annotated[
         int | None,
         Row(
             Number(low=-(2**63), high=2**64 - 1),
             Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)],
+            _first("Seed", hint="any"),
             names=("sampler_seed",),
-            slider=Slider("Sampling", "Seed", hint="any"),
         ),
     ] = None  # engines take of it what they can
     samplers: Annotated[
