@@ -256,16 +256,16 @@ class FramedPort(asyncio.Protocol, ABC):
         """Have the other end ended. When this returns its memory is free, as far as is known."""
 
     @abstractmethod
-    def _kill(self, why: str) -> None:
-        """End the other end, if it has not ended for another reason."""
+    def _abort(self) -> None:
+        """End the other end at once, or the connection to it."""
 
     @abstractmethod
     def _progress_there(self) -> object:
         """What differs while the other end does something; None where it isn't known."""
 
     @abstractmethod
-    async def _bury(self) -> None:
-        """The connection ended: tell that once the other end is gone, and set `buried`."""
+    async def _loss(self) -> LoadFailed | None:
+        """Why the other end was lost, once it is gone; None where that is known already."""
 
     @property
     def info(self) -> ModelInfo:
@@ -337,10 +337,21 @@ class FramedPort(asyncio.Protocol, ABC):
         self._shelf.clear()
         self._burial = self._loop.create_task(self._bury())
 
-    def _let_go(self) -> None:
-        """All is told. The container and its tokenizer, which have this port and are had by it,
-        would stay until a full collection of garbage, which is rare.
-        """
+    def _kill(self, why: str) -> None:
+        """End the other end, if it has not ended for another reason."""
+        self._why = self._why or why
+        self._abort()
+
+    async def _bury(self) -> None:
+        """The connection ended: tell that once the other end is gone."""
+        loss = await self._loss()
+        if self._closing:
+            self._tell(Closed())
+        elif loss is not None:
+            settle(self._loaded, loss)
+            self._tell(Lost(str(loss)))
+        # The container and its tokenizer, which have this port and are had by it, would stay until
+        # a full collection of garbage, which is rare.
         self._receive = None
         self._frames.close()
         self.buried.set()
@@ -431,8 +442,7 @@ class WorkerPort(FramedPort):
         self._connected = True
         super().connection_made(transport)
 
-    def _kill(self, why: str) -> None:
-        self._why = self._why or why
+    def _abort(self) -> None:
         self._child.kill()
 
     def _progress_there(self) -> object:
@@ -443,19 +453,14 @@ class WorkerPort(FramedPort):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _bury(self) -> None:
+    async def _loss(self) -> LoadFailed:
         status = await self._status()
         with suppress(TimeoutError):
             async with asyncio.timeout(DYING):
                 await asyncio.shield(self._words.closed)
-        if self._closing:
-            self._tell(Closed())
-        else:
-            reason = f"the worker of {self._model} {self._end(status)}"
-            killed = self._why is None and status == -signal.SIGKILL
-            settle(self._loaded, OutOfMemory(reason) if killed else LoadFailed(reason))
-            self._tell(Lost(reason))
-        self._let_go()
+        killed = self._why is None and status == -signal.SIGKILL
+        kind = OutOfMemory if killed else LoadFailed
+        return kind(f"the worker of {self._model} {self._end(status)}")
 
     async def _status(self) -> int | None:
         try:

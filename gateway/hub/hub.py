@@ -12,7 +12,8 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
@@ -21,7 +22,6 @@ import anyio
 import httpx
 import structlog
 from anyio import to_thread
-from msgspec import Struct
 from msgspec.structs import replace
 
 from backends.contract.catalog import BACKENDS, Catalog
@@ -37,7 +37,6 @@ from gateway.hub.repository import (
     HubModel,
     HuggingFace,
     Listing,
-    ModelHub,
     Order,
     Selection,
     Usable,
@@ -90,7 +89,7 @@ class Hub:
         self._folder = Path(folder).expanduser() if folder else None
         self._cache = _cache_root(config)
         self._endpoint = config.hub.endpoint
-        self._source: ModelHub = HuggingFace(config.hub.endpoint, self._cache)
+        self._source = HuggingFace(config.hub.endpoint, self._cache)
         self._deletion = config.hub.deletion
 
     async def cached(self) -> tuple[CachedFiles, ...]:
@@ -397,8 +396,8 @@ async def provided(config: Config, report: DownloadReporter | None = None) -> Co
     Raises ConfigError that names the model, for one that can't be had.
     """
     room = fits_in({**SystemGauge().free(), **config.swap.memory}, config, BACKENDS)
-    bringer = _Bringer(Hub(config), room, report or log_reporter)
-    models = [await bringer.provided(model) for model in config.models]
+    hub, report = Hub(config), report or log_reporter
+    models = [await _provided(hub, room, report, model) for model in config.models]
     return replace(config, models=tuple(models))
 
 
@@ -437,31 +436,30 @@ def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:
     """None: it has to be downloaded."""
     if not is_on_hub(model.path):
         return model
-    try:
+    with _naming(model):
         wanted = hub_model(model.path)
         path = hub.here(wanted, _is_usable)
+        return None if path is None else _lying_at(model, wanted, path)
+
+
+async def _provided(
+    hub: Hub, fits: Fits, report: DownloadReporter, model: ModelConfig
+) -> ModelConfig:
+    if not is_on_hub(model.path):
+        return model
+    with _naming(model):
+        wanted = hub_model(model.path)
+        path = await hub.bring(wanted, _is_usable, report(model.name), fits)
+        return _lying_at(model, wanted, path)
+
+
+@contextmanager
+def _naming(model: ModelConfig) -> Iterator[None]:
+    """Raises ConfigError, which names the model, for what goes wrong with it."""
+    try:
+        yield
     except GatewayError as error:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
-    return None if path is None else _lying_at(model, wanted, path)
-
-
-class _Bringer(Struct, frozen=True):
-    """Brings models here, one after the other."""
-
-    hub: Hub
-    fits: Fits
-    report: DownloadReporter
-
-    async def provided(self, model: ModelConfig) -> ModelConfig:
-        if not is_on_hub(model.path):
-            return model
-        try:
-            wanted = hub_model(model.path)
-            report = self.report(model.name)
-            path = await self.hub.bring(wanted, _is_usable, report, self.fits)
-        except GatewayError as error:
-            raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
-        return _lying_at(model, wanted, path)
 
 
 def _lying_at(model: ModelConfig, wanted: HubModel, path: Path) -> ModelConfig:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -130,23 +130,10 @@ def hub_model(text: str) -> HubModel:
     return HubModel(match["owner"], match["name"], match["files"])
 
 
-class ModelHub(Protocol):
-    """Where models are downloaded from. Both block: for a worker thread."""
-
-    def listing(self, order: Order) -> Listing:
-        """All files of the ordered repository.
-
-        Raises NotFound where there is no such repository or revision, Forbidden where it is gated,
-        InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
-        where the hub can't be reached or a library is missing.
-        """
-
-    def snapshot(self, model: HubModel) -> Path:
-        """Where the hub's own tools put the model, if they did."""
-
-
 class HuggingFace(msgspec.Struct, frozen=True):
-    """The hub at `endpoint`, None: huggingface.co; `cache`: where its own tools keep models."""
+    """The hub at `endpoint`, None: huggingface.co; `cache`: where its own tools keep models. All of
+    it blocks: for a worker thread.
+    """
 
     endpoint: str | None
     cache: Path
@@ -163,7 +150,12 @@ class HuggingFace(msgspec.Struct, frozen=True):
         return root / "snapshots" / commit
 
     def listing(self, order: Order) -> Listing:
-        """See `ModelHub.listing`."""
+        """All files of the ordered repository.
+
+        Raises NotFound where there is no such repository or revision, Forbidden where it is gated,
+        InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
+        where the hub can't be reached or a library is missing.
+        """
         try:
             import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
             from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415

@@ -78,6 +78,11 @@ def pages(tokens: int) -> int:
     return -(-tokens // PAGE) * PAGE
 
 
+def draft_cache_type(options: ExLlamaV2Options | ExLlamaV3Options) -> str:
+    """Of the draft model's cache."""
+    return options.draft_cache_type or options.cache_type
+
+
 class Drafts(msgspec.Struct, frozen=True):
     """What drafts, by whichever of its names an option was given. `model`: a path; `repeats`: what
     is repeated; `heads`: the model's own; `tokens`: at a time, None: as `auto`.

@@ -120,13 +120,8 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     assert isinstance(options, ExLlamaV2Options)
     models = [(files, CACHE_SHARE[options.cache_type])]
     if guess := draft(options):
-        models.append((guess, CACHE_SHARE[draft_cache_type(options)]))
+        models.append((guess, CACHE_SHARE[shared.draft_cache_type(options)]))
     return shared.need(models, cache_size(files, options).cells, options)
-
-
-def draft_cache_type(options: ExLlamaV2Options) -> str:
-    """Of the draft model's cache."""
-    return options.draft_cache_type or options.cache_type
 
 
 _cache = partial(

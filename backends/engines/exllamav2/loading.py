@@ -19,7 +19,7 @@ from backends.contract.errors import UnsupportedModel
 from backends.contract.samplers import Sampling
 from backends.engines.exllama import loading
 from backends.engines.exllama.adapters import LoadedAdapter
-from backends.engines.exllama.files import PagedCacheSize, drafts, pages
+from backends.engines.exllama.files import PagedCacheSize, draft_cache_type, drafts, pages
 from backends.engines.exllama.jobs import Drawing, ExLlamaJob
 from backends.engines.exllama.loading import (
     LoadStep,
@@ -32,7 +32,7 @@ from backends.engines.exllama.loading import (
 from backends.engines.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.engines.exllamav2 import model_config
 from backends.engines.exllamav2.container import ExLlamaV2Library
-from backends.engines.exllamav2.files import cache_size, draft, draft_cache_type, fitted
+from backends.engines.exllamav2.files import cache_size, draft, fitted
 from backends.engines.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
 

@@ -81,11 +81,6 @@ def cache_share(cache_type: str) -> float:
     return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
 
 
-def draft_cache_type(options: ExLlamaV3Options) -> str:
-    """Of the draft model's cache."""
-    return options.draft_cache_type or options.cache_type
-
-
 def cache_size(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
     """See `shared.files.cache_size`."""
     share = cache_share(options.cache_type)
@@ -167,7 +162,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     guess = draft(files, options)
     models = [(files, cache_share(options.cache_type))]
     if guess is not None:
-        models.append((guess, cache_share(draft_cache_type(options))))
+        models.append((guess, cache_share(shared.draft_cache_type(options))))
     found = shared.need(models, cache_size(files, options).cells, options)
     states = sum(bytes_of_sequence(one) for one, _ in models)
     kept = together(files, options) * states + _kept(files, guess, options)

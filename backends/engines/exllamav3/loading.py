@@ -16,7 +16,7 @@ from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.contract.samplers import Sampling
 from backends.engines.exllama import loading
 from backends.engines.exllama.adapters import LoadedAdapter
-from backends.engines.exllama.files import PAGE, PagedCacheSize, drafts, pages
+from backends.engines.exllama.files import PAGE, PagedCacheSize, draft_cache_type, drafts, pages
 from backends.engines.exllama.jobs import Drawing, ExLlamaJob
 from backends.engines.exllama.loading import (
     LoadStep,
@@ -33,7 +33,6 @@ from backends.engines.exllamav3.files import (
     cache_bits,
     cache_size,
     draft,
-    draft_cache_type,
     experts_apart,
     fitted,
     together,

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -36,12 +35,13 @@ from backends.places.cluster.messages import (
     Copying,
     Joined,
     Left,
+    NodeFacts,
     Part,
     Report,
     decode_order,
     encode,
 )
-from backends.places.cluster.supervisor import NodeFacts, Supervisor, mark_of
+from backends.places.cluster.supervisor import Supervisor, mark_of
 
 LOOKING = 1.0  # seconds between two looks at Ray's list of nodes
 ANSWERING = 2.0  # seconds in which a supervisor answers
@@ -129,8 +129,7 @@ class Control:
         except Exception as error:  # noqa: BLE001 - Ray's, or what the supervisor raised
             self._forget(number, reason(error))
             return
-        fields = msgspec.structs.asdict(facts)
-        self.send(Joined(node=self._names[number], **fields))
+        self.send(Joined(self._names[number], facts))
 
     def _check(self, node: str) -> None:
         number = self._number(node)

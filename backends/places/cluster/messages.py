@@ -29,10 +29,9 @@ class Check(msgspec.Struct, frozen=True, tag=True):
     node: str
 
 
-class Joined(msgspec.Struct, frozen=True, tag=True):
-    """A node, and where its workers are reached. Bytes of its devices, by its names for them."""
+class NodeFacts(msgspec.Struct, frozen=True):
+    """Where a node's workers are reached; bytes of its devices, by its names for them."""
 
-    node: str
     address: str
     token: str
     total: dict[str, int]
@@ -41,7 +40,14 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
 
     def __repr__(self) -> str:
         """All but the secret, since representations end in logs."""
-        return f"Joined(node={self.node!r}, address={self.address!r})"
+        return f"NodeFacts(address={self.address!r})"
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """A node is there."""
+
+    node: str
+    facts: NodeFacts
 
 
 class Left(msgspec.Struct, frozen=True, tag=True):

@@ -31,6 +31,7 @@ from backends.places.cluster.messages import (
     Copying,
     Joined,
     Left,
+    NodeFacts,
     Order,
     Part,
     decode_report,
@@ -262,22 +263,8 @@ class ClusterNodes:
 
     def _hear(self, line: bytes) -> None:
         match decode_report(line):
-            case Joined(node, address, token, total, free, fingerprint):
-                config = NodeConfig(
-                    name=node,
-                    address=address,
-                    token=token,
-                    tls=fingerprint is not None,
-                    fingerprint=fingerprint,
-                )
-                known = self.nodes.get(node)
-                if known is None:
-                    log.info("a node joined", node=node, address=address, devices=total)
-                if known is None or known.config != config:
-                    self.nodes[node] = ClusterNode(
-                        config=config, total=total, free=free, draining=node in self._drained
-                    )
-                    self._changed()
+            case Joined(node, facts):
+                self._join(node, facts)
                 self._checked(node)
             case Left(node, reason):
                 if self.nodes.pop(node, None) is not None:
@@ -290,6 +277,24 @@ class ClusterNodes:
             case Brought(number) as brought:
                 if (future := self._brought.get(number)) is not None:
                     settle(future, brought)
+
+    def _join(self, node: str, facts: NodeFacts) -> None:
+        config = NodeConfig(
+            name=node,
+            address=facts.address,
+            token=facts.token,
+            tls=facts.fingerprint is not None,
+            fingerprint=facts.fingerprint,
+        )
+        known = self.nodes.get(node)
+        if known is None:
+            log.info("a node joined", node=node, address=facts.address, devices=facts.total)
+        if known is None or known.config != config:
+            drained = node in self._drained
+            self.nodes[node] = ClusterNode(
+                config=config, total=facts.total, free=facts.free, draining=drained
+            )
+            self._changed()
 
     def _checked(self, node: str) -> None:
         if (checked := self._checks.pop(node, None)) is not None:

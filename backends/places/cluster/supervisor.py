@@ -11,23 +11,12 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-import msgspec
-
+from backends.places.cluster.messages import NodeFacts
 from backends.places.nodes.listening import ListenerSettings, Listening, listener, memory_here
 from config.values import user_folder
 
 SAMPLES, SAMPLE = 16, 64 * 1024  # parts of a file that are read to know it again, and their bytes
 FOLDER = "cluster"
-
-
-class NodeFacts(msgspec.Struct, frozen=True):
-    """Where a node's workers are reached, and bytes of its devices."""
-
-    address: str
-    token: str
-    fingerprint: str | None  # of its certificate; None: without TLS
-    total: dict[str, int]
-    free: dict[str, int]
 
 
 class Copies:
@@ -100,7 +89,7 @@ class Supervisor(Copies):
     def facts(self) -> NodeFacts:
         """What the gateway needs to know."""
         there = self._listening.result()
-        return NodeFacts(there.address, there.token, there.fingerprint, *memory_here())
+        return NodeFacts(there.address, there.token, *memory_here(), there.fingerprint)
 
     def ping(self) -> int:
         """The process that listens. Raises LoadFailed where it has ended."""

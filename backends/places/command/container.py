@@ -21,20 +21,11 @@ from msgspec.structs import replace
 from backends.contract.catalog import CPU, ModelFiles
 from backends.contract.errors import LoadFailed, OutOfMemory, UpstreamError
 from backends.contract.protocol import ModelInfo, Progress, Report, Tokenizer
-from backends.contract.remote import (
-    Caller,
-    RemoteChat,
-    RemoteEmbedding,
-    RemoteEvents,
-    RemoteRerank,
-    RemoteTarget,
-    RemoteText,
-    RemoteVectors,
-)
+from backends.contract.remote import RemoteEvents, RemoteTarget
 from backends.machine.processes import is_foreign, tree_memory
 from backends.places.command.process import Command, Process
+from backends.places.upstream.relay import Question
 from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
-from backends.places.upstream.wire import TokenCall
 from config.commands import COMMAND, filled, words
 from config.engines import CommandOptions, EngineOptions
 from config.upstreams import UpstreamConfig
@@ -306,27 +297,16 @@ class CommandModel(UpstreamModel):
         return {one: max(now.get(one, 0), before.get(one, 0)) for one in {**before, **now}}
 
     @asynccontextmanager
-    async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
-        async with self._explained_at_its_end(), super().chat(request) as events:
+    async def _answered(
+        self, upstream: Upstream, question: Question, of: Callable[[int], Question]
+    ) -> AsyncIterator[RemoteEvents]:
+        answered = super()._answered(upstream, question, of)
+        async with self._explained_at_its_end(), answered as events:
             yield explained(events, self._reason)
 
-    @asynccontextmanager
-    async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
-        async with self._explained_at_its_end(), super().complete(request) as events:
-            yield explained(events, self._reason)
-
-    async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
-        return await self._explained(super().embed(request))
-
-    async def rerank(self, request: RemoteRerank) -> RemoteVectors:
-        return await self._explained(super().rerank(request))
-
-    async def _called(self, call: TokenCall, caller: Caller, read: Callable[[bytes], T]) -> T:
-        return await self._explained(super()._called(call, caller, read))
-
-    async def _explained(self, answer: Awaitable[T]) -> T:
+    async def _whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         async with self._explained_at_its_end():
-            return await answer
+            return await super()._whole(question, read)
 
     @asynccontextmanager
     async def _explained_at_its_end(self) -> AsyncIterator[None]:

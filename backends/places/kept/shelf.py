@@ -10,7 +10,6 @@ byte. Age alone pushes nothing out, since the side jobs of an agent are always t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
 
 import msgspec
 
@@ -77,31 +76,26 @@ class Entry(msgspec.Struct, eq=False, kw_only=True):
         return max((place for place in self.places if place <= shared), default=0)
 
 
-class Release(msgspec.Struct, frozen=True):
+class Order(msgspec.Struct, frozen=True):
+    """What is to be done with an entry."""
+
+    number: int
+
+
+class Release(Order, frozen=True):
     """Its bytes leave memory."""
 
-    number: int
 
-
-class Write(msgspec.Struct, frozen=True):
+class Write(Order, frozen=True):
     """A file of it is to be written; then `written` or `unwritten` is called."""
 
-    number: int
 
-
-class Read(msgspec.Struct, frozen=True):
+class Read(Order, frozen=True):
     """Its file is to be read into memory; then `came` or `lost` is called."""
 
-    number: int
 
-
-class Delete(msgspec.Struct, frozen=True):
+class Delete(Order, frozen=True):
     """Its file goes."""
-
-    number: int
-
-
-Order: TypeAlias = Release | Write | Read | Delete
 
 
 class Rates(msgspec.Struct):

@@ -40,7 +40,6 @@ from backends.contract.messages import (
     Answered,
     Begin,
     Close,
-    Closed,
     Command,
     Event,
     Failure,
@@ -258,10 +257,6 @@ class NodePort(FramedPort):
         self._owed.take(event)
         super()._tell(event)
 
-    def _kill(self, why: str) -> None:
-        self._why = self._why or why
-        self._abort()
-
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -275,15 +270,11 @@ class NodePort(FramedPort):
         waiting = self._transport.get_write_buffer_size() + unacknowledged(self._transport)
         return acknowledged(self._transport) if waiting else None
 
-    async def _bury(self) -> None:
-        if self._closing:
-            self._tell(Closed())
-        elif not self._lost:
-            reason = f"the worker of {self._model} is lost: {self._unreached()}"
-            self.is_unreached = True
-            settle(self._loaded, LoadFailed(reason))
-            self._tell(Lost(reason))
-        self._let_go()
+    async def _loss(self) -> LoadFailed | None:
+        if self._closing or self._lost:
+            return None
+        self.is_unreached = True
+        return LoadFailed(f"the worker of {self._model} is lost: {self._unreached()}")
 
 
 def _client_context() -> ssl.SSLContext:

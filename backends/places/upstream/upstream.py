@@ -291,16 +291,16 @@ class UpstreamModel(RemoteContainer):
                 yield all_events
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
-        upstream = self._openai("model", _NO_VECTORS)
-        body = embedding_body(request, self._target.model, upstream.config)
-        read = partial(read_vectors, count=len(request.inputs))
-        return await self._whole("/embeddings", body, request.caller, read)
+        upstream, model = self._openai("model", _NO_VECTORS), self._target.model
+        body = embedding_body(request, model, upstream.config)
+        question = Question(path="/embeddings", body=body, caller=request.caller, model=model)
+        return await self._whole(question, partial(read_vectors, count=len(request.inputs)))
 
     async def rerank(self, request: RemoteRerank) -> RemoteVectors:
-        upstream = self._openai("model", _NO_VECTORS)
-        body = rerank_body(request, self._target.model, upstream.config)
-        read = partial(read_scores, count=len(request.documents))
-        return await self._whole("/rerank", body, request.caller, read)
+        upstream, model = self._openai("model", _NO_VECTORS), self._target.model
+        body = rerank_body(request, model, upstream.config)
+        question = Question(path="/rerank", body=body, caller=request.caller, model=model)
+        return await self._whole(question, partial(read_scores, count=len(request.documents)))
 
     async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
         upstream = self._openai("prompt", "it has no call for tokens")
@@ -355,26 +355,23 @@ class UpstreamModel(RemoteContainer):
         return upstream
 
     async def _called(self, call: TokenCall, caller: Caller, read: Callable[[bytes], T]) -> T:
-        body = msgspec.json.encode(call.body)
+        question = Question(
+            path=call.path,
+            at_root=call.at_root,
+            body=msgspec.json.encode(call.body),
+            caller=caller,
+            model=self._target.model,
+        )
         try:
-            return await self._whole(call.path, body, caller, read, at_root=call.at_root)
+            return await self._whole(question, read)
         except UpstreamError as error:
             if error.status in (404, 405) and error.code != "model_not_found":
                 raise lacking(call.path) from None
             raise
 
-    async def _whole(
-        self,
-        path: str,
-        body: bytes,
-        caller: Caller,
-        read: Callable[[bytes], T],
-        *,
-        at_root: bool = False,
-    ) -> T:
-        """What `read` makes of an answer that is one body, and of no conversation."""
-        upstream, model = self._find(), self._target.model
-        question = Question(path=path, at_root=at_root, body=body, caller=caller, model=model)
+    async def _whole(self, question: Question, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of an answer that is one body."""
+        upstream = self._find()
         with upstream.in_use():
             return await upstream.relay.whole(question, read)
 
