@@ -34,7 +34,6 @@ from gateway.prompt import (
     Allowance,
     ChatTemplate,
     RenderedPrompt,
-    TemplateTraits,
     with_reasoning,
 )
 from gateway.registry import ModelEntry, ModelStatus
@@ -437,9 +436,9 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     Raises InvalidTemplate.
     """
     source = source or info.chat_template or DEFAULT_TEMPLATE
-    own = recognised_format(entry, info, source, None)
-    template = ChatTemplate(source, info.special, entry.name, own.format)
-    recognised = recognised_format(entry, info, source, template.traits)
+    template = ChatTemplate(source, info.special, entry.name)
+    recognised = recognised_format(entry, info, source, template)
+    template = template.speaking(recognised.format)
     spellings = Spellings(info.special, _markers(source, recognised.format))
     stops: tuple[str, ...] = ()
     if recognised.why == UNTAUGHT:
@@ -462,12 +461,13 @@ def _reasoning(form: Format) -> Sequence[str]:
 
 
 def recognised_format(
-    entry: ModelEntry, info: ModelInfo | None, source: str, traits: TemplateTraits | None
+    entry: ModelEntry, info: ModelInfo | None, source: str, template: ChatTemplate | None
 ) -> Recognised:
     """The output format of a model with the template `source`; without `info` it isn't loaded yet.
 
-    Config wins over what is recognised. Before a load the control tokens are unknown, so the format
-    of a model whose template has few markers may change after the load.
+    Config wins over what is recognised, and a file's own word over what the template shows. Before
+    a load the control tokens are unknown, so the format of a model whose template has few markers
+    may change after the load.
     """
     if entry.format:
         return Recognised(FORMATS[entry.format], "named in the configuration")
@@ -479,7 +479,11 @@ def recognised_format(
         model_type=info.architecture if info else entry.files.architecture,
         response_template=info.response_template if info else None,
     )
-    if traits is not None and traits.tools == "described":
+    if template is None:
+        return found
+    if found.format.id != "declared":
+        found = template.proven(found)
+    if template.traits.tools == "described":
         # The template knows no tools, so the prompt asks for calls in a form of ours. The model
         # may have one of its own all the same.
         own = found.format.syntaxes
@@ -574,12 +578,12 @@ def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     info, text = status.info, source or DEFAULT_TEMPLATE
     vision = ("vision",) if "image" in status.modalities else ()
     try:
-        traits = ChatTemplate(text, info.special if info else SpecialTokens()).traits
+        template = ChatTemplate(text, info.special if info else SpecialTokens())
     except InvalidTemplate as error:
         recognised = recognised_format(entry, info, text, None)
         broken = Recognised(recognised.format, f"{recognised.why}; but {error.message}")
         return Known(capabilities=vision, recognised=broken, template=text)
-    recognised = recognised_format(entry, info, text, traits)
+    recognised, traits = recognised_format(entry, info, text, template), template.traits
     tools = ("tools",) if recognised.format.syntaxes else ()
     thinks = traits.reasoning and recognised.format.reasoning is not None
     reasoning = ("reasoning",) if thinks else ()

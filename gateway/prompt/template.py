@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.contract.protocol import SpecialTokens
-from gateway.prompt.analysis import Renderer, analyse
+from gateway.prompt.analysis import Renderer, Trial, analyse
 from gateway.prompt.conversation import (
     Continuation,
     TemplateTraits,
@@ -30,6 +30,7 @@ from gateway.prompt.conversation import (
     without_opener,
 )
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
+from gateway.prompt.learning import proven
 from gateway.prompt.metering import ANALYSIS, FULL, Allowance, LimitExceeded, Meter
 from gateway.prompt.traced import (
     Spans,
@@ -44,7 +45,7 @@ from gateway.prompt.traced import (
     spans_of,
     text_of,
 )
-from gateway.splitter import FORMATS, Format, starts_in_reasoning
+from gateway.splitter import FORMATS, Format, Recognised, starts_in_reasoning
 from gateway.terms.errors import ContextLengthExceeded, InvalidRequest, InvalidTemplate
 from gateway.terms.request import (
     ChatRequest,
@@ -367,20 +368,12 @@ def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
 
 
 class ChatTemplate:
-    """A model's own Jinja template, compiled once; renders conversations. `name`: whose it is;
-    `format`: what the model writes by itself.
-    """
+    """A model's own Jinja template, compiled once; renders conversations. `name`: whose it is."""
 
-    def __init__(
-        self,
-        source: str,
-        special: SpecialTokens,
-        name: str = "",
-        format: Format = FORMATS["plain"],
-    ) -> None:
+    def __init__(self, source: str, special: SpecialTokens, name: str = "") -> None:
         """Raises InvalidTemplate, which names the model, line and reason."""
         self.source = source
-        self._format = format
+        self.format = FORMATS["plain"]  # what the model writes by itself
         self._whose = f"The chat template of '{name}'" if name else "The chat template"
         self._bos = special.bos
         self._tokens = {
@@ -397,6 +390,19 @@ class ChatTemplate:
         except TemplateRefused as refused:
             at = f" at line {refused.line}" if refused.line else ""
             raise InvalidTemplate(f"{self._whose} fails{at}: {refused.reason}") from refused
+
+    def speaking(self, format: Format) -> "ChatTemplate":
+        """The template of a model that writes `format` by itself."""
+        spoken = copy(self)
+        spoken.format = format
+        return spoken
+
+    def proven(self, guess: Recognised) -> Recognised:
+        """The format that reads back what the template writes: `guess`, or one learned from it."""
+        try:
+            return proven(Trial(self._template, self._tokens, Meter(ANALYSIS)), self.traits, guess)
+        except LimitExceeded as exceeded:
+            return Recognised(guess.format, f"{guess.why}; not tried: {exceeded.reason}")
 
     def render(
         self,
@@ -450,7 +456,7 @@ class ChatTemplate:
         charged: Meter,
     ) -> tuple[str, tuple[ImagePart, ...]]:
         renderer = Renderer(self._template, self._tokens, charged)
-        own = (renderer, self._format, request, image_marker)
+        own = (renderer, self.format, request, image_marker)
         rendering = Rendering(self.traits, *own)
         try:
             return rendering.text(begun), rendering.pictures()

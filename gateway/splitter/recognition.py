@@ -14,7 +14,15 @@ import msgspec
 from gateway.splitter.formats import FORMATS, hunyuan_3
 from gateway.splitter.payloads.json_text import loaded
 from gateway.splitter.payloads.reading import LONGEST
-from gateway.splitter.payloads.syntax import THINK, Format, JsonCalls, ReasoningMarkers, Syntax
+from gateway.splitter.payloads.syntax import (
+    THINK,
+    ElementCalls,
+    Format,
+    JsonCalls,
+    NamedJsonCalls,
+    ReasoningMarkers,
+    Syntax,
+)
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 MOST = 100  # texts of one anchor
@@ -52,23 +60,68 @@ def _reasoning(field: Any) -> ReasoningMarkers | None:
     return ReasoningMarkers(opens, closes) if opens and closes else None
 
 
-def _calls(field: Any) -> JsonCalls | None:
-    """Calls as plain JSON objects; in other contents only the declared patterns find the name."""
-    opens = _anchor(field, "open")
-    if not opens or _mapping(field).get("content") != "json" or "content_args" in _mapping(field):
+def _calls(field: Any) -> Syntax | None:
+    """Calls as JSON objects, or as a name that the pattern finds with JSON or elements behind."""
+    declared, closes = _mapping(field), _anchor(field, "close")
+    content, values = declared.get("content"), _mapping(declared.get("content_args"))
+    head = _around(declared.get("open_pattern"), "name")
+    if head is None and content == "json" and not values and (opens := _anchor(field, "open")):
+        return JsonCalls(openers=opens, closers=closes)
+    if head is None or not (opens := head[0]):
         return None
-    return JsonCalls(openers=opens, closers=_anchor(field, "close"))
+    if content == "json" and not values:
+        return NamedJsonCalls(
+            openers=opens, call_opens=opens, call_closes=closes, name_ends=head[1]
+        )
+    tag = _around(values.get("tag_pattern"), "key")
+    value = tag and _around(tag[2], "value")
+    if content != "xml-inline" or not tag or not value or not (tag[0] and value[1] and closes):
+        return None
+    ends = tuple(end.removeprefix('"') for end in (*head[1], *value[0]))
+    return ElementCalls(
+        openers=opens,
+        call_opens=tuple(map(_element, opens)),
+        head_ends=ends,
+        call_closes=closes,
+        parameter_opens=tuple(map(_element, tag[0])),
+        parameter_closes=value[1],
+    )
+
+
+def _element(text: str) -> str:
+    """What begins a tag, without the attribute that names it."""
+    return re.sub(r"""\s+name=["']?\Z""", "", text)
+
+
+def _around(pattern: Any, group: str) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
+    """The texts before and behind a pattern's group, and the pattern behind; None without it."""
+    if not isinstance(pattern, str):
+        return None
+    found = re.search(rf"\(\?P<{group}>[^()]*\)", pattern[:LONGEST])
+    if found is None:
+        return None
+    behind = pattern[found.end() :]
+    return _spellings(pattern[: found.start()]), _spellings(behind), behind
+
+
+def _spellings(pattern: str) -> tuple[str, ...]:
+    """The texts that a pattern matches, white space aside; none where it isn't texts alone."""
+    found = re.search(r"\(\?:([^()|]*)\)\?", pattern)
+    if found is not None and pattern.count("(?:") <= 4:
+        ways = (pattern.replace(found[0], each, 1) for each in (found[1], ""))
+        return tuple(text for way in ways for text in _spellings(way))
+    bare = re.sub(r"\\s[*+]", "", pattern)
+    signs = _PATTERN_SIGNS.search(re.sub(r"\\.", "", bare))
+    return () if signs else _marker(re.sub(r"\\(.)", r"\1", bare))
 
 
 def _anchor(field: Any, side: str) -> tuple[str, ...]:
-    """The texts of an anchor; a pattern counts where it is a text with white space around it."""
+    """The texts of an anchor; a pattern counts where it is texts."""
     match _mapping(field).get(side, _mapping(field).get(f"{side}_pattern")):
         case str(text) if side in field:
             return _marker(text)
         case str(pattern):
-            bare = re.sub(r"\\s[*+]", "", pattern)
-            text = re.sub(r"\\(.)", r"\1", bare)
-            return () if _PATTERN_SIGNS.search(re.sub(r"\\.", "", bare)) else _marker(text)
+            return _spellings(pattern[:LONGEST])
         case list(texts):
             return tuple(
                 marker for text in texts[:MOST] if isinstance(text, str) for marker in _marker(text)

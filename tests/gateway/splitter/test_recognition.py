@@ -9,8 +9,9 @@ import pytest
 
 from gateway.splitter import FORMATS, Splitter, recognise, starts_in_reasoning
 from gateway.splitter.recognition import MODEL_TYPES, RULES
+from gateway.terms.request import Tool
 from tests.every import for_every
-from tests.gateway.splitter.corpus import CASES
+from tests.gateway.splitter.corpus import CASES, join
 
 # What a template of each family contains, apart from what all templates contain.
 TEMPLATES = [
@@ -152,9 +153,38 @@ class TestResponseTemplate:
         assert [syntax.openers for syntax in entry.syntaxes] == [("<<call>>",)]
 
     @pytest.mark.parametrize(
+        ("calls", "written"),
+        [
+            (
+                {"open_pattern": r"<<(?P<name>\w+)>>\s*", "close": "<</>>", "content": "json"},
+                '<<f>>\n{"k": 1}<</>>',
+            ),
+            (
+                {"open_pattern": r"(?:<\[t\]>)?to=(?P<name>.+?)<\[c\]>", "close": ["<[e]>", "<[x]>"], "content": "xml-inline",
+                 "content_args": {"tag_pattern": r'<p name=\"(?P<key>[^\"]+)\">(?P<value>.*?)</p>'}},
+                'to=f<[c]>\n<p name="k">1</p><[x]>',
+            ),
+            (
+                {"open_pattern": r"<call=(?P<name>\w+)>", "close": "</call>", "content": "xml-inline",
+                 "content_args": {"tag_pattern": r"<arg=(?P<key>\w+)>(?P<value>.*?)</arg>"}},
+                "<call=f><arg=k>1</arg></call>",
+            ),
+        ],
+    )  # fmt: skip
+    def test_calls_whose_name_a_pattern_finds(self, calls: Any, written: str) -> None:
+        declared = response_template(tool_calls=calls)
+        entry = recognise(template=None, response_template=declared).format
+        schema = {"type": "object", "properties": {"k": {"type": "integer"}}}
+        splitter = Splitter(entry, in_reasoning=False, tools=[Tool(name="f", parameters=schema)])
+        answer = join([*splitter.feed(written), *splitter.finish("stop")])
+        assert (*answer.names, *map(json.loads, answer.arguments)) == ("f", {"k": 1})
+        assert answer.content == ""
+
+    @pytest.mark.parametrize(
         "calls",
         [
-            {"open_pattern": r"<<(?P<name>\w+)>>", "content": "json"},
+            {"open_pattern": r"<<(?P<name>\w+)>>", "content": "kv-lines"},
+            {"open_pattern": r"(?P<name>\w+)>>", "content": "json"},
             {"open": "<<call>>", "content": "kv-lines"},
             {"open": "<<call>>", "content": "json", "content_args": {"unquoted_keys": True}},
             {"content": "json"},

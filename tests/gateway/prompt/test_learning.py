@@ -1,0 +1,128 @@
+"""What a template writes is read back: by the listed format, else by one learned from it."""
+
+import json
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from backends.contract.protocol import SpecialTokens
+from gateway.prompt.template import ChatTemplate
+from gateway.splitter import FORMATS, Recognised, Splitter, recognise
+from gateway.splitter.recognition import REASONING
+from gateway.terms.request import Tool
+from tests.every import for_every
+from tests.gateway.prompt import corpus
+from tests.gateway.prompt.new_families import TEMPLATES
+from tests.gateway.splitter.corpus import join
+
+SPECIAL = SpecialTokens(bos="<s>", eos="</s>")
+# Written in ways for which the table's syntaxes have no words, or that no reader takes back whole.
+UNLEARNT = {
+    "Apriel-1.6-15b-Thinker-fixed",  # its history lacks what opens a thought
+    "CohereForAI-c4ai-command-r-plus-tool_use",  # it calls, and its template writes no calls
+    "Kimi-K3",
+    "LFM2.5-8B-A1B",  # it writes 'it's'
+    "MiniMax-M3",
+    "meetkai-functionary-medium-v3.2",
+    "moonshotai-Kimi-K2",
+    "muse-glimmer",
+}
+LISTED_IN_PART = {"Apriel-1.6-15b-Thinker-fixed": 19, "LFM2.5-8B-A1B": 19}
+
+
+@cache
+def compiled(source: str) -> ChatTemplate:
+    return ChatTemplate(source, SPECIAL)
+
+
+def untold(source: str) -> Recognised:
+    """What is known with no rule: markers of thoughts that are spelled in the template."""
+    reasoning = next((markers for markers in REASONING if markers.open in source), None)
+    return Recognised(replace(FORMATS["plain"], reasoning=reasoning), "no rule")
+
+
+@pytest.mark.slow
+@for_every("name", corpus.templates, str)
+def test_without_a_rule_a_format_is_learned(name: str) -> None:
+    source = corpus.templates()[name]
+    guess = untold(source)
+    found = compiled(source).proven(guess)
+    whole = found == guess or found.why.endswith(_all_of(found.why))
+    assert whole == (name not in UNLEARNT)
+
+
+def _all_of(why: str) -> str:
+    """The end of a reason that says that all was read back, with this reason's number."""
+    number = why.partition(" of the ")[2].partition(" ")[0]
+    return f"; {number} of the {number} answers that it writes are read back"
+
+
+@pytest.mark.slow
+@for_every("name", corpus.templates, str)
+def test_the_listed_format_stays_where_it_reads_its_template(name: str) -> None:
+    source = corpus.templates()[name]
+    listed = recognise(template=source)
+    found = compiled(source).proven(listed)
+    assert found.format == listed.format
+    assert found.why.startswith(listed.why)
+    if read := LISTED_IN_PART.get(name):
+        assert found.why.endswith(f"; {read} of the 20 answers that it writes are read back")
+
+
+@for_every("family", TEMPLATES)
+def test_a_family_that_is_not_listed_is_learned(family: str) -> None:
+    source = TEMPLATES[family]
+    found = compiled(source).proven(recognise(template=source))
+    assert found.format.id == "learned"
+    assert found.format.reasoning is not None
+    assert found.why == (
+        "learned from the chat template; 20 of the 20 answers that it writes are read back"
+    )
+
+
+WRITTEN = {
+    "GigaChat 3.5": 'Hm.</think><｜GCML｜tool_calls><｜GCML｜invoke name="f"><｜GCML｜parameter '
+    'name="k" string="false">[1]</｜GCML｜parameter></｜GCML｜invoke></｜GCML｜tool_calls>',
+    "IQuest Q1": "Hm.</think><iquest_tool_call>f\n<arg_key>k</arg_key> <arg_value>[1]</arg_value>\n"
+    "</iquest_tool_call>",
+    "dots": '<think>Hm.</think><dots_function_call><invoke name=f><parameter name="k">[1]'
+    "</parameter></invoke></dots_function_call>",
+    "K2 Horizon": "Hm.</ifm|think><ifm|tool_call>f<ifm|arg_key>k</ifm|arg_key>"
+    "<ifm|arg_value>[1]</ifm|arg_value></ifm|tool_call>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", WRITTEN)
+def test_a_learned_format_reads_a_model(family: str) -> None:
+    """As the models write it, which is not quite as their templates do."""
+    source = TEMPLATES[family]
+    found = compiled(source).proven(recognise(template=source)).format
+    parameters = {"type": "object", "properties": {"k": {"type": "array"}}}
+    tools = [Tool(name="f", parameters=parameters)]
+    opened = WRITTEN[family].startswith("Hm.")
+    splitter = Splitter(found, in_reasoning=opened, tools=tools)
+    events = [event for character in WRITTEN[family] for event in splitter.feed(character)]
+    answer = join([*events, *splitter.finish("stop")])
+    assert (answer.reasoning, answer.content) == ("Hm.", "")
+    assert (*answer.names, *map(json.loads, answer.arguments)) == ("f", {"k": [1]})
+
+
+def test_less_is_claimed_where_nothing_is_read_back() -> None:
+    values = "{% for k, v in c.function.arguments.items() %}{{ v }} IS {{ k }};{% endfor %}"
+    calls = f"{{% for c in m.tool_calls %}}CALL {{{{ c.function.name }}}} {values}{{% endfor %}}"
+    source = (
+        "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        f"{calls}{{% endfor %}}{{{{ '<|assistant|>' if add_generation_prompt }}}}"
+    )
+    found = compiled(source).proven(recognise(template=source))
+    assert found.format == FORMATS["plain"]
+    assert found.why.endswith("1 of the 19 answers that it writes are read back")
+
+
+def test_a_template_that_writes_without_end_is_not_tried() -> None:
+    source = TEMPLATES["dots"] + "{% for i in range(messages | length ** 4) %}<<<<[{% endfor %}"
+    assert compiled(source).proven(recognise(template=source)).format.id in {
+        "learned",
+        "think_text",
+    }
