@@ -94,6 +94,21 @@ def in_any_order(
     return f"{lark.rule(one_of(begun))}{'' if needed else '?'}" if begun else ""
 
 
+def in_any_order_to_end(lark: Lark, found: Sequence[tuple[str, str, bool]]) -> str:
+    """As `in_any_order`, of one and no more than `MOST_UNORDERED`, each written in two ways: with
+    what begins another behind it, and with what ends them all.
+    """
+    needed, count = sum(required for *_, required in found), len(found)
+    rest, steps = lark.reserve(), []
+    for bit, (more, last, required) in enumerate(sorted(found, key=lambda each: not each[2])):
+        ready = f", bit_count_ge([0:{needed}], {needed - required})" if needed else ", true"
+        goes_on = f", bit_count_lt([0:{count}], {count - 1})"
+        steps.append(f"{lark.rule(last)} %if and(bit_clear({bit}){ready})")
+        steps.append(f"{lark.rule(more)} {rest}::set_bit({bit}) %if and(bit_clear({bit}){goes_on})")
+    lark.define_for_any(rest, " | ".join(steps))
+    return f"{rest}::0x0"
+
+
 def in_order(lark: Lark, found: Sequence[tuple[str, bool]], separator: str, other: str = "") -> str:
     """An expression: members as declared, those that are `True` always, and `other` behind them."""
     tail = f"({separator} {other})*" if other else ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.splitter.renderers import RENDERERS
+from tests.gateway.splitter.renderers import MARKERS, RENDERERS
 from tests.served import Served, events, scripted, served
 
 # One of each syntax; what all families write is tried in tests/gateway/splitter.
@@ -42,6 +42,13 @@ FILE = {
     "properties": _properties(line="integer", path="string", text="string"),
     "required": ["path", "text"],
 }
+SHORT = FILE | {
+    "properties": {
+        "line": {"type": "integer"},
+        "path": {"type": "string", "pattern": "^.*\\.py$"},
+        "text": {"type": "string", "maxLength": 1_900},
+    }
+}
 LONG = {
     "type": "object",
     "properties": {"text": {"type": "string", "maxLength": 5000}},
@@ -52,17 +59,6 @@ WROTE: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tiny": (RATE, {"rate": 3e-05, "part": 1e-07}),
     "long": (LONG, {"text": "All work and no play. " * 200}),
 }
-MARKERS = {
-    "qwen3_coder_xml": "</parameter>",
-    "seed_oss_xml": "</parameter>",
-    "glm45": "</arg_value>",
-    "minimax_m2": "</parameter>",
-    "deepseek_v4_dsml": "</｜DSML｜parameter>",
-    "gemma4": '<|"|>',
-    "functiongemma": "<escape>",
-}
-
-
 ANY = {"type": "object", "properties": {"value": {}, "plain": {}}, "required": ["value"]}
 OBJECT = '{"name": "late", "arguments": {"owner": "o", "repo": "r", "title": "t"}}'
 BARE = {
@@ -144,9 +140,12 @@ def test_arguments_arrive_as_they_were_written(server: Served, family: str, name
     assert _called(server, family, name, schema) == arguments
 
 
+@pytest.mark.parametrize("schema", [FILE, SHORT], ids=["any", "short"])
 @pytest.mark.parametrize("family", MARKERS)
-def test_a_text_holds_the_marker_that_ends_texts(server: Served, family: str) -> None:
-    assert _called(server, family, "marker", FILE) == _marked(MARKERS[family])
+def test_a_text_holds_the_marker_that_ends_texts(
+    server: Served, family: str, schema: Mapping[str, Any]
+) -> None:
+    assert _called(server, family, "marker", schema) == _marked(MARKERS[family])
 
 
 @pytest.mark.parametrize("family", ["qwen3_coder_xml", "glm45", "minimax_m2"])

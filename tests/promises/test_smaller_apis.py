@@ -27,8 +27,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize(
-    ("path", "instead"), [("/similarity", "/v1/score"), ("/v1/chat", "/v2/chat")]
-)
+    ("path", "instead"),
+    [
+        ("/similarity", "/v1/score"), ("/v1/chat", "/v2/chat"), ("/embed_all", "/embed"),
+        ("/predict", "/rerank"), ("/v1/embed", "/v2/embed"),
+    ],
+)  # fmt: skip
 def test_a_route_that_is_not_here_names_the_one_that_is(
     server: Served, path: str, instead: str
 ) -> None:

@@ -17,7 +17,14 @@ from gateway.splitter.payloads.elements import copy_text
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import BareDictCalls
-from gateway.splitter.payloads.writing import CallSection, WritableTool, arguments, gap, plain_names
+from gateway.splitter.payloads.writing import (
+    CallSection,
+    WritableTool,
+    arguments,
+    gap,
+    plain_names,
+    then,
+)
 
 _KEY = re.compile(r"[^:{}\[\],<]*")
 _BARE = re.compile(r"[^{}\[\],<]*")
@@ -83,7 +90,7 @@ def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[WritableTool]) ->
     """What follows the opener: one call."""
     plain_names(tools)
     calls = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
-    return CallSection(f"{gap(lark)} {calls}", f"{gap(lark)} {lark.any_of(syntax.closers)}")
+    return CallSection(f"{gap(lark)} {calls}", then(lark, syntax.closers))
 
 
 def _written_call(lark: Lark, syntax: BareDictCalls, tool: WritableTool) -> str:

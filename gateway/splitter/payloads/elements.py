@@ -8,8 +8,11 @@ JSON.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import StringIO
 from typing import Any
+
+import msgspec
 
 from gateway.constraints.lark import Lark, literal, one_of
 from gateway.constraints.schemas import (
@@ -22,7 +25,7 @@ from gateway.constraints.schemas import (
     StringValue,
     json_type,
 )
-from gateway.constraints.values import Unwritable, in_any_order
+from gateway.constraints.values import Unwritable
 from gateway.splitter.payloads import coercion, json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
@@ -36,7 +39,8 @@ from gateway.splitter.payloads.writing import (
     arguments,
     gap,
     opened_calls,
-    plain_names,
+    parameters,
+    then,
 )
 
 _CDATA = ("<![CDATA[", "]]>")
@@ -224,33 +228,22 @@ def written(
     lark: Lark, syntax: ElementCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
 ) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
-    plain_names(tools)
-    each = (_written_call(lark, syntax, tool) for tool in tools)
-    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(each)))
-    first = lark.any_of(syntax.call_opens)
-    if syntax.before_call:
-        first = f"{lark.any_of(syntax.before_call)} {gap(lark)} {first}"
-    return opened_calls(lark, syntax, opener, first=first, one=one, parallel=parallel)
+    before = f"{lark.any_of(syntax.before_call)} {gap(lark)}" if syntax.before_call else ""
+    write = partial(_written_call, lark, syntax)
+    return opened_calls(lark, syntax, opener, tools, write, parallel=parallel, before=before)
 
 
 def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
     """One call after the text that opens it."""
-    space = gap(lark)
-    reading = tool.reading
-    fields = arguments(reading, tool.parameters).fields
-    parameters = in_any_order(
-        lark,
-        [
-            (f"{space} {_written_parameter(lark, syntax, tool, reading, each)}", each.required)
-            for each in fields
-        ],
-    )
+    fields = arguments(tool.reading, tool.parameters).fields
+    found = [
+        (partial(_written_parameter, lark, syntax, tool, each), each.required) for each in fields
+    ]
+    given = parameters(lark, found, syntax.parameter_opens, syntax.call_closes)
     head = _written_head(syntax.call_opens[0], tool.name, syntax.name_attributes[0])
     if syntax.typing == "type":
         head += " " + lark.regex(r" index=\x22[0-9]{1,4}\x22") + "?"
-    close = lark.any_of(syntax.call_closes)
-    after = f"{space} {lark.any_of(syntax.after_call)}" if syntax.after_call else ""
-    return f"{head} {lark.any_of(syntax.head_ends)} {parameters} {space} {close} {after}"
+    return f"{head} {lark.any_of(syntax.head_ends)} {given} {then(lark, syntax.after_call)}"
 
 
 def _written_head(opener: str, name: str, attribute: str) -> str:
@@ -261,23 +254,23 @@ def _written_head(opener: str, name: str, attribute: str) -> str:
 
 
 def _written_parameter(
-    lark: Lark, syntax: ElementCalls, tool: WritableTool, reading: SchemaReader, field: Field
+    lark: Lark, syntax: ElementCalls, tool: WritableTool, field: Field, following: Sequence[str]
 ) -> str:
+    """A parameter after its opener, and one of `following`."""
     if not _KEY.fullmatch(field.key):
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written in a tag")
-    opens, attribute = syntax.parameter_opens, syntax.name_attributes[-1]
-    head = _written_head(opens[0], field.key, attribute)
+    head = _written_head(syntax.parameter_opens[0], field.key, syntax.name_attributes[-1])
     end = lark.any_of(syntax.head_ends)
     types = tool.declared.property(field.key).types
-    frame = frame_of(syntax)
+    frame = msgspec.structs.replace(frame_of(syntax), then=tuple(following))
     if syntax.typing == "schema":
-        value = raw.by_schema(lark, reading, field.schema, types, frame)
-        return f"{lark.any_of(opens)} {head} {end} {value}"
+        value = raw.by_schema(lark, tool.reading, field.schema, types, frame)
+        return f"{head} {end} {value}"
     kinds = (
         f"{literal(says)} {end} {value}"
-        for says, value in _typed(lark, syntax, reading, field, frame)
+        for says, value in _typed(lark, syntax, tool.reading, field, frame)
     )
-    return f"{lark.any_of(opens)} {head} {lark.rule(one_of(kinds))}"
+    return f"{head} {lark.rule(one_of(kinds))}"
 
 
 def _typed(

@@ -23,6 +23,7 @@ from gateway.splitter.payloads.writing import (
     WritableTool,
     gap,
     repeated,
+    then,
 )
 
 _SEPARATORS = (",", ";")
@@ -242,8 +243,7 @@ def written(
         calls = lark.rule(one_of((calls, several)))
     if syntax.needs_fence:
         return CallSection(f"{space} {calls}", f'{space} "```"')
-    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
-    return CallSection(f"{space} {calls}", closer)
+    return CallSection(f"{space} {calls}", then(lark, syntax.closers))
 
 
 def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool) -> str:

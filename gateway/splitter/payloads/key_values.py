@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
-from gateway.constraints.lark import Lark, literal, one_of
-from gateway.constraints.schemas import Field, SchemaReader
-from gateway.constraints.values import Unwritable, in_any_order
+import msgspec
+
+from gateway.constraints.lark import Lark, literal
+from gateway.constraints.schemas import Field
+from gateway.constraints.values import Unwritable
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
 from gateway.splitter.payloads.elements import converter, copy_element
@@ -19,7 +22,8 @@ from gateway.splitter.payloads.writing import (
     arguments,
     gap,
     opened_calls,
-    plain_names,
+    parameters,
+    then,
 )
 
 _KEY = re.compile(r"[^<]*")
@@ -81,33 +85,25 @@ def written(
     lark: Lark, syntax: KeyValueCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
 ) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
-    plain_names(tools)
-    each = (_written_call(lark, syntax, tool) for tool in tools)
-    one = lark.once(("calls", syntax), lambda: lark.rule(f"{gap(lark)} ({one_of(each)})"))
-    first = lark.any_of(syntax.call_opens)
-    return opened_calls(lark, syntax, opener, first=first, one=one, parallel=parallel)
+    write = partial(_written_call, lark, syntax)
+    return opened_calls(lark, syntax, opener, tools, write, parallel=parallel)
 
 
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
-    space = gap(lark)
-    reading = tool.reading
-    pairs = in_any_order(
-        lark,
-        [
-            (f"{space} {_written_pair(lark, syntax, tool, reading, each)}", each.required)
-            for each in arguments(reading, tool.parameters).fields
-        ],
-    )
-    end = f"{space} {lark.any_of(syntax.name_ends)}" if syntax.name_ends else ""
-    return f"{literal(tool.name)} {end} {pairs} {space} {lark.any_of(syntax.call_closes)}"
+    fields = arguments(tool.reading, tool.parameters).fields
+    found = [(partial(_written_pair, lark, syntax, tool, each), each.required) for each in fields]
+    pairs = parameters(lark, found, syntax.key_opens, syntax.call_closes)
+    return f"{gap(lark)} {literal(tool.name)} {then(lark, syntax.name_ends)} {pairs}"
 
 
 def _written_pair(
-    lark: Lark, syntax: KeyValueCalls, tool: WritableTool, reading: SchemaReader, field: Field
+    lark: Lark, syntax: KeyValueCalls, tool: WritableTool, field: Field, following: Sequence[str]
 ) -> str:
+    """A pair after its opener, and one of `following`."""
     if "<" in field.key or field.key != field.key.strip():
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written as a key")
     types = tool.declared.property(field.key).types
-    value = by_schema(lark, reading, field.schema, types, _frame(syntax))
-    key = f"{lark.any_of(syntax.key_opens)} {literal(field.key)} {lark.any_of(syntax.key_closes)}"
+    frame = msgspec.structs.replace(_frame(syntax), then=tuple(following))
+    value = by_schema(lark, tool.reading, field.schema, types, frame)
+    key = f"{literal(field.key)} {lark.any_of(syntax.key_closes)}"
     return f"{key} {gap(lark)} {lark.any_of(syntax.value_opens)} {value}"

@@ -1,7 +1,7 @@
 """Calls as a name followed by the arguments as JSON: `N[ARGS]{..}`."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gateway.splitter.payloads.writing import (
     gap,
     plain_names,
     repeated,
+    then,
 )
 
 NAME = re.compile(r"[\w.:/-]*")
@@ -101,7 +102,7 @@ def openings(
         }
     plain_names(tools)
     space = gap(lark)
-    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
+    one = _one(lark, syntax, tools)
     again = f"({space} {lark.any_of(syntax.call_opens)} {space} {one})*" if parallel else ""
     return {
         f"{opener}{before}{tool.name}": CallSection(f"{space} {tool.json(lark)} {again}")
@@ -122,7 +123,7 @@ def written(
     """What follows an opener: calls, or an array of them where that is known too."""
     plain_names(tools)
     space = gap(lark)
-    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
+    one = _one(lark, syntax, tools)
     first = lark.any_of(syntax.call_opens)
     separator = f"{space} {first} {space}"
     calls = repeated(one, separator, parallel=parallel)
@@ -133,20 +134,21 @@ def written(
         array = msgspec.structs.replace(syntax.or_array, needs_array=True)
         section = json_calls.written(lark, array, tools, parallel=parallel)
         options.append(f"{space} {section.calls}")
-    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    closer = then(lark, syntax.closers)
     done = bool(syntax.call_closes) and (not closer or opener in syntax.call_opens)
     return CallSection(lark.rule(one_of(options)), closer, done, again=False)
 
 
-def _each(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool]) -> Iterator[str]:
-    """One call of each tool, after what opens it."""
-    return (_written_call(lark, syntax, tool) for tool in tools)
+def _one(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool]) -> str:
+    """The name of a rule: one call of a tool, after what opens it."""
+    each = (_written_call(lark, syntax, tool) for tool in tools)
+    return lark.once(("calls", syntax), lambda: lark.rule(one_of(each)))
 
 
 def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: WritableTool) -> str:
     """One call after what opens it."""
     space, given = gap(lark), tool.json(lark)
-    close = f"{space} {lark.any_of(syntax.call_closes)}" if syntax.call_closes else ""
+    close = then(lark, syntax.call_closes)
     name = f"{_written_id(lark, syntax)} {literal(tool.name)}"
     if syntax.numbered:
         name = literal(f"functions.{tool.name}:") + " " + lark.regex("[0-9]{1,6}")

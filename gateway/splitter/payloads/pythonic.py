@@ -21,6 +21,7 @@ from gateway.splitter.payloads.writing import (
     gap,
     quoted,
     repeated,
+    then,
 )
 
 _NAME = re.compile(r"[\w.-]*")
@@ -113,8 +114,7 @@ def written(
         options.append(repeated(one, line, parallel=parallel))
     if syntax.or_objects is not None:
         options.append(json_calls.tight(lark, syntax.or_objects, tools, parallel=parallel))
-    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
-    return CallSection(f"{space} {one_of(options)}", closer)
+    return CallSection(f"{space} {one_of(options)}", then(lark, syntax.closers))
 
 
 def unmarked(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.constraints.lark import Lark, literal, one_of, pattern_of, sequence
+from gateway.constraints.lark import GAP, SPACE, Lark, literal, one_of, pattern_of, sequence
 from gateway.constraints.lark_reading import ReadGrammar
 from gateway.constraints.reading import LENGTHS
 from gateway.constraints.schemas import (
@@ -22,15 +22,17 @@ from gateway.constraints.values import Unwritable, Values
 from gateway.splitter.payloads.coercion import STRING, coerce
 from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.spelled import Bare, spelled
-from gateway.splitter.payloads.writing import ArgumentsJson, gap
+from gateway.splitter.payloads.writing import ArgumentsJson, gap, then
 
+# With this at its end a complement is known to fail where its text has come: no states are tried.
+ANYTHING = "~(/a/ & /b/)"
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
 
 
 class Frame(msgspec.Struct, frozen=True):
     """What stands around a value: one of `closers` after it, which is one where `followers` come
     next. It may be framed by `before` and `after`, or (`newlines`) by one newline at each side,
-    which are no part of it.
+    which are no part of it. `then`: one of these is written behind it.
     """
 
     closers: tuple[str, ...]
@@ -38,11 +40,20 @@ class Frame(msgspec.Struct, frozen=True):
     before: str = ""
     after: str = ""
     newlines: bool = False
+    then: tuple[str, ...] = ()
 
     def around(self) -> Sequence[tuple[str, str]]:
         """What may stand before and after a value that is not free text."""
         framed = [(self.before, self.after)] if self.before else []
         return (*framed, *([("\n", "\n")] if self.newlines else []), ("", ""))
+
+    def following(self, lark: Lark) -> str:
+        """An expression: what is written behind it."""
+        return then(lark, self.then)
+
+    def close(self, lark: Lark) -> str:
+        """An expression: a closer, and what is written behind it."""
+        return f"{lark.any_of(self.closers)} {self.following(lark)}"
 
 
 def text(lark: Lark, found: StringValue, frame: Frame) -> str:
@@ -52,15 +63,15 @@ def text(lark: Lark, found: StringValue, frame: Frame) -> str:
     if found.grammar is not None:
         return _ruled(lark, found.grammar, frame)
     if found.free:
+        plain = f"{until(lark, frame.closers, frame.followers)} {frame.following(lark)}"
         if not frame.before:
-            return until(lark, frame.closers, frame.followers)
+            return plain
         ends = [frame.after + closer for closer in frame.closers]
-        framed = until(lark, ends, frame.followers)
+        framed = f"{until(lark, ends, frame.followers)} {frame.following(lark)}"
         first = lark.regex(f"[^{pattern_of(frame.before[0])}]")
-        other = f"{first} {until(lark, frame.closers, frame.followers)}"
-        return one_of((f"{literal(frame.before)} {framed}", other, lark.any_of(frame.closers)))
+        return one_of((f"{literal(frame.before)} {framed}", f"{first} {plain}", frame.close(lark)))
     return one_of(
-        _bounded(lark, found, frame.closers, before, after, closer)
+        _bounded(lark, found, frame, before, after, closer)
         for before, after in frame.around()
         for closer in frame.closers
     )
@@ -72,35 +83,48 @@ def _ruled(lark: Lark, grammar: ReadGrammar, frame: Frame) -> str:
     """
     around = literal("\n") if frame.newlines else ""
     whole = spelled(lark, grammar, Bare(lark, frame.closers))
-    plain = f"{around} {whole} {around} {lark.any_of(frame.closers)}"
+    plain = f"{around} {whole} {around} {frame.close(lark)}"
     if not frame.before:
         return plain
     ends = [frame.after + closer for closer in frame.closers]
     framed = spelled(lark, grammar, Bare(lark, ends))
-    return one_of((plain, f"{literal(frame.before)} {framed} {lark.any_of(ends)}"))
+    end = f"{lark.any_of(ends)} {frame.following(lark)}"
+    return one_of((plain, f"{literal(frame.before)} {framed} {end}"))
 
 
 def _bounded(
-    lark: Lark, found: StringValue, closers: Sequence[str], before: str, after: str, closer: str
+    lark: Lark, found: StringValue, frame: Frame, before: str, after: str, closer: str
 ) -> str:
-    """A string under conditions that holds none of `closers`, with its frame, up to one of them.
+    """A string under conditions, with its frame, up to one of its closers.
 
-    It is one lexeme with the text around it, because a lexeme can't be empty.
+    It is one lexeme with the text around it, because a lexeme can't be empty, and with what follows
+    the closer, because a lexer never goes back: it has read all of that when it knows that a closer
+    is one. Where what follows is no text at all, or the lexer sees no end of it, the string holds
+    no closer.
     """
     most = "" if found.longest is None else found.longest
-    conditions = [rf"/(?s:.){{{found.shortest},{most}}}/"]
-    conditions += [f"/{found.pattern}/"] if found.pattern else []
     head = lark.pieces(closer)[0]
     begun = after + (head if isinstance(head, str) else "")
-    # A closer with a control token in it can't be spelled by text.
-    textual = "|".join(pattern_of(one) for one in closers if lark.pieces(one) == [one])
-    unlike = [f"~/(?s:.*)({textual})(?s:.*)/"] if textual else []
-    whole = f"({' & '.join([*conditions, *unlike])})"
-    parts = [literal(part) if part else "" for part in (before, begun)]
-    lexeme = lark.terminal(sequence((parts[0], whole, parts[1])))
     rest = closer[len(head) :] if isinstance(head, str) else closer
+    # A closer with a control token in it can't be spelled by text.
+    textual, followers, eaten = (
+        [pattern_of(one) for one in texts if lark.pieces(one) == [one]]
+        for texts in (frame.closers, frame.followers, frame.then)
+    )
+    eats = bool(eaten) and len(eaten) == len(frame.then) and not rest
+    ends = eats or (not frame.then and bool(followers) and max(map(len, frame.followers)) == 1)
+    held = f"({'|'.join(textual)})" + (rf"{SPACE}*({'|'.join(followers)})" if ends else "")
+    conditions = [
+        rf"/(?s:.){{{found.shortest},{most}}}/",
+        *([f"/{found.pattern}/"] if found.pattern else []),
+        *([f"~(/(?s:.*){held}/ {ANYTHING})"] if textual else []),
+    ]
+    end = f"/({GAP})?({'|'.join(eaten)})/" if eats else ""
+    parts = [literal(part) if part else "" for part in (before, begun)]
+    lexeme = lark.terminal(sequence((parts[0], f"({' & '.join(conditions)})", parts[1], end)))
     nothing = "?" if not before + begun and not found.shortest and not found.pattern else ""
-    return f"{lexeme}{nothing} {lark.text(rest) if rest else ''}"
+    following = "" if eats else frame.following(lark)
+    return f"{lexeme}{nothing} {lark.text(rest) if rest else ''} {following}"
 
 
 def listed(lark: Lark, values: Sequence[Any], types: frozenset[str], frame: Frame) -> str:
@@ -112,9 +136,8 @@ def listed(lark: Lark, values: Sequence[Any], types: frozenset[str], frame: Fram
         if json.loads(coerce(written, types)) == value
         and not any(closer in written for closer in frame.closers)
     ]
-    closers = lark.any_of(frame.closers)
     framed = (
-        f"{literal(before + written + after)} {closers}"
+        f"{literal(before + written + after)} {frame.close(lark)}"
         for before, after in frame.around()
         for written in readable
     )
@@ -162,8 +185,8 @@ def _mixed(
     unlike = pattern_of("".join(sorted(signs)))
     first = lark.regex(rf"[\s\x1c-\x1f]*[^\s\x1c-\x1f{unlike}]")
     json_values = (json_value(lark, reading, each.schema, frame) for each in others)
-    rest = until(lark, closers, frame.followers)
-    return [f"{first} {rest}", lark.any_of(closers), *json_values]
+    rest = f"{until(lark, closers, frame.followers)} {frame.following(lark)}"
+    return [f"{first} {rest}", frame.close(lark), *json_values]
 
 
 def _bounds(each: Alternative) -> bool:
@@ -192,7 +215,7 @@ def _framed(lark: Lark, value: str, frame: Frame) -> str:
     space = gap(lark)
     plain = f"{space} {value} {space}"
     framed = f"{literal(frame.before)} {plain} {literal(frame.after)}" if frame.before else plain
-    return f"{one_of((plain, framed))} {lark.any_of(frame.closers)}"
+    return f"{one_of((plain, framed))} {frame.close(lark)}"
 
 
 def _json(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> str:

@@ -1,6 +1,6 @@
 """The common part of the writers of all syntaxes: tools, sections of calls, white space."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from backends.contract.conversation import INPUT, Grammar, JsonSchema, Regex, ToolInput
 from gateway.constraints.grammars import CompileBudget, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
-from gateway.constraints.lark import GAP, GrammarTooLarge, Lark, literal
+from gateway.constraints.lark import GAP, GrammarTooLarge, Lark, literal, one_of
 from gateway.constraints.lark_reading import (
     ReadGrammar,
     UnreadableGrammar,
@@ -22,7 +22,14 @@ from gateway.constraints.schemas import (
     SchemaReader,
     StringValue,
 )
-from gateway.constraints.values import Json, Unwritable, Values
+from gateway.constraints.values import (
+    MOST_UNORDERED,
+    Json,
+    Unwritable,
+    Values,
+    in_any_order,
+    in_any_order_to_end,
+)
 from gateway.splitter.payloads.calls import NAME
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
@@ -155,6 +162,11 @@ def gap(lark: Lark) -> str:
     return f"{lark.regex(GAP)}?"
 
 
+def then(lark: Lark, texts: Sequence[str]) -> str:
+    """One of some texts, optional white space before it; nothing where there are none."""
+    return f"{gap(lark)} {lark.any_of(texts)}" if texts else ""
+
+
 class Opened(Protocol):
     """A syntax in which each call has an opener of its own."""
 
@@ -166,12 +178,24 @@ class Opened(Protocol):
 
 
 def opened_calls(
-    lark: Lark, syntax: Opened, opener: str, *, first: str, one: str, parallel: bool
+    lark: Lark,
+    syntax: Opened,
+    opener: str,
+    tools: Sequence[WritableTool],
+    write: Callable[[WritableTool], str],
+    *,
+    parallel: bool,
+    before: str = "",
 ) -> CallSection:
-    """What follows an opener: calls, each `one` after a `first`; `opener` may be the first's."""
+    """What follows an opener: calls, as `write` has one of a tool after what opens it; `opener` may
+    be the first's. `before`: what stands before each that opens a call.
+    """
+    plain_names(tools)
     space = gap(lark)
+    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(map(write, tools))))
+    first = f"{before} {lark.any_of(syntax.call_opens)}"
     calls = repeated(one, f"{space} {first}", parallel=parallel)
-    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    closer = then(lark, syntax.closers)
     if opener in syntax.call_opens:
         return CallSection(calls, closer, done=True)
     return CallSection(f"{space} {first} {calls}", closer)
@@ -180,6 +204,27 @@ def opened_calls(
 def repeated(one: str, separator: str, *, parallel: bool) -> str:
     """One call, or several."""
     return f"{one} ({separator} {one})*" if parallel else one
+
+
+def parameters(
+    lark: Lark,
+    found: Sequence[tuple[Callable[[Sequence[str]], str], bool]],
+    opens: Sequence[str],
+    closes: Sequence[str],
+) -> str:
+    """An expression: a call's parameters in any order, those that are `True` always, up to its end.
+    Each is what follows its opener, written by a function of what may come next: nothing yet, one
+    of `opens`, or one of `closes`.
+    """
+    begin, end = then(lark, opens), then(lark, closes)
+    if len(found) > MOST_UNORDERED:
+        each = [(f"{begin} {write(())}", required) for write, required in found]
+        return f"{in_any_order(lark, each)} {end}"
+    if not found:
+        return end
+    ways = [(write(opens), write(closes), required) for write, required in found]
+    some = f"{begin} {in_any_order_to_end(lark, ways)}"
+    return some if any(required for _, required in found) else one_of((some, end))
 
 
 def plain_names(tools: Sequence[WritableTool]) -> None:

@@ -255,3 +255,14 @@ RENDERERS: dict[str, Renderer] = {
     "olmo3_pythonic": python("<function_calls>", "\n", "</function_calls>"),
     "lfm2_pythonic": python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
 }
+
+# What ends a text in some families' calls, and may stand in one.
+MARKERS = {
+    "qwen3_coder_xml": "</parameter>",
+    "seed_oss_xml": "</parameter>",
+    "glm45": "</arg_value>",
+    "minimax_m2": "</parameter>",
+    "deepseek_v4_dsml": "</｜DSML｜parameter>",
+    "gemma4": '<|"|>',
+    "functiongemma": "<escape>",
+}
