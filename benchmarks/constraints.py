@@ -1,11 +1,14 @@
-"""What grammars cost and what they save, with a vocabulary of 128,000 tokens.
+"""What grammars cost and what they save, with SmolLM2 of the lab (tests/real) and with a vocabulary
+of 128,000 tokens.
 
-    python -m benchmarks.constraints [--rounds 3] [--output FILE]
+    python -m benchmarks.constraints [--models smollm2 llamacpp transformers] [--rounds 3]
+                                     [--streams 16] [--output FILE]
 
-All in one process, in turns within every round:
+`llamacpp` and `transformers` are a model of random weights with the large vocabulary in each
+engine. All in one process, in turns within every round:
 
-- streams: tokens/s of 16 answers at once, free and held to a JSON schema: by masks alone, and with
-  what the schema leaves no choice in forced.
+- streams: tokens/s of several answers at once, free and held to a JSON schema: by masks alone, and
+  with what the schema leaves no choice in forced.
 - keys: the same at one stream, for a schema of long fixed keys and short values.
 - token: seconds to draw one token from 128,000 random logits with llama.cpp's temperature and dice:
   free, with our mask, and with llama.cpp's own grammar sampler (GBNF) for the same schema.
@@ -27,7 +30,6 @@ from typing import Any
 import anyio
 import msgspec
 import numpy as np
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from backends.contract import catalog
 from backends.contract.protocol import Constraint, Ended, Generation, ModelContainer, Piece
@@ -40,8 +42,11 @@ from backends.engines.llamacpp.rows import draw_among
 from benchmarks.report import Machine, machine
 from benchmarks.vocabulary import write
 from config.engines import LlamaCppOptions, TransformersOptions
+from tests.real import lab
 
 RESULT = Path(__file__).with_name("results") / "constraints.json"
+REAL = "smollm2"
+MODELS = (REAL, "llamacpp", "transformers")
 VOCABULARY = 128_000
 STREAMS = 16
 TOKENS = 96  # of an answer
@@ -88,6 +93,7 @@ class Results(msgspec.Struct, frozen=True):
     """`streams` and `keys`: tokens/s by engine and way, middles of the rounds; else seconds."""
 
     machine: Machine
+    count: int  # of `streams`
     streams: dict[str, dict[str, float]]
     keys: dict[str, dict[str, float]]
     token: dict[str, float]
@@ -100,7 +106,8 @@ class Results(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def loaded(name: str, folder: Path) -> AsyncIterator[ModelContainer]:
-    """The model of `benchmarks.vocabulary` in one of the two engines."""
+    """SmolLM2, or the model of `benchmarks.vocabulary` in one of the two engines."""
+    engine = "llamacpp" if name == REAL else name
     paths = {"llamacpp": "roundhouse-tiny.gguf", "transformers": "roundhouse-tiny"}
     options = {
         "llamacpp": LlamaCppOptions(max_concurrent=STREAMS, context_length=1024),
@@ -108,8 +115,9 @@ async def loaded(name: str, folder: Path) -> AsyncIterator[ModelContainer]:
             max_concurrent=STREAMS, context_length=1024, device="cpu"
         ),
     }
-    files = catalog.recognise(folder / paths[name], name)
-    loading = catalog.BACKENDS[name].container.load(files, options[name], lambda _: None)
+    path = lab.smollm2() if name == REAL else folder / paths[name]
+    files = catalog.recognise(path, engine)
+    loading = catalog.BACKENDS[engine].container.load(files, options[engine], lambda _: None)
     container = await loading
     yield container
     await container.aclose()
@@ -213,6 +221,10 @@ class OneRow:
 
     def gbnf(self, schema: object) -> float:
         """With llama.cpp's own grammar sampler."""
+        from llama_cpp.llama_grammar import (  # noqa: PLC0415 - whose library the engine finds first
+            json_schema_to_gbnf,
+        )
+
         grammar = json_schema_to_gbnf(json.dumps(schema)).encode()
         return sum(self._drawing(self._chain(grammar))) / DRAWN
 
@@ -250,27 +262,28 @@ async def compiling(engine: EngineTokenizer) -> dict[str, float]:
 # -- all of it -------------------------------------------------------------------------------------
 
 
-async def measure(folder: Path, rounds: int) -> Results:
-    """Every figure."""
+async def measure(folder: Path, models: Sequence[str], rounds: int, count: int) -> Results:
+    """Every figure. `count`: the streams of `streams`."""
     state = machine()
-    write(folder, VOCABULARY)
+    if set(models) != {REAL}:
+        write(folder, VOCABULARY)
     streams: dict[str, dict[str, float]] = {}
     keys: dict[str, dict[str, float]] = {}
     firsts: dict[str, dict[str, float]] = {}
     token: dict[str, float] = {}
     compiled: dict[str, float] = {}
-    for name in ("llamacpp", "transformers"):
+    for name in models:
         async with loaded(name, folder) as container:
             ways = {
                 "free": None,
                 "masks": held(ITEMS, forced=False),
                 "forced": held(ITEMS),
             }
-            streams[name] = await in_turns(container, ways, rounds, STREAMS, TOKENS)
+            streams[name] = await in_turns(container, ways, rounds, count, TOKENS)
             fixed = {"masks": held(fixed_keys(0), forced=False), "forced": held(fixed_keys(0))}
             keys[name] = await in_turns(container, fixed, rounds, 1, 4 * TOKENS)
             firsts[name] = await first_texts(container)
-            if name == "llamacpp":
+            if name == "llamacpp" or models == [REAL]:
                 assert isinstance(container, DrivenContainer)
                 engine: Any = container.engine
                 compiled = await compiling(engine)
@@ -280,18 +293,20 @@ async def measure(folder: Path, rounds: int) -> Results:
                     "ours": await row.ours(ITEMS),
                     "gbnf": row.gbnf(ITEMS),
                 }
-    return Results(state, streams, keys, token, compiled, firsts)
+    return Results(state, count, streams, keys, token, compiled, firsts)
 
 
 def lines(results: Results) -> Sequence[str]:
     """For people, with the targets."""
     written = []
-    for name, least in (("llamacpp", 95), ("transformers", 90)):
-        of = results.streams[name]
+    for name, of in results.streams.items():
+        least = 90 if name == "transformers" else 95
         shares = ", ".join(
             f"{way} {of[way]:,.0f} ({of[way] / of['free']:.0%})" for way in ("masks", "forced")
         )
-        written.append(f"{name}, {STREAMS} streams: free {of['free']:,.0f} tokens/s, {shares};")
+        written.append(
+            f"{name}, {results.count} streams: free {of['free']:,.0f} tokens/s, {shares};"
+        )
         written[-1] += f" target {least} %"
     for name, of in results.keys.items():
         gain = of["forced"] / of["masks"]
@@ -320,11 +335,14 @@ def lines(results: Results) -> Sequence[str]:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", type=int, default=STREAMS)
     parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = asyncio.run(measure(Path(folder), arguments.rounds))
+        measured = measure(Path(folder), arguments.models, arguments.rounds, arguments.streams)
+        results = asyncio.run(measured)
     print(*lines(results), sep="\n")
     arguments.output.parent.mkdir(exist_ok=True)
     arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")

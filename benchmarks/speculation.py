@@ -8,11 +8,15 @@ does meanwhile: each turn is compared with its own neighbour, and who comes firs
 
     python -m benchmarks.speculation [--engines llamacpp transformers] [--size 27M] [--rounds 5]
                                      [--streams 1 4] [--tokens 400] [--threads 1]
-                                     [--weights q8_0] [--drafted-weights q8_0] [--parts given own]
+                                     [--weights q8_0] [--drafted-weights q8_0]
+                                     [--parts real given own]
 
-The models have random weights (`benchmarks.realistic`), which copy nothing. So what an answer says
-is given: the engine computes its logits and samples from them as ever, and the token of the script
-stands in for the one that was sampled. An edit is the prompt's code again with three changed
+First, SmolLM2 of the lab (tests/real) in llama.cpp says its own words, greedily: it is asked to
+repeat a text of the prompt, and for a story.
+
+The other models have random weights (`benchmarks.realistic`), which copy nothing. So what an answer
+says is given: the engine computes its logits and samples from them as ever, and the token of the
+script stands in for the one that was sampled. An edit is the prompt's code again with three changed
 tokens. Steps, batches, sampling and the policy are the real ones; how much of a draft is accepted
 is the script's.
 
@@ -37,7 +41,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -66,6 +70,7 @@ from benchmarks import realistic, report
 from benchmarks.realistic import SIZES, Shape
 from benchmarks.vocabulary import tokenizer
 from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
+from tests.real import lab
 
 Text: TypeAlias = tuple[list[int], list[int]]  # a prompt, and its answer
 MODES: Mapping[str, int | None] = {"off": 0, "auto": None}  # `Generation.drafts`
@@ -74,6 +79,10 @@ FIRST = 2_000  # of the tokens that texts don't consist of
 LENGTH = 2_048
 # Of `auto`, how many times the tokens a second of `off`; by engine, text and streams.
 TARGETS: Mapping[tuple[str, str, int], float] = {
+    ("smollm2", "repeat", 1): 1.0,
+    ("smollm2", "repeat", 4): 1.0,
+    ("smollm2", "story", 1): 0.99,
+    ("smollm2", "story", 4): 0.99,
     ("llamacpp", "edit", 1): 1.8,
     ("llamacpp", "edit", 4): 1.3,
     ("llamacpp", "chat", 1): 0.99,
@@ -330,6 +339,48 @@ async def measured(engine: str, options: argparse.Namespace) -> Sequence[Found]:
     return results
 
 
+REAL = "smollm2"
+# Prompts of SmolLM2, each of a number, which makes it another.
+LINES = "".join(
+    f"{at}. The {color} house stands by the river.\n"
+    for at, color in enumerate(
+        ("red", "blue", "green", "white", "yellow", "old", "new", "small", "tall", "grey"), start=1
+    )
+)
+WISHES = {
+    "repeat": f"Text {{}}. Repeat these lines exactly, all of them:\n{LINES}",
+    "story": "Tell me a story of {} travellers who meet in a town by the sea.",
+}
+
+
+async def of_real(engine: str, options: argparse.Namespace) -> Sequence[Found]:
+    """SmolLM2 in llama.cpp."""
+    results: list[Found] = []
+    files = catalog.recognise(lab.smollm2())
+    if engine != "llamacpp" or files is None:
+        return results
+    settings = LlamaCppOptions(
+        max_concurrent=4, context_length=LENGTH, threads=options.threads or "auto"
+    )
+    container = DrivenContainer(LlamaCppEngine(llamacpp.load(files, settings, lambda _: True)))
+    for kind, wish in WISHES.items():
+        for streams in options.streams:
+
+            def jobs(_: random.Random, first: int) -> Sequence[Generation]:
+                wishes = (wish.format(100 * first + stream) for stream in range(streams))  # noqa: B023
+                texts = (
+                    f"<|im_start|>user\n{one}<|im_end|>\n<|im_start|>assistant\n" for one in wishes
+                )
+                return own_words([container.tokenize(text, special=True) for text in texts])
+
+            rounds, ends = await in_turns(container, jobs, options.rounds)
+            drafted = sum(end.drafted_tokens for end in ends)
+            accepted = sum(end.accepted_tokens for end in ends) / drafted if drafted else None
+            results.append(Found(REAL, kind, streams, rounds, "q4_1", accepted))
+    await container.aclose()
+    return results
+
+
 OWN = "own words, draft model"
 # What a small model can pay for is a large one: of each engine as large as it computes in minutes.
 LARGE: Mapping[str, str] = {"llamacpp": "300M", "transformers": "27M"}
@@ -385,6 +436,13 @@ async def by_model(engine: str, options: argparse.Namespace) -> Sequence[Found]:
     return results
 
 
+PARTS: Mapping[str, Callable[[str, argparse.Namespace], Coroutine[Any, Any, Sequence[Found]]]] = {
+    "real": of_real,
+    "given": measured,
+    "own": by_model,
+}
+
+
 def table(found: Sequence[Found]) -> Iterator[str]:
     """Markdown."""
     heads = ("off", "auto", "times", "accepted", "by processor, off", "auto", "times")
@@ -425,15 +483,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, help="fixed; else measured, as `threads: auto` does")
     parser.add_argument("--weights", choices=drafted.WEIGHTS, default="q8_0", help="of llama.cpp")
     parser.add_argument("--drafted-weights", choices=drafted.WEIGHTS, default="q8_0")
-    parser.add_argument("--parts", nargs="+", choices=("given", "own"), default=["given", "own"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args(argv)
     machine, began = report.machine(), time.perf_counter()
-    parts = [{"given": measured, "own": by_model}[part] for part in options.parts]
     found = [
         one
-        for part in parts
+        for part in options.parts
         for engine in options.engines
-        for one in asyncio.run(part(engine, options))
+        for one in asyncio.run(PARTS[part](engine, options))
     ]
     print(
         f"{machine.processor}, {machine.cores} cores, load before {machine.load_before:.1f}, ",

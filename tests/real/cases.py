@@ -206,6 +206,21 @@ WANTED = (
     Call("I have to get up at 5 tomorrow. Set my alarm.", "set_alarm", {"hour": 5}),
     Call("Please set the alarm to 8.", "set_alarm", {"hour": 8}),
 )
+# `tool_choice`: required; which tool is the model's choice.
+REQUIRED = (
+    Call("What is the weather in Madrid?", "get_weather", {"city": "Madrid"}),
+    Call("Tell me the weather in Vienna.", "get_weather", {"city": "Vienna"}),
+    Call("How is the weather in New York?", "get_weather", {"city": "New York"}),
+    Call("Add 5 and 6.", "add", {"a": 5, "b": 6}),
+    Call("Add the numbers 40 and 2.", "add", {"a": 40, "b": 2}),
+    Call("Add 0.5 and 0.25.", "add", {"a": 0.5, "b": 0.25}),
+    Call("Send an email to eva@example.com.", "send_email", {"to": "eva@example.com"}),
+    Call("Send an email to jim@example.net: see you.", "send_email", {"to": "jim@example.net"}),
+    Call("Send the email to info@example.org.", "send_email", {"to": "info@example.org"}),
+    Call("Set an alarm for hour 9.", "set_alarm", {"hour": 9}),
+    Call("Set the alarm for 12 o'clock.", "set_alarm", {"hour": 12}),
+    Call("Set an alarm for 23 o'clock.", "set_alarm", {"hour": 23}),
+)
 # `tool_choice`: auto, and nothing that a tool could do.
 UNWANTED = (
     Call("Hello!", ""),

@@ -10,7 +10,19 @@ import pytest
 
 from benchmarks.peers import llama_server
 from tests.real import lab
-from tests.real.cases import CHAT, FORCED, SHAPES, TOOLS, WANTED, Call, Shape, conversation, says
+from tests.real.cases import (
+    CHAT,
+    FORCED,
+    REQUIRED,
+    SHAPES,
+    TOOLS,
+    UNWANTED,
+    WANTED,
+    Call,
+    Shape,
+    conversation,
+    says,
+)
 from tests.served import served
 
 pytestmark = pytest.mark.slow
@@ -102,21 +114,60 @@ def called(said: Said, call: Call) -> bool:
     return named == [call.tool] and bool(msgspec.json.decode(calls[0]["function"]["arguments"]))
 
 
-def test_forced_calls_are_calls_and_nothing_else(speakers: dict[Path, Speaker]) -> None:
+def nothing_else(speaker: Speaker, said: Said) -> bool:
+    """The answer is one call, in hardly more tokens than it has; or is cut inside a text, since the
+    model rambles in its own words.
+    """
+    beside = said.message.get("content") or said.message.get("reasoning_content")
+    (call,) = [one["function"] for one in said.message["tool_calls"]]
+    if said.finish == "length":
+        return not beside
+    written = f'{{"name": "{call["name"]}", "arguments": {call["arguments"]}}}'
+    own = speaker.counted(f"<tool_call>\n{written}\n</tool_call><|im_end|>")
+    return said.finish == "tool_calls" and not beside and said.tokens <= TIMES * own
+
+
+def test_demanded_calls_are_calls_and_nothing_else(speakers: dict[Path, Speaker]) -> None:
     for path, speaker in speakers.items():
         for call in FORCED:
             choice = {"type": "function", "function": {"name": call.tool}}
             said = speaker.asked(call.asked, tools=TOOLS, tool_choice=choice)
-            assert said.finish in ("tool_calls", "length"), (path.stem, said)
-            if said.finish == "length":  # it rambles in a text: the model's own words
-                continue
-            assert called(said, call), (path.stem, said)
-            assert not said.message.get("content"), (path.stem, said)
-            assert not said.message.get("reasoning_content"), (path.stem, said)
-            arguments = said.message["tool_calls"][0]["function"]["arguments"]
-            written = f'{{"name": "{call.tool}", "arguments": {arguments}}}'
-            own = speaker.counted(f"<tool_call>\n{written}\n</tool_call><|im_end|>")
-            assert said.tokens <= TIMES * own, (path.stem, call.asked, said.tokens, own)
+            assert nothing_else(speaker, said), (path.stem, call.asked, said)
+            assert said.finish == "length" or called(said, call), (path.stem, said)
+        for call in REQUIRED:
+            said = speaker.asked(
+                call.asked, tools=TOOLS, tool_choice="required", parallel_tool_calls=False
+            )
+            assert nothing_else(speaker, said), (path.stem, call.asked, said)
+
+
+def requested(speaker: Speaker) -> tuple[int, int]:
+    """How many of forty requests get the call that is right, or none; and the tokens of all."""
+    right = tokens = 0
+    for choice, calls in (("required", REQUIRED), ("auto", WANTED), ("auto", UNWANTED)):
+        for call in calls:
+            said = speaker.asked(call.asked, tools=TOOLS, tool_choice=choice, max_tokens=80)
+            tokens += said.tokens
+            if not call.tool:
+                right += not said.message.get("tool_calls")
+            elif said.finish == "tool_calls" and called(said, call):
+                (one,) = said.message["tool_calls"]
+                right += says(msgspec.json.decode(one["function"]["arguments"]), call.says)
+    return right, tokens
+
+
+def test_forty_requests_for_tools_are_answered_as_well_as_by_llama_server(
+    speakers: dict[Path, Speaker],
+) -> None:
+    assert len(REQUIRED) + len(WANTED) + len(UNWANTED) == 40
+    for path, speaker in speakers.items():
+        ours, spent = requested(speaker)
+        with (
+            llama_server(path, CONTEXT, SLOTS) as peer,
+            httpx.Client(base_url=f"http://127.0.0.1:{peer.port}", timeout=600) as client,
+        ):
+            theirs, _ = requested(Speaker(client, path.stem))
+        assert ours >= theirs, (path.stem, ours, theirs, spent)
 
 
 def test_a_capable_model_calls_when_it_is_asked_to(speakers: dict[Path, Speaker]) -> None:
