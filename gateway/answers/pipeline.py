@@ -49,7 +49,7 @@ from gateway.terms.request import ChatRequest, Fill, GenerationParams, Prompt, T
 
 log = structlog.get_logger(__name__)
 
-Asked = TypeVar("Asked", ChatRequest, TextRequest)
+Asked = TypeVar("Asked", bound=ChatRequest | TextRequest)
 
 # What stands for the repository's and the file's own name, where a model wants names.
 PROJECT, CURRENT = "project\n", "current\n"
