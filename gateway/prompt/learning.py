@@ -86,6 +86,7 @@ _PIECE = re.compile(r"<[^<>]*>?|\[/?[A-Z][A-Z_ ]*\]|[^<\[]+|\[")  # a marker, or
 _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z][A-Z_ ]*\]|◁[^◁▷]*▷")
 _BEGUN = re.compile(r"<[^<>]*\Z")
 _SPECIAL = re.compile(r"<[|｜]|[|｜]>|\[[A-Z_]+\]")
+_SIGN = re.compile(r"[<>\[\]{}|｜◁▷]")
 _LONGEST, _LONGEST_TAG = 4096, 256  # characters of an answer, and of what is one marker
 _END = re.compile(r"\s*(<[|｜][^<>]*>)?\s*")  # of a turn
 
@@ -318,6 +319,8 @@ def _learned(turns: Sequence[Turn], guess: Format) -> Iterator[Format]:
     calling = [frame.without(turn) for turn in turns if turn.said.calls]
     yield replace(guess, reasoning=frame.reasoning)
     for syntax in _syntaxes(calling):
+        if not all(map(_SIGN.search, syntax.openers)):
+            continue  # a word of the answer may be one, too
         entry = Format(
             id="learned",
             families=(),

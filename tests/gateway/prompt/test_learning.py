@@ -22,6 +22,7 @@ UNLEARNT = {
     "Apriel-1.6-15b-Thinker-fixed",  # its history lacks what opens a thought
     "CohereForAI-c4ai-command-r-plus-tool_use",  # it calls, and its template writes no calls
     "Kimi-K3",
+    "fireworks-ai-llama-3-firefunction-v2",  # its calls begin with a word
     "LFM2.5-8B-A1B",  # it writes 'it's'
     "MiniMax-M3",
     "meetkai-functionary-medium-v3.2",
@@ -108,9 +109,16 @@ def test_a_learned_format_reads_a_model(family: str) -> None:
     assert (*answer.names, *map(json.loads, answer.arguments)) == ("f", {"k": [1]})
 
 
-def test_less_is_claimed_where_nothing_is_read_back() -> None:
-    values = "{% for k, v in c.function.arguments.items() %}{{ v }} IS {{ k }};{% endfor %}"
-    calls = f"{{% for c in m.tool_calls %}}CALL {{{{ c.function.name }}}} {values}{{% endfor %}}"
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{% for k, v in c.function.arguments.items() %}{{ v }} IS {{ k }};{% endfor %}",
+        "{{ c.function.arguments }}\n",  # read back, but CALL may be a word of an answer
+    ],
+)
+def test_less_is_claimed_where_calls_cannot_be_told(arguments: str) -> None:
+    call = f"CALL {{{{ c.function.name }}}} {arguments}"
+    calls = f"{{% for c in m.tool_calls %}}{call}{{% endfor %}}"
     source = (
         "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
         f"{calls}{{% endfor %}}{{{{ '<|assistant|>' if add_generation_prompt }}}}"
