@@ -334,7 +334,8 @@ class Interpreter(msgspec.Struct, frozen=True):
         """As much of the end of `prompt` as says how an answer begins, the same for every prompt
         that a template ends alike.
         """
-        ends = (self.format.implied_opener, self.format.headers.end if self.format.headers else "")
+        headers = self.format.headers
+        ends = (self.format.implied_opener, *(headers.ends if headers else ()))
         length = max(map(len, ends))
         return prompt[len(prompt) - length :]
 
@@ -444,6 +445,8 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     if recognised.why == UNTAUGHT:
         log.warning(UNTAUGHT, model=entry.name)
         stops = tuple(text for text in TURNS if text not in info.special.control)
+    if not recognised.reads_calls:
+        log.warning("answers may show markers", model=entry.name, format=recognised.why)
     known = "\n".join((source, *info.special.control))
     marks = recognised.format.headers is not None or any(
         marker in known for marker in _reasoning(recognised.format)

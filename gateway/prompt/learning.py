@@ -52,7 +52,7 @@ _SCHEMA: Mapping[str, Any] = {
         },
     },
 }
-_TOOLS = tuple(
+TOOLS = tuple(
     Tool(name=name, description="sentineldescription", parameters=_SCHEMA)
     for name in (_FIRST, _SECOND)
 )
@@ -145,9 +145,9 @@ def _calling(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Ite
         for message in _exchange(number, said.calls, said.text)
     ]
     messages.append(_message("user", f"{ASK}{len(answers):02}"))
-    whole = trial.text(messages, traits, tools=_TOOLS, variables=on)
-    asked = trial.text(messages[:1], traits, tools=_TOOLS, variables=on)
-    alone = trial.text(messages[:2], traits, tools=_TOOLS, prompt=False, variables=on)
+    whole = trial.text(messages, traits, tools=TOOLS, variables=on)
+    asked = trial.text(messages[:1], traits, tools=TOOLS, variables=on)
+    alone = trial.text(messages[:2], traits, tools=TOOLS, prompt=False, variables=on)
     head, end = asked.rpartition(f"{ASK}00")[2], _end(whole, alone)
     for number, said in enumerate(answers):
         behind = whole.partition(f"{ASK}{number:02}")[2]
@@ -205,7 +205,7 @@ def reads_back(format: Format, turn: Turn) -> bool:
     splitter = Splitter(
         format,
         in_reasoning=starts_in_reasoning(format, turn.head),
-        tools=_TOOLS if turn.said.calls else (),
+        tools=TOOLS if turn.said.calls else (),
         prompt_tail=turn.head,
     )
     spoken: dict[type, str] = {Content: "", Reasoning: ""}
@@ -256,8 +256,10 @@ def proven(trial: Trial, traits: TemplateTraits, guess: Recognised) -> Recognise
         if len(read) > most and (proved or entry.syntaxes == guess.format.syntaxes):
             best, most = entry, len(read)
     part = f"{most} of the {len(turns)} answers that it writes are read back"
-    learned = best is not guess.format
-    return Recognised(best, f"{'learned from the chat template' if learned else guess.why}; {part}")
+    why = guess.why if best is guess.format else "learned from the chat template"
+    calling = [turn for turn in turns if turn.said.calls]
+    reads_calls = not calling or any(reads_back(best, turn) for turn in calling)
+    return Recognised(best, f"{why}; {part}", reads_calls)
 
 
 # What stands around the words.
@@ -394,9 +396,10 @@ def _in_json(body: str, calls: Calls) -> list[_InJson]:
         name, given = calls[len(found)]
         try:
             value, end = decoder.raw_decode(body, at)
+            holds = _holds(value, given)
         except (ValueError, RecursionError):
             continue
-        if _holds(value, given):
+        if holds:
             found.append(_InJson(body.rfind(name, 0, end), at, end, value))
             at = end - 1
     return found
@@ -507,7 +510,7 @@ def _with_markup(one: str, two: str, counted: str) -> Iterator[Syntax]:
     begun, joint = gaps.after_name.strip(), gaps.after_key.strip()
     if begun == "(" and joint.rstrip("'\"") == "=":
         yield _pythonic(gaps)
-    elif begun == "{" and joint.startswith(":") and gaps.lead.endswith("call:"):
+    elif begun == "{" and joint[:1] == ":" and joint[1:] and gaps.lead.endswith("call:"):
         around = _closed(replace(gaps, lead=gaps.lead.removesuffix("call:")), "}")
         closers = _some(around.closes or around.end)
         opener = around.opens or around.section
@@ -540,7 +543,7 @@ def _key_values(gaps: _Gaps) -> Iterator[Syntax]:
     *closes, value_opens = _MARKER.findall(gaps.after_key)
     value_closes = gaps.after_value.rpartition(key_opens)[0].strip() if key_opens else ""
     around = _closed(gaps, value_closes) if value_closes else None
-    if around is not None and around.closes:
+    if around is not None and around.opens and around.closes:
         yield KeyValueCalls(
             openers=_some(around.section, around.opens),
             closers=_some(around.end),
@@ -568,7 +571,7 @@ def _elements(gaps: _Gaps, other: _Gaps) -> Iterator[Syntax]:
     if behind is None or named is None or not named[2].strip() or not closes:
         return
     end, around = named[2].strip(), _closed(gaps, closes)
-    if not around.closes or not behind[2].startswith(end):
+    if not around.opens or not around.closes or not behind[2].startswith(end):
         return
     *section, call_opens = _PIECE.findall(around.opens)
     call_closes, *ends = _PIECE.findall(around.closes)

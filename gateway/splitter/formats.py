@@ -574,7 +574,7 @@ _HARMONY = Format(
         openers=("<|start|>", "<|channel|>"),
         starts=("to=",),
         inner=("<|start|>", "<|channel|>", "<|constrain|>"),
-        end="<|message|>",
+        ends=("<|message|>",),
         recipient=r"\bto=functions\.([\w.:/-]+)",
         foreign=r"\bto=([\w.:/-]+)",
         channel=r"<\|channel\|>\s*(\w+)",
@@ -604,6 +604,35 @@ _HARMONY = Format(
     ),
     special_tokens=True,
 )
+_INKLING_KINDS = ("<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>")
+_INKLING = Format(
+    id="inkling",
+    families=("Inkling",),
+    reasoning=ReasoningMarkers(
+        ("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
+        ("<|end_message|>",),
+        anywhere=True,
+    ),
+    headers=Headers(
+        openers=("<|message_model|>", *_INKLING_KINDS),
+        starts=(),
+        ends=_INKLING_KINDS,
+        recipient=r"(?!)",
+        foreign=r"(?!)",
+        channel=r"<\|content_(\w+)\|>",
+        reasoning=frozenset({"thinking"}),
+        body_ends=("<|end_message|>", "<|content_model_end_sampling|>"),
+        turn="",
+        thoughts=("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
+        answers=("<|message_model|><|content_text|>", "<|content_text|>"),
+        calls=(
+            "<|message_model|>{name}<|content_invoke_tool_json|>",
+            "<|message_model|><|content_invoke_tool_json|>",
+        ),
+    ),
+    syntaxes=(JsonCalls(at_start=True, argument_keys=("args",)),),
+    special_tokens=True,
+)
 _MUSE = Format(
     id="muse",
     families=("Muse",),
@@ -611,7 +640,7 @@ _MUSE = Format(
     headers=Headers(
         openers=("<|start|>",),
         starts=("to=",),
-        end="<|message|>",
+        ends=("<|message|>",),
         recipient=r"(?!)",
         foreign=r"(?!)",
         channel=r"\bto=(\w+)",
@@ -652,6 +681,7 @@ MARKED_ENTRIES = (
     _OLMO_3,
     _LFM_2,
     _HARMONY,
+    _INKLING,
     _MUSE,
     hunyuan_3("", ":opensource"),
 )

@@ -132,7 +132,7 @@ class Output:
         opens = self._reasoning.opens if self._may_think else ()
         if thinking == "opened":
             self._thought.reached(_BEGIN)
-        elif headers is not None and not prompt_tail.endswith(headers.end):
+        elif headers is not None and not prompt_tail.endswith(headers.ends):
             self._header(headers, self._gap)
             if self._wanted.free:
                 self._answer.reached(_BEGIN)

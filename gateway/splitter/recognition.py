@@ -161,10 +161,13 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 class Recognised(msgspec.Struct, frozen=True):
-    """A format, and why it was taken, in words for the user."""
+    """A format, and why it was taken, in words for the user. `reads_calls`: False where it reads
+    none of those that the template writes.
+    """
 
     format: Format
     why: str
+    reads_calls: bool = True
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -182,6 +185,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 RULES = (
+    Rule("inkling", ("<|content_invoke_tool_json|>",)),
     Rule("harmony", ("<|channel|>", "<|message|>")),
     Rule("muse", ("<atem:function_calls>", "<|eom|>")),
     Rule("functionary_v3_2", (">>>all", ">>>${recipient}")),

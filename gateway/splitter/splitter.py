@@ -132,13 +132,15 @@ def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
     several orders (OpenAI Harmony Response Format); Muse's is alike.
     A header of more than `LONGEST` parts is none.
     """
+    if opener in headers.ends:
+        return opener
     parts = [opener]
     for _ in range(LONGEST):
         parts.append((yield from reader.run(_WORDS)))
         if not (yield from reader.peek()) or (yield from reader.accept(headers.body_ends)):
             return ""
-        parts.append((yield from reader.expect(headers.end, *headers.inner)))
-        if parts[-1] == headers.end:
+        parts.append((yield from reader.expect(*headers.ends, *headers.inner)))
+        if parts[-1] in headers.ends:
             return "".join(parts)
     raise reader.fault(f"a header of more than {LONGEST} parts")
 

@@ -166,8 +166,8 @@ Syntax: TypeAlias = (
 class Headers(msgspec.Struct, frozen=True, kw_only=True):
     """Messages with a header that says what their body is.
 
-    A header runs from one of `openers` (or from one of `starts` where the output begins) to `end`,
-    with `inner` markers in it. Regular expressions with one group find the function called
+    A header runs from one of `openers` (or from one of `starts` where the output begins) to one of
+    `ends`, with `inner` markers in it. Regular expressions with one group find the function called
     (`recipient`), a builtin tool (`foreign`), whose messages are dropped, as other servers do, and
     the kind of text (`channel`): what is none of `reasoning` is content.
 
@@ -179,7 +179,7 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     openers: tuple[str, ...]
     starts: tuple[str, ...]
     inner: tuple[str, ...] = ()
-    end: str
+    ends: tuple[str, ...]
     recipient: str
     foreign: str
     channel: str

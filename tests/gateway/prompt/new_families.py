@@ -111,4 +111,17 @@ TEMPLATES: Mapping[str, str] = {
         thought="<|plamo:end_think:plamo|>",
         end="<|plamo:tag|>",
     ),
+    "Inkling": _template(
+        _EACH
+        + "<|message_model|>{{ f.name }}<|content_invoke_tool_json|>"
+        + '{"args": {{ f.arguments | tojson }}, "name": "{{ f.name }}"}<|end_message|>{% endfor %}',
+        system="<|message_system|>",
+        user="<|message_user|>",
+        model="",
+        result="<|message_tool|><|content_text|>",
+        think="<|message_model|><|content_thinking|>",
+        thought="<|end_message|>",
+        text="<|message_model|><|content_text|>",
+        end="<|content_model_end_sampling|>",
+    ),
 }  # fmt: skip

@@ -4,9 +4,15 @@ import json
 from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backends.contract.protocol import SpecialTokens
+from gateway.prompt.analysis import Trial
+from gateway.prompt.environment import CompiledTemplate
+from gateway.prompt.learning import TOOLS, turns_of
+from gateway.prompt.metering import ANALYSIS, Meter
 from gateway.prompt.template import ChatTemplate
 from gateway.splitter import FORMATS, Recognised, Splitter, recognise
 from gateway.splitter.recognition import REASONING
@@ -15,6 +21,7 @@ from tests.every import for_every
 from tests.gateway.prompt import corpus
 from tests.gateway.prompt.new_families import TEMPLATES
 from tests.gateway.splitter.corpus import join
+from tests.gateway.splitter.grammars import control_of, grammar_of, refused, vocabulary
 
 SPECIAL = SpecialTokens(bos="<s>", eos="</s>")
 # Written in ways for which the table's syntaxes have no words, or that no reader takes back whole.
@@ -71,7 +78,17 @@ def test_the_listed_format_stays_where_it_reads_its_template(name: str) -> None:
         assert found.why.endswith(f"; {read} of the 20 answers that it writes are read back")
 
 
-@for_every("family", TEMPLATES)
+LISTED = {"Inkling": "inkling"}  # headers of messages can't be learned
+
+
+@pytest.mark.parametrize("family", LISTED)
+def test_a_listed_family_reads_all_that_its_template_writes(family: str) -> None:
+    listed = recognise(template=TEMPLATES[family])
+    assert listed.format.id == LISTED[family]
+    assert compiled(TEMPLATES[family]).proven(listed) is listed
+
+
+@for_every("family", sorted(TEMPLATES.keys() - LISTED.keys()))
 def test_a_family_that_is_not_listed_is_learned(family: str) -> None:
     source = TEMPLATES[family]
     found = compiled(source).proven(recognise(template=source))
@@ -126,6 +143,7 @@ def test_less_is_claimed_where_calls_cannot_be_told(arguments: str) -> None:
     found = compiled(source).proven(recognise(template=source))
     assert found.format == FORMATS["plain"]
     assert found.why.endswith("1 of the 19 answers that it writes are read back")
+    assert not found.reads_calls
 
 
 def test_a_template_that_writes_without_end_is_not_tried() -> None:
@@ -134,3 +152,45 @@ def test_a_template_that_writes_without_end_is_not_tried() -> None:
         "learned",
         "think_text",
     }
+
+
+@for_every("family", sorted(TEMPLATES.keys() - LISTED.keys()))
+def test_the_grammar_of_a_learned_format_allows_what_the_template_writes(family: str) -> None:
+    template = compiled(TEMPLATES[family])
+    found = template.proven(recognise(template=TEMPLATES[family])).format
+    known = vocabulary(tuple(control_of(found)))
+    grammar = grammar_of(found, control=known.control, tools=TOOLS)
+    assert grammar
+    trial = Trial(CompiledTemplate(TEMPLATES[family]), {}, Meter(ANALYSIS))
+    turns = turns_of(trial, template.traits)
+    calling = [turn.body for turn in turns if turn.said.calls]
+    texts = [*calling[:2], calling[-2], calling[-1], "Hello.", "to be or not to=be", "a < b [1] {}"]
+    assert [text for text in texts if refused(known, grammar, text)] == []
+
+
+_EACH = "{% for c in m.tool_calls %}{% set f = c.function %}"
+PIECES = (
+    *("<a>", "</a>", '<x n="', '">', ">", "[A]", "[", "]", "{", "}", "(", ")", "=", ":", "\n", " "),
+    *("<|p|>", "call:", '<|"|>', ",", "'", '"', "◁t▷", "name", "```json", "```", '{"a": ' * 40),
+)
+slots = st.lists(st.lists(st.sampled_from(PIECES), max_size=3).map("".join), min_size=9, max_size=9)
+values = st.sampled_from(["v", "v | tojson", "v if v is string else v | tojson"])
+
+
+@given(slots, values, st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_template_breaks_it(texts: list[str], value: str, in_json: bool) -> None:
+    begin, before, named, keyed, joint, done, close, end, turn = (
+        f"{{{{ {text!r} }}}}" if text else "" for text in texts
+    )
+    pair = f"{keyed}{{{{ k }}}}{joint}{{{{ {value} }}}}{done}"
+    pairs = f"{{% for k, v in f.arguments.items() %}}{pair}{{% endfor %}}"
+    given_as = "{{ f.arguments | tojson }}" if in_json else pairs
+    calls = f"{begin}{_EACH}{before}{{{{ f.name }}}}{named}{given_as}{close}{{% endfor %}}{end}"
+    source = (
+        f"{{{{ tools | tojson if tools }}}}{{% for m in messages %}}{turn}{{{{ m.role }}}}\n"
+        f"{{{{ m.content }}}}{{% if m.tool_calls %}}{calls}{{% endif %}}{{% endfor %}}"
+    )
+    guess = recognise(template=source)
+    found = ChatTemplate(source, SPECIAL).proven(guess)
+    assert found.format.id in {guess.format.id, "learned"}

@@ -93,7 +93,7 @@ def markers(format: Format) -> list[str]:
     found = {text for table in tables for text in table.markers.texts}
     found.update(texts_of(format.syntaxes))
     if format.headers is not None:
-        found.update((format.headers.end, *format.headers.inner, *format.headers.starts))
+        found.update((*format.headers.ends, *format.headers.inner, *format.headers.starts))
     return sorted(found - {""})
 
 

@@ -77,7 +77,8 @@ def test_a_call_may_be_cut_anywhere(format: str) -> None:
 def test_a_stray_word_may_stand_anywhere(format: str) -> None:
     raw = RENDERERS[format]([("weather", ARGUMENTS)])
     headers = FORMATS[format].headers
-    begin = 0 if headers is None else raw.index(headers.end)  # what is in a header says where to
+    ends = headers.ends if headers is not None else ()
+    begin = min((raw.index(end) for end in ends if end in raw), default=0)  # a header says where to
     for place in re.finditer(r"\b", raw[begin:]):
         at = begin + place.start()
         if re.search(r'\b(?:string|type|index)="\w*$', raw[:at]):

@@ -51,7 +51,7 @@ def marks(format: Format) -> str:
     if format.reasoning is not None:
         texts += [*format.reasoning.opens, *format.reasoning.closes]
     if (headers := format.headers) is not None:
-        texts += [*headers.body_ends, headers.end, *headers.openers, *headers.inner]
+        texts += [*headers.body_ends, *headers.ends, *headers.openers, *headers.inner]
         texts += ["assistant", "analysis", "final", "commentary", "json"]
     texts += [text.removeprefix(format.implied_opener) for text in texts]
     return "|".join([r"\s+", *(re.escape(text) for text in texts if text)])
