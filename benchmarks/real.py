@@ -47,6 +47,7 @@ from tests.real import lab
 LONG, VERY_LONG, SHORT = 1_536, 6_000, 30  # tokens of prompts
 GREEDY = Sampling(temperature=0)
 TALKS, WORDS, ANSWER = 8, 800, 64  # conversations at once, words of their first turn, tokens
+PART = 4_096  # cells for each of them
 ENDLESS = {"ignore_eos": True, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 PATIENCE = 600.0
 
@@ -201,7 +202,7 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
     numbers = itertools.count()
     with ExitStack() as running:
         servers = {report.OURS: running.enter_context(_roundhouse(model))}
-        other = peer(running, report.LLAMA_SERVER, llama_server(model, 4_096, TALKS))
+        other = peer(running, report.LLAMA_SERVER, llama_server(model, PART, TALKS))
         if other is not None:
             servers[report.LLAMA_SERVER] = other
         measures = {name: partial(_turns, one.port, numbers) for name, one in servers.items()}
@@ -217,7 +218,7 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
 def _roundhouse(model: Path) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "roundhouse.yaml"
-        cells = {"cache_tokens": 32_768}
+        cells = {"cache_tokens": PART * TALKS, "context_length": PART, "max_concurrent": TALKS}
         models = [{"name": model.stem, "path": str(model), "options": cells}]
         config.write_text(json.dumps({"models": models}))
         with roundhouse("--config", str(config)) as running:

@@ -15,6 +15,7 @@ from config.engines import LlamaCppOptions
 
 LONGEST_BY_DEFAULT = 32_768  # tokens; a model trained for a million would claim all memory
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
+LARGE_PART = SPLIT_CACHE // 4  # bytes; putting one back, in one call, would keep the others waiting
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
@@ -66,15 +67,20 @@ def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
 
 
 def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
-    """Split while that is cheap, else one pool; `cache_tokens` sizes the pool."""
+    """Split while that is cheap, or where `cache_tokens` has room for a whole part for each; else
+    one pool, of so many.
+    """
     length, count = context_length(files, options), options.max_concurrent
-    per_token = files.cache_bytes_per_token
-    if options.cache_tokens is None and length * count * per_token <= SPLIT_CACHE:
+    part, asked = length * files.cache_bytes_per_token, options.cache_tokens
+    if asked is None:
+        splits = part * count <= SPLIT_CACHE
+    else:
+        splits = count > 1 and length * count <= asked and part <= LARGE_PART
+    if splits:
         count = affordable(count, files, options)
-        return Layout(length * count, count, split=count > 1)
+        return Layout(max(length * count, asked or 0), count, split=count > 1)
     slots = max(count, min(count * SPARE_SLOTS, MOST_SLOTS))
-    cells = max(options.cache_tokens or length, length)
-    return Layout(cells, affordable(slots, files, options), split=False)
+    return Layout(max(asked or length, length), affordable(slots, files, options), split=False)
 
 
 def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:

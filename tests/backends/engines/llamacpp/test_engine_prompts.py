@@ -114,7 +114,7 @@ def test_an_answer_is_the_same_whatever_load_it_met(engine: LlamaCppEngine, leng
     assert len(texts) == 1
 
 
-POOL = msgspec.structs.replace(OPTIONS, cache_tokens=4096)
+POOL = msgspec.structs.replace(OPTIONS, cache_tokens=4000)
 
 
 def idle_cells(engine: LlamaCppEngine) -> int:

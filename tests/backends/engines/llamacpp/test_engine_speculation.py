@@ -47,7 +47,7 @@ EXACT = LlamaCppOptions(
 NEVER = {"mamba", "granitehybrid"}  # llama.cpp keeps no earlier states of them
 LAYOUTS = {
     "split": EXACT,
-    "pool": msgspec.structs.replace(EXACT, cache_tokens=640),
+    "pool": msgspec.structs.replace(EXACT, cache_tokens=600),
     "small pool": msgspec.structs.replace(EXACT, cache_tokens=256),
 }
 

@@ -99,6 +99,22 @@ def test_small_caches_are_split_and_large_ones_shared() -> None:
     assert need.cache == 2048 * files.cache_bytes_per_token
 
 
+def test_each_request_has_its_part_where_there_are_cells_for_that() -> None:
+    """As llama-server does with the same numbers; a token then looks at its own cells alone."""
+    files = recognise(bundled.GGUF)
+    assert files is not None
+    large = msgspec.structs.replace(files, cache_bytes_per_token=300_000)  # 300 MB for a thousand
+    many = LlamaCppOptions(max_concurrent=16, context_length=1_000, cache_tokens=16_000)
+    enough = cache_layout(files, many)
+    assert (enough.cells, enough.slots, enough.split) == (16_000, 16, True)
+    more = cache_layout(files, msgspec.structs.replace(many, cache_tokens=20_000))
+    assert (more.cells, more.slots, more.split) == (20_000, 16, True), "all that was asked for"
+    assert not cache_layout(files, msgspec.structs.replace(many, cache_tokens=15_999)).split
+    assert not cache_layout(large, many).split, "a part is put back in one call"
+    alone = cache_layout(files, msgspec.structs.replace(many, max_concurrent=1))
+    assert (alone.cells, alone.slots) == (16_000, 2), "the one before is remembered"
+
+
 def test_a_cache_never_has_more_sequences_than_llama_cpp_takes() -> None:
     files = recognise(bundled.GGUF)
     assert files is not None

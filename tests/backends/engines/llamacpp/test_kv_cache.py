@@ -61,7 +61,7 @@ LAYOUTS = {
         COLD, max_concurrent=4, cache_tokens=2048, context_length=LONG, micro_batch_size=16
     ),
     "long split": msgspec.structs.replace(
-        COLD, max_concurrent=4, context_length=LONG, micro_batch_size=16
+        COLD, max_concurrent=4, cache_tokens=3_400, context_length=LONG, micro_batch_size=16
     ),
 }
 QUICK = ("small pool", "long split")  # tried each time, the others in turn

@@ -25,7 +25,7 @@ def adapted(options: LlamaCppOptions, folder: Path, **changes: Any) -> LlamaCppO
     return msgspec.structs.replace(options, adapters=paths, **changes)
 
 
-ROOMY = msgspec.structs.replace(SHARED, cache_tokens=2048)  # three long prompts
+ROOMY = msgspec.structs.replace(SHARED, cache_tokens=2000)  # three long prompts
 
 
 @pytest.fixture(params=[SPLIT, ROOMY], ids=["split", "shared"], scope="module")

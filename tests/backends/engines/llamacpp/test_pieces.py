@@ -19,7 +19,7 @@ CELLS, SEQUENCE, EMPTY, STAGE = 100, 0, 1, 3
 def context(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[api.llama_context_p]:
     """A sequence of so many cells is in it."""
     path = cache_kinds.write(request.param, tmp_path / "model.gguf")
-    options = LlamaCppOptions(max_concurrent=2, cache_tokens=256, context_length=128, threads=1)
+    options = LlamaCppOptions(max_concurrent=2, cache_tokens=200, context_length=128, threads=1)
     files = catalog.recognise(path)
     assert files is not None
     loaded = loading.load(files, options, lambda _: True)
