@@ -78,40 +78,37 @@ class AnyText(msgspec.Struct, frozen=True, tag="any_text"):
     excludes: tuple[str, ...] = ()
 
 
-class Sequence(msgspec.Struct, frozen=True, tag="sequence"):
+class _Several(msgspec.Struct, frozen=True):
+    elements: tuple[Format, ...]
+
+
+class Sequence(_Several, frozen=True, tag="sequence"):
     """One after the other."""
 
-    elements: tuple[Format, ...]
 
-
-class Or(msgspec.Struct, frozen=True, tag="or"):
+class Or(_Several, frozen=True, tag="or"):
     """One of them."""
 
-    elements: tuple[Format, ...]
+
+class _Repeated(msgspec.Struct, frozen=True):
+    content: Format
 
 
-class Optional(msgspec.Struct, frozen=True, tag="optional"):
+class Optional(_Repeated, frozen=True, tag="optional"):
     """Once or not at all."""
 
-    content: Format
 
-
-class Plus(msgspec.Struct, frozen=True, tag="plus"):
+class Plus(_Repeated, frozen=True, tag="plus"):
     """Once or more often."""
 
-    content: Format
 
-
-class Star(msgspec.Struct, frozen=True, tag="star"):
+class Star(_Repeated, frozen=True, tag="star"):
     """Any number of times."""
 
-    content: Format
 
-
-class Repeat(msgspec.Struct, frozen=True, tag="repeat"):
+class Repeat(_Repeated, frozen=True, tag="repeat"):
     """From `min` to `max` times; -1: without an end."""
 
-    content: Format
     min: int
     max: int
 
