@@ -63,15 +63,16 @@ class Bans:
 
     def __init__(self, job: Generation, ends: Sequence[int], size: int) -> None:
         sampling = job.sampling
+        every = (1 << size) - 1
         self.bytes = -(-size // 8)  # of a mask
-        self.all = _bits(range(size), size).to_bytes(self.bytes, "little")
+        self.all = every.to_bytes(self.bytes, "little")
         self.least = job.min_tokens
         self.no_end = sampling.ban_eos
         self.ends = _bits(ends, size)
         biased = (token for token, bias in sampling.logit_bias if bias == _NEVER)
         self.banned = _bits((*sampling.banned_tokens, *biased), size)
         if sampling.allowed_tokens:
-            self.banned |= _bits(range(size), size) & ~_bits(sampling.allowed_tokens, size)
+            self.banned |= every & ~_bits(sampling.allowed_tokens, size)
 
     def applied(self, allowed: bytes, said: int) -> bytes:
         """Of the tokens a grammar allows after `said` tokens, those that may come. Where it allows

@@ -146,7 +146,10 @@ def requested(speaker: Speaker) -> tuple[int, int]:
     right = tokens = 0
     for choice, calls in (("required", REQUIRED), ("auto", WANTED), ("auto", UNWANTED)):
         for call in calls:
-            said = speaker.asked(call.asked, tools=TOOLS, tool_choice=choice, max_tokens=80)
+            said = speaker.asked(
+                call.asked, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False,
+                max_tokens=80,
+            )  # fmt: skip
             tokens += said.tokens
             if not call.tool:
                 right += not said.message.get("tool_calls")
