@@ -12,20 +12,24 @@ from typing import Literal
 
 import msgspec
 
-from backends.contract.catalog import ModelFiles
-from backends.engines.llamacpp.files import estimate
+from backends.contract.catalog import CPU, ModelFiles, Room
+from backends.contract.placement import LayerWeights, ModelWeights
+from backends.engines.llamacpp.files import estimate, fit_on
 from config.engines import LlamaCppOptions
 
 GIB = 2**30
 MEMORY = (8, 12, 24, 48)  # GiB of cards
 SPARE = 0.9  # of a card's memory; the rest is the driver's, the desktop's and the context's
 CONTEXTS = (131_072, 65_536, 32_768, 16_384, 8_192, 4_096)
+CARD, MAIN = 24, 64  # GiB
+BANDWIDTHS = {"cuda:0": 936e9, CPU: 60e9}  # bytes a second: an RTX 3090's, and DDR5 in two channels
 KV_BYTES = 2 * 2  # keys and values at 16 bits
 
 
 class Shape(msgspec.Struct, frozen=True):
     """A model's file in one quantization. `bytes`: of its weights; `layers`: that attend, `sliding`
-    of which see a `window` alone; `state`: values of each of its `recurrent` layers.
+    of which see a `window` alone; `state`: values of each of its `recurrent` layers; `experts`:
+    bytes of all of them, of which a token is computed with the part `used`.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Shape(msgspec.Struct, frozen=True):
     window: int = 0
     recurrent: int = 0
     state: int = 0
+    experts: int = 0
+    used: float = 1.0
 
 
 LONG = 131_072
@@ -60,7 +66,10 @@ MODELS = (
     Shape("Gemma 3 12B Q4_K_M", 7_301_000_000, 48, 8, 256, 3840, 16, 262_208, LONG, 40, 1_024),
     Shape("Gemma 3 27B Q4_K_M", 16_547_000_000, 62, 16, 128, 5376, 32, 262_208, LONG, 52, 1_024),
     Shape("gpt-oss 20B MXFP4", 12_110_000_000, 24, 8, 64, 2880, 64, 201_088, LONG, 12, 128),
-    Shape("gpt-oss 120B MXFP4", 63_388_000_000, 36, 8, 64, 2880, 64, 201_088, LONG, 18, 128),
+    Shape(
+        "gpt-oss 120B MXFP4", 63_388_000_000, 36, 8, 64, 2880, 64, 201_088, LONG, 18, 128,
+        experts=60_900_000_000, used=4 / 128,
+    ),
     Shape("Devstral Small 24B Q4_K_M", 14_333_000_000, 40, 8, 128, 5120, 32, 131_072, LONG),
     Shape(
         "Qwen3.6 27B, 4.85 bits", 16_600_000_000, 16, 4, 256, 5120, 24, 248_320, 2 * LONG,
@@ -97,6 +106,18 @@ def files_of(shape: Shape) -> ModelFiles:
         vocab_size=shape.vocabulary,
         heads=shape.heads,
         activation_bytes=4 * 8 * shape.width,
+        weights=_weights(shape, cell),
+    )
+
+
+def _weights(shape: Shape, cell: int) -> ModelWeights:
+    """In layers alike, with a matrix of the vocabulary behind them and one before."""
+    count = shape.layers + shape.recurrent
+    matrix = min(shape.vocabulary * shape.width, (shape.bytes - shape.experts) // 3)
+    shared = (shape.bytes - shape.experts - 2 * matrix) // count
+    layer = LayerWeights(shared, shape.experts // count, shape.layers * cell // count)
+    return ModelWeights(
+        layers=(layer,) * count, output=matrix, embedding=matrix, used=shape.used, largest=shared
     )
 
 
@@ -120,10 +141,11 @@ def longest(shape: Shape, memory: int, cache: CacheType) -> int:
 
 def rows() -> Iterator[str]:
     """The table of contexts, in Markdown."""
-    yield "| model | file | " + " | ".join(f"{size} GiB" for size in MEMORY) + " |"
-    yield "|---|--:|" + "---|" * len(MEMORY)
+    sizes = (*(f"{size} GiB" for size in MEMORY), f"{CARD} GiB + {MAIN} GiB")
+    yield "| model | file | " + " | ".join(sizes) + " |"
+    yield "|---|--:|" + "---|" * len(sizes)
     for shape in MODELS:
-        cells = (_cell(shape, int(size * GIB * SPARE)) for size in MEMORY)
+        cells = (*(_cell(shape, int(size * GIB * SPARE)) for size in MEMORY), _with_main(shape))
         yield f"| {shape.name} | {shape.bytes / GIB:.1f} GiB | " + " | ".join(cells) + " |"
 
 
@@ -138,6 +160,19 @@ def _cell(shape: Shape, memory: int) -> str:
         for tokens, cache in found.items()
     ]
     return "; ".join(contexts) or "no"
+
+
+def _with_main(shape: Shape) -> str:
+    """A card with main memory beside it: what lies there, and how fast a token is read then."""
+    free = {"cuda:0": int(CARD * GIB * SPARE), CPU: int(MAIN * GIB * SPARE)}
+    options = LlamaCppOptions(context_length=8_192, cache_tokens=8_192, max_concurrent=1)
+    room = Room(free=free, bandwidths=BANDWIDTHS)
+    fitted = fit_on(files_of(shape), options, ["cuda:0"], room)
+    if fitted is None:
+        return "yes"
+    seconds = sum(read / BANDWIDTHS[device] for device, read in fitted.reads.items())
+    part = "experts" if shape.experts else "layers"
+    return f"yes, with {part} in memory, about {1 / seconds:.0f} tokens/s"
 
 
 if __name__ == "__main__":

@@ -5,14 +5,17 @@ the tree is walked here and msgspec judges the leaves.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from config.errors import Source, suggestion
+from config.errors import Source, every, suggestion
+from config.settings import EnginesConfig
 from config.shape import (
     Kind,
     is_section,
+    leaves,
     list_item,
     mapping_in,
     mapping_item,
@@ -47,15 +50,17 @@ def _read(data: object, kind: Kind, source: Source, path: str, *, strict: bool) 
     if (item := list_item(kind)) is not None:
         if not isinstance(data, list | tuple):
             raise source.error(path, f"expected a list, got {_named(data)}")
-        return [
-            _read(value, item, source, f"{path}[{index}]", strict=strict)
+        return every(
+            partial(_read, value, item, source, f"{path}[{index}]", strict=strict)
             for index, value in enumerate(data)
-        ]
+        )
     if (item := mapping_item(kind)) is not None:
-        return {
-            name: _read(value, item, source, f"{path}.{name}", strict=strict)
-            for name, value in _entries(data, source, path).items()
-        }
+        entries = _entries(data, source, path)
+        values = every(
+            partial(_read, value, item, source, f"{path}.{name}", strict=strict)
+            for name, value in entries.items()
+        )
+        return dict(zip(entries, values, strict=True))
     if isinstance(data, dict) and (mapping := mapping_in(kind)) is not None:
         return _read(data, mapping, source, path, strict=strict)
     return _read_leaf(data, kind, source, path, strict=strict)
@@ -68,15 +73,26 @@ def _read_section(
     entries = _entries(data, source, path)
     if path == "$":  # what anchors are written in
         entries = {name: one for name, one in entries.items() if not name.startswith("x-")}
-    for name in entries.keys() - known.keys():
-        raise source.error(f"{path}.{name}", f"unknown option; {suggestion(name, known)}")
-    for field in msgspec.structs.fields(section):
-        if field.required and field.name not in entries:
-            raise source.error(path, f"the option {field.name!r} is missing")
-    return {
-        name: _read(value, known[name], source, f"{path}.{name}", strict=strict)
-        for name, value in entries.items()
-    }
+
+    def read(name: str) -> tuple[str, object]:
+        if name not in known:
+            meant = suggestion(name, known, _below(section))
+            raise source.error(f"{path}.{name}", f"unknown option; {meant}")
+        if name not in entries:
+            raise source.error(path, f"the option {name!r} is missing")
+        return name, _read(entries[name], known[name], source, f"{path}.{name}", strict=strict)
+
+    required = [field.name for field in msgspec.structs.fields(section) if field.required]
+    return dict(every(partial(read, name) for name in dict.fromkeys((*entries, *required))))
+
+
+def _below(section: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Where options of other sections stand, by their names: of an engine below `options`."""
+    found = {name: ".".join((*above, name)) for (*above, name), _ in leaves(section)}
+    if "options" in found:
+        engines = filter(is_section, options(EnginesConfig).values())
+        found |= {name: f"options.{name}" for engine in engines for name in options(engine)}
+    return found
 
 
 def _read_leaf(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> object:

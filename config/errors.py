@@ -1,22 +1,45 @@
 """The one error of a configuration: where it is, what is wrong and what was probably meant."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class ConfigError(Exception):
     """The configuration can't be used. The message is for the person who wrote it.
 
-    `source` is the file or the environment variable, `path` the option in it (`$.server.port`).
+    `source` is the file or the environment variable, `path` the option in it (`$.server.port`);
+    `others`: mistakes beside that one.
     """
 
-    def __init__(self, source: str, path: str, problem: str) -> None:
-        super().__init__(f"{source}: {path}: {problem}")
+    def __init__(
+        self, source: str, path: str, problem: str, others: Sequence["ConfigError"] = ()
+    ) -> None:
+        super().__init__("\n".join([f"{source}: {path}: {problem}", *map(str, others)]))
         self.source = source
         self.path = path
         self.problem = problem
+        self.others = others
+
+
+def every(reads: Iterable[Callable[[], T]]) -> list[T]:
+    """What they return. Raises ConfigError, which has the mistakes of all."""
+    found: list[T] = []
+    wrong: list[ConfigError] = []
+    for read in reads:
+        try:
+            found.append(read())
+        except ConfigError as error:
+            wrong.append(error)
+    if wrong:
+        first, *rest = wrong
+        others = (*first.others, *rest)
+        raise ConfigError(first.source, first.path, first.problem, others) from None
+    return found
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -33,8 +56,14 @@ class Source(msgspec.Struct, frozen=True):
 LONGEST = 100  # characters of a word that is compared with others, since that takes time
 
 
-def suggestion(word: object, options: Iterable[str]) -> str:
-    """The end of a message: the nearest of `options`, or all of them where none is near."""
+def suggestion(word: object, options: Iterable[str], elsewhere: Mapping[str, str] = {}) -> str:
+    """The end of a message: the nearest of `options`, or all of them where none is near.
+    `elsewhere`: where names stand that are looked at after those.
+    """
     known, text = sorted(options), str(word)
     near = get_close_matches(text, known, n=1) if len(text) <= LONGEST else []
+    if not near and len(text) <= LONGEST:
+        begun = [name for name in elsewhere if name.startswith(text)]
+        close = begun or get_close_matches(text, elsewhere, n=1)
+        near = [elsewhere[name] for name in close[:1]]
     return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known) or 'nothing'}"

@@ -5,6 +5,7 @@ that loads the configuration or builds a model passes that struct in.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ import yaml
 from config.check import convert
 from config.commands import COMMAND, problems
 from config.engines import CommandOptions, EngineOptions
-from config.errors import ConfigError, Source, suggestion
+from config.errors import ConfigError, Source, every, suggestion
 from config.nodes import HERE
 from config.settings import Config, ModelConfig
 from config.shape import Kind, is_configured_only, is_section, options
@@ -116,7 +117,8 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
     """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
     known = engines_of(type(config))
     _check_hosts(config, known, source)
-    for index, model in enumerate(config.models):
+
+    def check(index: int, model: ModelConfig) -> None:
         path = f"$.models[{index}]"
         if model.of is not None:
             _check_preset(config, model, source, path)
@@ -130,6 +132,8 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
             _one_of(name, known_tools, source, f"{path}.mcp[{k}]", "MCP server")
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
+
+    every(partial(check, *numbered) for numbered in enumerate(config.models))
 
 
 def _unique_names(config: Config, source: Source) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ A text that is to be split here goes over `complete`.
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -219,6 +219,25 @@ class RemoteChanges(msgspec.Struct, frozen=True, kw_only=True):
     unapplied: Mapping[str, str] = {}  # by their names there, and why
     replaced: Mapping[str, Any] = {}  # and by what
     holds_shape: bool = True  # the other server is asked to keep the answer to its shape
+
+
+class PassedAnswer(msgspec.Struct, frozen=True):
+    """An answer of a model's own server, as it is."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: AsyncIterator[bytes]
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """A container whose own server takes other requests, too."""
+
+    def passed(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes
+    ) -> AbstractAsyncContextManager[PassedAnswer]:
+        """The answer of its server to any request. Raises UpstreamError."""
+        ...
 
 
 class RemoteContainer(ABC):

@@ -4,8 +4,11 @@ this.
 
 import argparse
 import os
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
 from config.product import VERSION
@@ -25,7 +28,7 @@ AGENTS = {
 
 def parser() -> argparse.ArgumentParser:
     """All of it. `module` of the result is the command's module in `gateway.cli`."""
-    root = argparse.ArgumentParser(
+    root = _Parser(
         prog="roundhouse", description="One OpenAI-style endpoint in front of local models."
     )
     root.add_argument(
@@ -46,7 +49,28 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
-class _CommandParser(argparse.ArgumentParser):
+_UNKNOWN = re.compile(r"(?:invalid choice|unrecognized arguments): '?([^\s']+)")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what an unknown word was probably meant to be."""
+
+    def error(self, message: str) -> NoReturn:
+        word = _UNKNOWN.search(message)
+        near = get_close_matches(word[1], {*self.words()}, n=1) if word else []
+        super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
+
+    def words(self) -> Iterator[str]:
+        """All commands and options, those of commands as well."""
+        for action in self._actions:
+            yield from action.option_strings
+            yield from map(str, action.choices or ())
+            commands = action.choices.values() if isinstance(action.choices, dict) else ()
+            for command in commands:
+                yield from command.words() if isinstance(command, _Parser) else ()
+
+
+class _CommandParser(_Parser):
     """Takes options anywhere among the others: argparse alone gives up on what follows an option
     (`run MODEL --json "prompt"`) where an argument may be left out.
     """
@@ -142,6 +166,9 @@ def _serve(commands: Commands) -> None:
         "--new-key",
         action="store_true",
         help="make an administrator's key for this run, and show it",
+    )
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="log all details (log.level: debug)"
     )
     command.add_argument(
         "--join",

@@ -1,5 +1,6 @@
 """`roundhouse bench`: speed of one model on a running server, measured by a client."""
 
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -11,10 +12,11 @@ import msgspec
 from rich.console import Console
 
 from gateway.cli import CommandFailed
-from gateway.cli.listing import table
 from gateway.cli.remote import Remote, bearer, refusal
 
 LONG_PROMPT = 400  # words of the prompt whose prefill is measured
+LONG_WAIT = 2.0  # seconds until one token comes: more than an answer takes
+_ROW = "{:<9}{:<10}{:<10}{}"
 
 
 class BenchFigures(msgspec.Struct, frozen=True):
@@ -27,15 +29,21 @@ class BenchFigures(msgspec.Struct, frozen=True):
 
 
 def run(arguments: Namespace) -> int:
-    """One row for each number of streams."""
+    """One row for each number of streams, as it comes."""
     counts = _counts(arguments.streams)
     with Remote(arguments.url, arguments.key) as server:
+        asked = time.perf_counter()
         server.post("/v1/completions", {"model": arguments.model, "prompt": "a", "max_tokens": 1})
+        if (waited := time.perf_counter() - asked) > LONG_WAIT:
+            print(
+                f"waited {waited:.1f} s: the model was loaded, or others were served",
+                file=sys.stderr,
+            )
+    print(_ROW.format("STREAMS", "TTFT P50", "TOKENS/S", "PREFILL TOKENS/S"), flush=True)
     try:
-        rows = anyio.run(_rows, counts, arguments)
+        anyio.run(_rows, counts, arguments)
     except ExceptionGroup as failed:  # one request fails: the others are given up
         raise CommandFailed(str(failed.exceptions[0])) from None
-    table(("STREAMS", "TTFT P50", "TOKENS/S", "PREFILL TOKENS/S"), rows)
     return 0
 
 
@@ -49,14 +57,12 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-async def _rows(counts: Sequence[int], arguments: Namespace) -> list[tuple[str, ...]]:
+async def _rows(counts: Sequence[int], arguments: Namespace) -> None:
     """In one event loop: between two of them Ctrl-C could break off the making of the second."""
-    rows = []
     with Console(stderr=True).status("") as status:
         for count in counts:
             status.update(f"{count} of {max(counts)} streams …")
-            rows.append(await _row(count, arguments))
-    return rows
+            print(_ROW.format(*await _row(count, arguments)).rstrip(), flush=True)
 
 
 async def _row(count: int, arguments: Namespace) -> tuple[str, ...]:

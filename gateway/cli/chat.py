@@ -2,9 +2,11 @@
 
 import json
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +21,8 @@ CHAT = "/v1/chat/completions"
 BLOCK = '"""'
 HELP = """/clear          forget the conversation
 /model NAME     talk with another model
+/models         the server's models
+/set NAME VALUE a parameter of requests, such as temperature; without VALUE its default
 /system TEXT    another system message; without TEXT none
 /retry          the last answer once more
 /help           this list
@@ -73,6 +77,7 @@ class Chat:
         self._server = server
         self._model = self._known(model)
         self._system = system
+        self._settings: dict[str, Any] = {}
         self._messages: list[dict[str, Any]] = []
         self._is_terminal = sys.stdin.isatty()
 
@@ -120,13 +125,17 @@ class Chat:
                 self._messages.clear()
             case ["/model", name]:
                 self._model = self._known(name)
+            case ["/models"]:
+                self._list()
+            case ["/set", setting]:
+                self._set(*setting.split(maxsplit=1))
             case ["/system", *text]:
                 self._system = text[0] if text else None
-            case ["/retry"] if self._messages:
+            case ["/retry"]:
+                if not self._messages:
+                    raise CommandFailed("no answer yet")
                 self._messages = self._messages[:-1]
                 self._answer()
-            case ["/retry"]:
-                raise CommandFailed("no answer yet")
             case ["/help"]:
                 print(HELP)
             case [command, *_] if command.startswith("/"):
@@ -137,7 +146,8 @@ class Chat:
 
     def _answer(self) -> None:
         """What was said before Ctrl-C stays in the conversation."""
-        body = {"model": self._model, "messages": [*_system(self._system), *self._messages]}
+        messages = [*_system(self._system), *self._messages]
+        body = {**self._settings, "model": self._model, "messages": messages}
         display = Display()
         try:
             display.show(self._server, body)
@@ -145,7 +155,22 @@ class Chat:
             if not display.content:
                 raise
             print("(stopped)", file=sys.stderr)
+        else:
+            if self._is_terminal and display.speed:
+                print(f"({display.speed})", file=sys.stderr)
         self._messages.append({"role": "assistant", "content": display.content})
+
+    def _list(self) -> None:
+        for card in self._server.get("/v1/models", "data")["data"]:
+            print(inert(f"{card['id']}  {card.get('state') or ''}"))
+
+    def _set(self, name: str, value: str | None = None) -> None:
+        """A value is JSON, or else a text."""
+        self._settings.pop(name, None)
+        if value is not None:
+            with suppress(ValueError):
+                value = json.loads(value)
+            self._settings[name] = value
 
     def _known(self, model: str) -> str:
         """`model`, where the server has it; "" is its default. Raises CommandFailed."""
@@ -158,6 +183,7 @@ class Display:
 
     def __init__(self) -> None:
         self.content = ""
+        self.speed = ""  # of a finished answer
         self._console = Console(highlight=False)
         self._began = self._thinks = False
 
@@ -174,13 +200,17 @@ class Display:
 
     def _choices(self, server: Remote, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A spinner turns until the first: a model may be loaded before it."""
-        chunks = server.events(CHAT, {**body, "stream": True})
+        chunks = server.events(
+            CHAT, {**body, "stream": True, "stream_options": {"include_usage": True}}
+        )
         with Console(stderr=True).status("…"):
             first = next(chunks, None)
-        if first is not None:
-            yield from first["choices"]
-        for chunk in chunks:
+        began = time.perf_counter()
+        for chunk in chain(() if first is None else (first,), chunks):
             yield from chunk["choices"]
+            if (usage := chunk.get("usage")) and (taken := time.perf_counter() - began):
+                tokens = usage["completion_tokens"]
+                self.speed = f"{tokens} tokens, {tokens / taken:.1f} a second"
 
     def _take(self, delta: dict[str, Any]) -> None:
         # In a pipe or a file reasoning can't be distinguished from the answer, so it is left out

@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
     """
     config = load_config(arguments.config, os.environ, sampling=Sampling)
     check_formats(config)
-    config = with_models(config, arguments.models, arguments.model_dir)
+    config = with_models(config, arguments.models, arguments.model_dir, file=arguments.config)
     config, absent = present(with_downloads(config))
     library, total = ModelLibrary(config, cache=cached_models(config)), SystemGauge().total()
     build(config, Registry(library, config), Metrics())
@@ -103,6 +103,8 @@ def _lacking(
 def _row(
     entry: ModelEntry, total: Mapping[str, int], room: Room, history: History
 ) -> tuple[str, ...]:
+    if entry.of is not None:
+        return entry.name, entry.files.backend, "", "", "", f"{FITS}: same as {entry.of.name}"
     known = (entry.name, entry.files.backend, size(entry.files.size_bytes))
     if (share := entry.files.node) is not None:
         return (*known, by_use(share.need), share.node.name, FITS)

@@ -34,12 +34,21 @@ def run(_arguments: Namespace) -> int:
     return 0
 
 
-def with_models(config: Config, models: Sequence[str], folders: Sequence[str] = ()) -> Config:
-    """The models named on the command line come first; with none at all, the bundled one.
-    `folders` are searched for more, as is a named folder that is no model itself.
+def with_models(
+    config: Config,
+    models: Sequence[str],
+    folders: Sequence[str] = (),
+    *,
+    file: Path | None = None,  # the configuration's, where it was named
+) -> Config:
+    """The models named on the command line: before those of a configuration that was named, too,
+    and instead of those of one that was only found. With none at all, the bundled one. `folders`
+    are searched for more, as is a named folder that is no model itself.
 
     Raises ConfigError.
     """
+    if models and file is None:
+        config = msgspec.structs.replace(config, models=(), model_dirs=(), default_model=None)
     if not (models or folders or config.models or config.model_dirs or config.upstreams):
         models = [str(bundled.GGUF)]
     searched = [*folders, *filter(_is_folder_of_models, models)]

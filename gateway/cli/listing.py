@@ -81,7 +81,7 @@ def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
     rows = [
         (
             str(card["id"]),
-            str(card.get("state") or ""),
+            _state(card),
             size(card.get("size_bytes")),
             *_memory(card),
             str(card.get("backend") or ""),
@@ -97,9 +97,16 @@ def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
     return 0
 
 
+def _state(card: Mapping[str, Any]) -> str:
+    parent = card.get("parent")
+    return f"same as {parent}" if parent else str(card.get("state") or "")
+
+
 def _memory(card: Mapping[str, Any]) -> tuple[str, str]:
-    """What a model takes, or would: the sum, and the devices, with shares where there are more."""
-    devices: Mapping[str, int] = card.get("devices") or {}
+    """What a model takes, or would: the sum, and the devices, with shares where there are more;
+    nothing of a preset, for which its model is loaded.
+    """
+    devices: Mapping[str, int] = {} if card.get("parent") else card.get("devices") or {}
     names = of_devices(devices) if len(devices) > 1 else "".join(devices)
     return size(sum(devices.values())), names
 
@@ -134,7 +141,7 @@ def _residents(status: Mapping[str, Any], kept: Mapping[str, Any], *, as_json: b
     rows = [
         (
             str(one["model"]),
-            str(one["state"]),
+            _state(one),
             *_memory(one),
             str(one.get("engine") or ""),
             str(one.get("context_length") or ""),

@@ -83,6 +83,7 @@ class Greeting(Struct, frozen=True, kw_only=True):
     room: Callable[[], str]  # memory for models
     has_page: bool
     needs_key: bool
+    settings: str  # the file that they are from; "": none
     new_key: str = ""  # that this start made
     socket: str = ""  # of this machine alone, where no port is listened on
 
@@ -103,6 +104,8 @@ class Greeting(Struct, frozen=True, kw_only=True):
         elif self.needs_key:
             lines.append(f"  key:    one of the configured keys, as ${KEY_VARIABLE} below")
         lines.append(f"  try:    {self._attempt(_callable(address))}")
+        if self.settings:
+            lines.append(f"  config: {self.settings}")
         return lines
 
     def _attempt(self, address: str) -> str:
@@ -207,6 +210,7 @@ def run(arguments: Namespace) -> int:
     given = {"server.host": arguments.host, "server.port": arguments.port}
     given |= {"join.url": arguments.join, "join.key": arguments.join_key}
     given |= {"join.advertise": arguments.advertise}
+    given |= {"log.level": "debug" if arguments.verbose else None}
     overrides = {option: value for option, value in given.items() if value is not None}
     file = arguments.config or locate(os.environ, Path.cwd())
     environment = dict(os.environ)
@@ -218,7 +222,8 @@ def run(arguments: Namespace) -> int:
         config = load_text(text, file, environment, overrides=overrides, sampling=Sampling)
         config = with_keys(config, arguments.api_key, new_key, environment)
         config = with_lease_key(config, lease_key)
-        config = with_downloads(with_models(config, arguments.models, arguments.model_dir))
+        named = arguments.models, arguments.model_dir
+        config = with_downloads(with_models(config, *named, file=arguments.config))
         check_formats(config)
         return config
 
@@ -267,7 +272,7 @@ def run(arguments: Namespace) -> int:
             build(config, registry, metrics, reloader=reloader, lines=lines),
             config.server,
             registry,
-            greeting(config, registry, new_key).print,
+            greeting(config, registry, new_key, _told(file, arguments)).print,
             timed_out=metrics.send_timed_out,
             hangup=reloader.ask,
             drain=writer.drain,
@@ -336,7 +341,12 @@ def check_formats(config: Config) -> None:
                 raise ConfigError("the configuration", f"$.{section}[{index}].format", problem)
 
 
-def greeting(config: Config, registry: Registry, new_key: str) -> Greeting:
+def _told(file: Path | None, arguments: Namespace) -> str:
+    alone = arguments.models and arguments.config is None
+    return f"{file}{', without its models' if alone else ''}" if file else ""
+
+
+def greeting(config: Config, registry: Registry, new_key: str, settings: str) -> Greeting:
     """`new_key`: made for this run, or ""."""
     model = first_model(config, registry)
     try:
@@ -349,6 +359,7 @@ def greeting(config: Config, registry: Registry, new_key: str) -> Greeting:
         room=lambda: of_devices(registry.budgets),
         has_page=config.console.enabled,
         needs_key=bool(config.keys),
+        settings=settings,
         new_key=new_key,
         socket=config.server.host.removeprefix(UNIX) if config.server.host.startswith(UNIX) else "",
     )

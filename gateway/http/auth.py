@@ -26,6 +26,7 @@ from gateway.keys.access import ADMIN, Access
 from gateway.keys.limits import Limits
 from gateway.terms.errors import InvalidKey, NotForPages, UnsupportedMediaType
 
+LOADS = "; a request loads the model that it names by itself"
 LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are only counted
 
 log = structlog.get_logger()
@@ -217,7 +218,7 @@ class OriginGuard:
         if b"origin" in found:
             self._check_origin(found[b"origin"], hosts)
         elif b"sec-fetch-site" in found and method not in READING:
-            _check_site(found[b"sec-fetch-site"])
+            refuse_other_sites(found[b"sec-fetch-site"])
         if method not in READING and _is_browsers(found) and _has_body(found):
             _check_content_type(found.get(b"content-type", [""]))
 
@@ -288,7 +289,7 @@ def _admit(scope: Scope, keys: Authenticator) -> None:
     if right != "open":
         access = scope["auth"] = keys.admit(Headers.from_scope(scope))
         if right != "user":
-            access.require_admin()
+            access.require_admin(LOADS if scope["path"].endswith("/load") else "")
 
 
 def require_declared(app: Litestar) -> None:
@@ -330,8 +331,10 @@ def _is_same(origin: str, host: str) -> bool:
     return port is not None and place.removesuffix(port) == host.lower().removesuffix(port)
 
 
-def _check_site(sites: Iterable[str]) -> None:
-    """For browsers that leave `Origin` out (Fetch Metadata Request Headers, section 2.4)."""
+def refuse_other_sites(sites: Iterable[str]) -> None:
+    """For browsers that leave `Origin` out (Fetch Metadata Request Headers, section 2.4). Raises
+    NotForPages.
+    """
     if any(site.lower() in ("cross-site", "same-site") for site in sites):
         raise NotForPages(
             "Another site's page is not allowed to call this server, which has no API keys. "

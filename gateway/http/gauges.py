@@ -53,6 +53,7 @@ class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
     preload: bool
     default: bool = False
     copy_of: str | None = None
+    same_as: str | None = None  # of a preset: the model that is loaded for it
     cost: Bytes | None
     parts: Parts | None
     measured: bool

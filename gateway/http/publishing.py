@@ -45,6 +45,7 @@ def _update(
         _model(status, known, cost, fit),
         default=_is_called(status, default),
         copy_of=services.reloader.copies.get(status.id),
+        same_as=entry.of.name if entry and entry.of else None,
     )
     return ModelUpdate(model, services.without_paths(status.why_failed))
 

@@ -21,10 +21,10 @@ class Access(msgspec.Struct, frozen=True):
     label: str | None = None  # its name for administrators; None where there are no keys
     limits: Limits = UNLIMITED
 
-    def require_admin(self) -> None:
-        """Raises Forbidden."""
+    def require_admin(self, instead: str = "") -> None:
+        """Raises Forbidden, which ends with what to do `instead`."""
         if self.role != "admin":
-            raise Forbidden("this requires an admin key")
+            raise Forbidden(f"this requires an admin key{instead}")
 
     def allows(self, model: str) -> bool:
         return not self.models or model in self.models

@@ -1,6 +1,7 @@
 """Plans loads: each model's options, the memory it will take and where it will lie."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, nod
 from gateway.registry.protocol import Bytes, Model, Smaller
 from gateway.terms.errors import InvalidRequest, ModelUnavailable
 
+SHORTEST = 256  # tokens of a context that a refusal proposes
 STEPS = 8  # in which a model gives up cards
 UNLIKE = 1.25  # by how much a device is read faster or slower than was estimated with
 CORRECTIONS = 3  # times that a placement is sought again, where real bytes don't fit the room
@@ -109,6 +111,7 @@ class LoadPlanner(msgspec.Struct):
     _reading: Mapping[str, float] = {}
     _outdated: set[str] = set()  # in memory, planned with other speeds
     _present: set[str] = set()  # in memory, as they were planned
+    _hints: dict[str, tuple[LoadPlan, str]] = {}
     _told: dict[str, LoadPlan] = {}  # as the scheduler has them
     _whole: dict[str, LoadPlan] = {}  # as it had them of absent models, with all ways
     _options: dict[str, EngineOptions] = {}
@@ -277,6 +280,28 @@ class LoadPlanner(msgspec.Struct):
             for name, value in changes.items()
         }
         return self._estimated(entry, msgspec.structs.replace(entry.options, **values))
+
+    def hint(self, name: str, plan: LoadPlan | None = None) -> str:
+        """`; with context_length of 4096 it would fit`, of a model that has no room as it was told
+        to the scheduler, or by `plan`; "" where no context is short enough.
+        """
+        plan = plan or self._told.get(name)
+        if plan is None or plan.entry.files.remote is not None or plan.entry.files.node is not None:
+            return ""
+        if (known := self._hints.get(name)) is None or known[0] is not plan:
+            known = self._hints[name] = plan, self._shorter(plan)
+        return known[1]
+
+    def _shorter(self, plan: LoadPlan) -> str:
+        length = plan.options.context_length or plan.entry.files.context_length
+        names = ["context_length", *(["cache_tokens"] if _cells(plan.options) else [])]
+        while (length := length // 2) >= SHORTEST:
+            changed = replace(plan.options, **dict.fromkeys(names, length))
+            with suppress(ModelUnavailable):  # too short to be loaded at all
+                needs = self._estimated(plan.entry, changed).needs
+                if self.room.obstacle(plan.entry.name, needs) is None:
+                    return f"; with {' and '.join(names)} of {length} it would fit"
+        return ""
 
     def adopt(self, plan: LoadPlan) -> None:
         """Put the options of a proposed plan in force."""
@@ -485,6 +510,10 @@ def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
         and not any(getattr(options, name, None) for name in PATHS)
         and getattr(getattr(options, "draft", None), "model", None) is None
     )
+
+
+def _cells(options: EngineOptions) -> int | None:
+    return getattr(options, "cache_tokens", None)
 
 
 def covered(need: Bytes, room: Bytes) -> bool:

@@ -92,7 +92,8 @@ class Reconfiguration(msgspec.Struct, frozen=True, kw_only=True):
         """
         plan = self.planner.proposed(entry, options)
         if (obstacle := self.scheduler.room.obstacle(entry.name, plan.needs)) is not None:
-            raise ModelUnavailable(obstacle, param="model")
+            hint = self.planner.hint(entry.name, plan)
+            raise ModelUnavailable(obstacle + hint, param="model")
         self.planner.adopt(plan)
         there = self.moves.residents.get(entry.name) or self.moves.loading.get(entry.name)
         if there is not None and there.plan.options != plan.options:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from io import RawIOBase
 from itertools import groupby
 from operator import itemgetter
-from time import sleep, time
+from time import sleep, strftime, time
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO, TypeAlias, cast
 
 import msgspec
 import structlog
+from structlog.typing import Processor
 
 from config.settings import LogConfig
 
@@ -313,10 +314,33 @@ def configure(config: LogConfig, lines: LogLines) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+class _Shortened:
+    """For people: a request's line at a glance. What it leaves out is in JSON's, and at debug."""
+
+    def __init__(self, render: Processor, *, whole: bool) -> None:
+        self._render = render
+        self._whole = whole
+
+    def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        if self._whole or event["event"] != "request":
+            return self._render(logger, method, event)
+        said, tokens = event.get, event.get("completion_tokens") or 0
+        words = [strftime("%X"), str(said("status") or "left")]
+        words.append(str(said("model") or f"{said('method')} {said('route')}"))
+        if said("prompt_tokens") is not None:
+            words.append(f"{said('prompt_tokens')} + {tokens} tokens")
+        if said("ttft") is not None and tokens > 1 and event["seconds"] > event["ttft"]:
+            words.append(f"{tokens / (event['seconds'] - event['ttft']):.1f} tokens/s")
+        words.append(f"{event['seconds']:.1f} s")
+        return "  ".join([*words, *([] if said("outcome") == "ok" else [str(said("outcome"))])])
+
+
 def configure_structlog(config: LogConfig, lines: LogLines) -> None:
     """Our own lines."""
     human = config.format == "human" or (config.format == "auto" and sys.stderr.isatty())
-    renderer = structlog.dev.ConsoleRenderer() if human else structlog.processors.JSONRenderer()
+    renderer: Processor = structlog.processors.JSONRenderer()
+    if human:
+        renderer = _Shortened(structlog.dev.ConsoleRenderer(), whole=config.level == "debug")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

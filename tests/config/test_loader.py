@@ -9,7 +9,7 @@ import pytest
 from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from config.errors import ConfigError
-from config.loader import load_config, locate
+from config.loader import load_config, load_text, locate
 from config.models import options_for, sampling_for
 from config.settings import Config, KeyConfig, ModelConfig
 
@@ -346,3 +346,24 @@ def test_a_section_may_have_comments_alone_and_anchors_a_place(tmp_path: Path) -
     )
     config = loaded(tmp_path, text)
     assert (config.server.port, config.models[0].ttl) == (8000, 60)
+
+
+def test_all_mistakes_are_told_at_once_and_where_an_option_belongs() -> None:
+    text = "server: {prot: 1, host: 5}\nmodels: [{name: a, path: x, context: 5}]\nlog: {levl: a}"
+    with pytest.raises(ConfigError) as refused:
+        load_text(text, Path("r.yaml"), {})
+    told = str(refused.value).splitlines()
+    assert [line.split(": ")[1] for line in told] == [
+        "$.server.prot",
+        "$.server.host",
+        "$.models[0].context",
+        "$.log.levl",
+    ]
+    assert told[2].endswith("did you mean 'options.context_length'?")
+
+
+def test_mistakes_of_all_models_are_told_at_once() -> None:
+    one = "{name: %s, path: x, options: {contxt_length: 5}}"
+    with pytest.raises(ConfigError) as refused:
+        load_text(f"models: [{one % 'a'}, {one % 'b'}]", Path("r.yaml"), {})
+    assert str(refused.value).count("did you mean 'context_length'?") == 2

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -619,3 +620,30 @@ def test_loads_and_unloads_of_many_at_a_time_end_in_order(commands: Commands) ->
         assert all(order.result().status_code in (200, 503) for order in orders)
         assert text(chat(server, "far")).startswith(ANSWER)
         assert len(commands.processes()) == 1
+
+
+def test_any_route_of_its_server_is_passed_on(commands: Commands) -> None:
+    model = {**commands.model("a/b", "--key {key}"), "aliases": ["short"]}
+    with start(commands, model) as server:
+        headers = {"x-mine": "yes", "authorization": "Bearer anything"}
+        for name in ("a/b", "a%2Fb", "short"):
+            url = f"/upstream/{name}/told?a=%20b"
+            answer = server.client.post(url, json={"x": 1}, headers=headers)
+            assert answer.status_code == 202, answer.text
+            told = answer.json()
+            assert (told["path"], told["body"]) == ("/told?a=%20b", {"x": 1})
+            assert told["headers"]["x-mine"] == "yes"
+            assert "anything" not in told["headers"]["authorization"]
+        assert server.client.get("/upstream/short/health").json() == {"status": "ok"}
+        assert server.client.delete("/upstream/short/health").status_code == 501
+        running = server.client.get("/running").json()["running"]
+        assert [one["model"] for one in running] == ["a/b"]
+
+
+def test_an_answer_that_its_server_cuts_is_cut(commands: Commands) -> None:
+    expected = ("without completing", "command ended")
+    with served(commands.folder, {"models": [commands.model("a")]}, expected=expected) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            server.client.post("/upstream/a/half", json={})
+        cut = server.log.wait_for("a command's answer was cut")
+        assert "The model broke" in cut["reason"]

@@ -124,3 +124,23 @@ async def test_the_official_client_reads_such_a_stream(tmp_path: Path) -> None:
     ):
         completion = await stream.get_final_completion()
     assert (completion.choices[0].message.content or "").strip().endswith("Seen.")
+
+
+async def test_a_text_completion_has_it_beside_its_text(tmp_path: Path) -> None:
+    """SillyTavern shows `reasoning` of the first choice."""
+    body = {"model": "scripted", "prompt": "Say", "stream": True, "echo": True}
+    async with serving(config(tmp_path, load_seconds=0.2), tmp_path) as running:
+        found = []
+        for asked in (False, True):
+            await running.registry.unload("scripted")
+            answer = await running.client.post(
+                "/v1/completions", json={**body, "loading_text": asked}
+            )
+            chunks = events(answer.text.replace("data: [DONE]", ""))
+            found.append([choice for one in chunks for choice in one["choices"]])
+    texts = ["".join(choice["text"] for choice in choices) for choices in found]
+    said = ["".join(choice.get("reasoning", "") for choice in choices) for choices in found]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("Say")
+    assert said[0] == ""
+    assert "scripted" in said[1]

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from backends.contract.catalog import CPU, ModelFiles
 from backends.contract.errors import LoadFailed, OutOfMemory, UpstreamError
 from backends.contract.protocol import ModelInfo, Progress, Report, Tokenizer
-from backends.contract.remote import RemoteEvents, RemoteTarget
+from backends.contract.remote import PassedAnswer, RemoteEvents, RemoteTarget
 from backends.machine.processes import is_foreign, tree_memory
 from backends.places.command.process import Command, Process
 from backends.places.upstream.relay import Question
@@ -303,6 +303,21 @@ class CommandModel(UpstreamModel):
         answered = super()._answered(upstream, question, of)
         async with self._explained_at_its_end(), answered as events:
             yield explained(events, self._reason)
+
+    @asynccontextmanager
+    async def passed(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes
+    ) -> AsyncIterator[PassedAnswer]:
+        """See `Passing`."""
+        client, url = self._upstream.client, _base(self._upstream) + path
+        async with self._explained_at_its_end():
+            try:
+                async with client.stream(method, url, headers=headers, content=content) as answer:
+                    head = answer.headers.raw
+                    yield PassedAnswer(answer.status_code, head, answer.aiter_raw())
+            except httpx.HTTPError as error:
+                text = f"no answer to {path:.200} ({type(error).__name__})"
+                raise UpstreamError(text, code="upstream_cut") from error
 
     async def _whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         async with self._explained_at_its_end():

@@ -89,6 +89,7 @@ READ: Mapping[str, str] = {
     "-ngl --gpu-layers --n-gpu-layers": "layers",
     "-dev --device": "device",
     "--lora": "adapter",
+    "-sm --split-mode": "split",
     "-ot --override-tensor": "tensors",
     "--reasoning-budget": "budget",
     "--spec-type": "drafts",
@@ -107,7 +108,8 @@ PASSED_OVER: Mapping[bool, str] = {
     "-lv --verbosity --log-verbosity --cache-reuse -cram --cache-ram --ctx-checkpoints "
     "--slot-prompt-similarity -sps --fit -fit -fitt --fit-target -fitc --fit-ctx --poll "
     "--poll-batch --prio --prio-batch --keep --sleep-idle-seconds -cd --ctx-size-draft "
-    "-ngld --gpu-layers-draft --n-gpu-layers-draft -s --seed",
+    "-ngld --gpu-layers-draft --n-gpu-layers-draft -s --seed -dt --defrag-thold "
+    "--draft-min --draft-n-min --draft-p-min --spec-draft-n-min --spec-draft-p-min",
     False: "--jinja --metrics --slots --no-slots --props --no-webui --webui --log-disable "
     "--log-prefix --log-timestamps -v --verbose --log-verbose -cb --cont-batching --no-warmup "
     "--warmup --mmap --no-context-shift --embedding --embeddings --rerank --reranking "
@@ -118,7 +120,6 @@ PASSED_OVER: Mapping[bool, str] = {
 NEUTRAL: Mapping[str, tuple[str, ...]] = {
     "--reasoning-format": ("auto", "deepseek", "deepseek-legacy"),
     "-rea --reasoning": ("auto", "on"),
-    "-sm --split-mode": ("layer",),
     "--rope-scaling": ("none",),
     "-n --predict --n-predict": ("-1", "-2"),
 }
@@ -139,7 +140,8 @@ def is_one(command: str) -> bool:
     """Whether `command` starts a llama-server itself, not in a container or by a shell."""
     with suppress(ValueError):
         words = shlex.split(command)
-        return bool(words) and PurePath(words[0].replace("\\", "/")).stem == "llama-server"
+        program = PurePath(words[0].replace("\\", "/")).name if words else ""
+        return program.startswith("llama-server")  # people keep several: llama-server-b6000
     return False
 
 
@@ -231,6 +233,12 @@ class _Line:
         elif number.isdigit():
             self._put("options.main_gpu", int(number))
         else:
+            self._lacks(flag, value)
+
+    def _split(self, flag: str, value: str) -> None:
+        if value == "none":
+            self.found.setdefault("options", {}).setdefault("main_gpu", 0)
+        elif value != "layer":
             self._lacks(flag, value)
 
     def _adapter(self, _: str, value: str) -> None:

@@ -47,7 +47,7 @@ WITHOUT_EQUAL: Mapping[str, str] = {
     "selectors": "names stand for one model; an upstream's `fallbacks` replace it where it fails",
     "store": "activity is not kept over restarts",
     "ui": "the console needs no such setting",
-    "upstream": "other routes of a model's server are not passed on",
+    "upstream": "`/upstream/…` loads the model, whatever the path",
 }
 OF_MODELS: Mapping[str, str] = {
     "compat": "websockets are not passed on",
@@ -293,12 +293,16 @@ class _Translation:
             for model in known if group.get("persistent") else ():
                 model["pinned"] = True
             # What runs in this program is promised its memory; commands need to be told.
-            known = [model for model in known if COMMAND in model]
-            if group.get("swap", True) and len(known) > 1:
+            commands = [model for model in known if COMMAND in model]
+            if commands and len(commands) < len(known):
+                text = "give its commands `memory`, by which all of it take turns"
+                self._note(f"groups.{name}", text)
+                commands = [model for model in commands if "path" not in model]  # of known size
+            if group.get("swap", True) and len(commands) > 1:
                 own = name.replace("/", "-")  # a slash would make it a node's device
                 turns = "one at a time" if name == DEFAULT else f"one of {own}"
                 budgets[turns] = 1
-                for model in known:
+                for model in commands:
                     model.setdefault("options", {})["memory"] = {turns: 1}
         if budgets:
             text = "give models `memory` and they also run together wherever it suffices"

@@ -280,10 +280,11 @@ const pick = (from, types) => Object.fromEntries(Object.entries(types).filter(([
 
 const ALTERNATIVES = 8; // of each token, where probabilities are wanted
 
-/** What the page itself wants to know of an answer while it is written; of another server's model it isn't asked. */
+/** What the page itself wants to know of an answer while it is written; of another server's model it isn't asked. A load is shown
+ * as one, not as a thought. */
 export function watched(body, model) {
-  if (!model || model.remote) return body;
-  const counts = { ...body, stream_options: { ...body.stream_options, continuous_usage_stats: true } };
+  if (!model || model.remote) return { ...body, loading_text: false };
+  const counts = { ...body, loading_text: false, stream_options: { ...body.stream_options, continuous_usage_stats: true } };
   return model.backend === "llamacpp" ? { ...counts, return_progress: true } : counts;
 }
 

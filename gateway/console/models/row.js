@@ -26,7 +26,7 @@ export function ModelRow({ model, isExplained = false }) {
       <div class="engine soft" role="cell"><div class="cut">${model.remote ? "remote" : model.backend ?? "–"}</div><div class="faint small cut">${model.format}</div></div>
       <div class="context num soft" role="cell">${tokens(model.context_length)}</div>
       <div class="size num soft" role="cell">${bytes(model.size_bytes)}</div>
-      <div class="costs num" role="cell">${Object.entries(model.cost ?? {}).map(([device, cost]) => html`<span key=${device}><span>${device}</span><span>${bytes(cost)}</span></span>`)}</div>
+      <div class="costs num" role="cell">${Object.entries((!model.same_as && model.cost) || {}).map(([device, cost]) => html`<span key=${device}><span>${device}</span><span>${bytes(cost)}</span></span>`)}</div>
       <div class="model-doing" role="cell">${!isExplained && html`<${Doing} model=${model} />`}</div>
       <div class="model-actions" role="cell"><${Actions} model=${model} onDialog=${setDialog} /></div>
     </div>
@@ -38,7 +38,7 @@ export function ModelRow({ model, isExplained = false }) {
 
 function Tags({ model }) {
   const tags = [
-    model.default && "default", model.pinned && "pinned", model.copy_of && `from ${model.copy_of}`,
+    model.default && "default", model.pinned && "pinned", model.copy_of && `from ${model.copy_of}`, model.same_as && `same as ${model.same_as}`,
     ...(model.capabilities ?? []), model.modalities.includes("image") && !model.capabilities?.includes("vision") && "vision",
   ];
   return tags.filter(Boolean).map((tag) => html`<span class=${`tag ${tag === "default" || tag === "pinned" ? "accent" : ""}`} key=${tag}>${tag}</span>`);

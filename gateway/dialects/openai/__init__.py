@@ -33,6 +33,6 @@ from gateway.dialects.openai.request import (
     read_text,
     read_text_fields,
 )
-from gateway.dialects.openai.text_reply import TextReply
+from gateway.dialects.openai.text_reply import TextLoading, TextReply
 
 DIALECT = Dialect(name="OpenAI", tag="OpenAI")

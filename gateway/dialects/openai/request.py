@@ -162,6 +162,7 @@ class TextWire(msgspec.Struct, frozen=True, kw_only=True):
     n_probs: Alternatives = 0  # llama.cpp's name, where 0 means none
     add_bos: bool | None = None
     include_reasoning: bool = True  # a raw text has all that was said
+    loading_text: bool | None = None
 
 
 class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +182,7 @@ class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
+    loading_text: bool | None = None  # as a chat's
 
 
 UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted
@@ -266,6 +268,7 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
         continuous_usage=shared.stream_options.is_continuous,
+        loading_text=wire.loading_text,
     )
 
 

@@ -34,6 +34,7 @@ class TextChoice(StoppedChoice, frozen=True, kw_only=True):
     """A part of one text, or the whole text. `finish_reason` is null until the choice ends."""
 
     text: str
+    reasoning: str | UnsetType = UNSET  # reports of the wait alone: a raw text has its own within
     logprobs: TextLogprobs | UnsetType = UNSET
     finish_reason: TextFinish | None = None
 
@@ -187,6 +188,21 @@ class TextReply(CompletionReply):
     def whole(self, usage: Usage) -> bytes:
         """The JSON body, when every choice has finished."""
         return self._body(TextCompletion, [choice.whole() for choice in self._choices], usage)
+
+
+class TextLoading(msgspec.Struct, frozen=True, kw_only=True):
+    """The wait for a model, beside the text of the first choice, where SillyTavern looks for
+    reasoning.
+    """
+
+    id: str
+    created: int
+    began: bool = False  # the reply opens the stream
+
+    def frames(self, model: str, text: str) -> bytes:
+        """Frames that say `text`."""
+        said = (TextChoice(index=0, text="", reasoning=text),)
+        return frame(TextCompletion(id=self.id, created=self.created, model=model, choices=said))
 
 
 def _echoes(exchange: TextExchange, given: Sequence[str] | None) -> list[str]:

@@ -43,7 +43,7 @@ from gateway.http.detached import DetachedResponse
 from gateway.http.exchange import EncodingResponse, Exchange, ignoring
 from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described, Routes
 from gateway.http.request_log import audit
-from gateway.http.routes import hub, llamaserver_models
+from gateway.http.routes import hub, llamaserver_models, llamaswap
 from gateway.http.services import Services, call_of, card
 from gateway.http.sse import Plain, attended
 from gateway.registry import ModelStatus
@@ -458,6 +458,7 @@ def _beside(path: Path) -> Path:
 
 ROUTES: Routes = {
     **llamaserver_models.ROUTES,
+    **llamaswap.ROUTES,
     slots: Described(gives=(list[wires.SlotWire],)),
     order: Described(
         takes=wires.SlotOrder,

@@ -95,6 +95,11 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         exchange.stream,
+        WireOptions(
+            loading=openai.TextLoading(id=f"cmpl-{request_id}", created=created)
+            if services.reports_loading(request.auth, asked=exchange.loading_text)
+            else None,
+        ),
     )
 
 

@@ -202,12 +202,13 @@ async def unload_models(
     services: Services, model: str | None, access: Access, *, force: bool
 ) -> tuple[UnloadReport, ...]:
     """Unload one model, or all that are loaded, on their way, or waited for; what was done."""
-    statuses = services.visible(access)
+    wanted = await services.id_of(model, access) if model else None
     there = ("loading", "loaded", "draining")
-    names = [one.id for one in statuses if one.state in there or one.waiting]
-    if model:
-        wanted = await services.id_of(model, access)
-        names = [name for name in names if name == wanted]
+    names = dict.fromkeys(
+        one.entry.base.name if one.entry else one.id  # a preset's model is unloaded once
+        for one in services.visible(access)
+        if (one.state in there or one.waiting) and wanted in (None, one.id)
+    )
     reports: list[UnloadReport] = []
     errors: list[GatewayError] = []  # other servers may refuse
 

@@ -187,6 +187,27 @@ def test_a_row_has_memory_device_engine_context_and_until_when(
     }
 
 
+def test_a_preset_is_the_same_as_its_model_and_an_unload_says_what_came_free(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [{"key": "admin", "role": "admin"}, {"key": "user"}]
+    demo = scripted(tmp_path, "demo", **SCRIPT)
+    models = [demo, {"name": "coder", "of": "demo"}]
+    with served(tmp_path, {"models": models, "keys": keys}) as server:
+        to = ["--url", server.url, "--key", "admin"]
+        says(capsys, "load", "coder", *to)
+        rows = columns(says(capsys, "ps", *to))
+        assert {(row["MODEL"], row["STATE"]) for row in rows} == {
+            ("demo", "loaded"),
+            ("coder", "same as demo"),
+        }
+        assert sorted(bool(row["MEMORY"]) for row in rows) == [False, True]
+        said = says(capsys, "unload", *to)
+        assert re.match(r"Model demo unloaded in [\d.]+ s: [\d.]+ [MG]iB of cpu came free", said)
+        assert main(["load", "demo", "--url", server.url, "--key", "user"]) == 1
+        assert "a request loads the model that it names" in capsys.readouterr().err
+
+
 def test_memory_on_several_devices_is_told_apart() -> None:
     gib = 2**30
     one = {"devices": {"cuda:0": 20 * gib, "cpu": gib // 2}}
@@ -300,6 +321,35 @@ def test_chat_goes_on_after_a_refusal(
         "(/what is not a command; /help lists all commands)",
         "(no answer yet)",
     ]
+
+
+def test_chat_sets_parameters_and_lists_models(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "/models\n/set temperature -1\nHello?\n/set temperature\n/set user me\nHello!\n/quit\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    assert main(["chat", "demo", "--url", url]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("demo  ")
+    assert said.out.count("The engine turns.") == 1
+    assert "temperature" in said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("unlod", "unload"),
+        ("serve --prot 5", "--port"),
+        ("import llamaswap x", "llama-swap"),
+        ("launch cladue", "claude"),
+    ],
+)
+def test_a_typing_error_is_told_what_was_meant(
+    line: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
 
 
 def test_chat_begins_where_there_is_a_server_and_a_model(

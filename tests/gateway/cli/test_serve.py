@@ -330,7 +330,7 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
         ("{}", ("--host", "127.0.0.1.1"), "is not an address"),
         (
             "models: [{name: demo, path: x}]",
-            ("demo.script.json",),
+            ("demo.script.json", "--config", "roundhouse.yaml"),
             "demo is also in the configuration",
         ),
         ("{}", ("--host", "0.0.0.0"), "without API keys"),
@@ -507,6 +507,19 @@ def test_a_folder_of_models_is_searched(named: str, serve: Serve, tmp_path: Path
     server = serve({}, *(["models"] if named == "argument" else ["--model-dir", "models"]))
     listed = server.client.get("/v1/models").json()["data"]
     assert {one["id"] for one in listed} == {"one", "below/two"}
+
+
+def test_the_command_line_s_models_are_served_instead_of_those_of_a_file_nobody_named(
+    serve: Serve, tmp_path: Path
+) -> None:
+    model = scripted(tmp_path, "one")
+    scripted(tmp_path, "two")
+    config = {"models": [{**model, "name": "two"}], "default_model": "two", "apis": {"tgi": False}}
+    server = serve(config, "one.script.json", "two.script.json")
+    assert [one["id"] for one in server.client.get("/v1/models").json()["data"]] == ["one", "two"]
+    assert server.client.get("/info").status_code == 404
+    told = server.out.line_with("config:").strip()
+    assert told == f"config: {tmp_path / 'roundhouse.yaml'}, without its models"
 
 
 def test_a_model_to_preload_that_can_not_fit_is_exit_status_2(tmp_path: Path) -> None:

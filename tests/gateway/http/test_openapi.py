@@ -73,11 +73,12 @@ def operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 async def test_every_route_is_reported_by_its_api(running: Running) -> None:
     app = running.server.app
+    others = ("/ui", "/docs", "/openapi.json", "/upstream/")  # the last: a command's own server's
     there = {
         (method, route.path_format)
         for route in app.routes
         for method in route.methods
-        if method != "OPTIONS" and not route.path.startswith(("/ui", "/docs", "/openapi.json"))
+        if method != "OPTIONS" and not route.path.startswith(others)
     } - {("GET", "/")}
     found = await document(running)
     assert {(method, path) for method, path, _ in operations(found)} == there
@@ -87,6 +88,8 @@ async def test_every_route_is_reported_by_its_api(running: Running) -> None:
 
 async def test_every_body_is_described(running: Running) -> None:
     bodiless = {  # none is read
+        "/api/models/unload",
+        "/api/models/unload/{model}",
         "/v1/admin/downloads/{id}/resume",
         "/v1/admin/downloads/{id}/stop",
         "/v1/admin/requests/{number}/cancel",
@@ -164,6 +167,7 @@ async def test_lists_and_states_are_answered_as_promised(running: Running) -> No
     """All routes that need nothing but to be asked."""
     found = await document(running)
     others = {  # endless, of a hub or an MCP server, or of an answer that runs
+        "/logs/stream",
         "/models/sse",
         "/v1/admin/events",
         "/v1/admin/hub/files",

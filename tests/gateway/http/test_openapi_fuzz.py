@@ -25,7 +25,8 @@ SCRIPT = """{"context_length": 512, "lines": [
   {"when": "", "say": "Hello from the script."}
 ]}"""
 MODELS = ["default", "roundhouse-tiny", "scripted"]
-ENDLESS = {"/models/sse", "/v1/admin/events", "/v1/stream"}  # their answers may have no end
+# their answers may have no end
+ENDLESS = {"/models/sse", "/v1/admin/events", "/v1/stream", "/logs/stream"}
 GROWTH = 512 << 20  # bytes that the process may grow by; it grew by 40 MB in 10,000 cases
 BUDGET = 1 << 30  # bytes of models: an administrator may load one with a context of millions
 NO_HUB = "http://127.0.0.1:9"  # nobody listens there: strangers' servers are none to try things on

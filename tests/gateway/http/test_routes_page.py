@@ -20,6 +20,7 @@ ROUTES = {
     for method, path in re.findall(r"`([A-Z]+) (/[^`]*)`", row["routes"])
 }
 ENDLESS = {
+    ("GET", "/logs/stream"),
     ("GET", "/models/sse"),
     ("GET", "/v1/admin/events"),
 }  # its answer has no end, and begins with the first news

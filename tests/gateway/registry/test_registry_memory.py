@@ -5,9 +5,12 @@ import gc
 import pytest
 
 import bundled
-from config.settings import Config, ModelConfig
+from backends.contract.catalog import BACKENDS
+from config.engines import LlamaCppOptions
+from config.settings import Config, ModelConfig, SwapConfig
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.gauges import SystemGauge
+from gateway.terms.errors import ModelUnavailable
 
 pytestmark = pytest.mark.anyio
 pytest.importorskip("backends.engines.llamacpp.library")
@@ -25,6 +28,26 @@ async def test_the_process_does_not_grow_over_many_loads_and_unloads() -> None:
         for _ in range(CYCLES):
             await cycle(registry)
         assert resident_set() <= before * GROWTH
+
+
+async def test_a_refusal_names_the_context_that_would_fit() -> None:
+    def need(length: int) -> int:
+        options = LlamaCppOptions(context_length=length, max_concurrent=1)
+        return BACKENDS["llamacpp"].files.estimate(files, options).total
+
+    files = BACKENDS.recognise(bundled.GGUF)
+    options = {"context_length": 2048, "max_concurrent": 1}
+    config = Config(
+        models=(ModelConfig(name="tiny", path=str(bundled.GGUF), options=options),),
+        swap=SwapConfig(memory={"cpu": need(512)}),
+    )
+    assert need(512) < need(1024)
+    async with Registry(ModelLibrary(config), config, history=History(None)) as registry:
+        with pytest.raises(ModelUnavailable, match="; with context_length of 512 it would fit"):
+            async with registry.lease("tiny"):
+                pass
+        with pytest.raises(ModelUnavailable, match="; with context_length of 450 it would fit"):
+            await registry.load("tiny", options={"context_length": 1800})
 
 
 async def cycle(registry: Registry) -> None:

@@ -5,16 +5,26 @@ for who reads stdout and stderr.
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
-from typing import TextIO
+from typing import Any, Literal, TextIO
 
+import structlog
 from structlog.testing import capture_logs
 
-from gateway.terms.logs import LONGEST, MOST_UNWRITTEN, LogLines, OtherLogs, Writer
+from config.settings import LogConfig
+from gateway.terms.logs import (
+    LONGEST,
+    MOST_UNWRITTEN,
+    LogLines,
+    OtherLogs,
+    Writer,
+    configure_structlog,
+)
 from tests.hang import HANG
 
 
@@ -181,3 +191,34 @@ def test_a_stream_without_a_file_is_left_alone() -> None:
     with redirect_stderr(io.StringIO()) as stream, Writer(lambda _lines: None):
         sys.stderr.write("as ever\n")
         assert stream.getvalue() == "as ever\n"
+
+
+def test_a_request_is_one_line_at_a_glance_in_a_terminal() -> None:
+    fields = {
+        "status": 200,
+        "method": "POST",
+        "route": "/v1/chat/completions",
+        "outcome": "ok",
+        "model": "smol",
+        "prompt_tokens": 32,
+        "completion_tokens": 9,
+        "ttft": 1.0,
+    }
+
+    def written(level: Literal["info", "debug"], **more: Any) -> str:
+        with redirect_stderr(io.StringIO()) as stderr:
+            configure_structlog(LogConfig(format="human", level=level), LogLines())
+            structlog.get_logger().info("request", request="id", **fields | more)
+        return stderr.getvalue()
+
+    try:
+        assert re.fullmatch(
+            r"[\d:]+  200  smol  32 \+ 9 tokens  9.0 tokens/s  2.0 s\n",
+            written("info", seconds=2.0),
+        )
+        failed = written("info", seconds=0.1, status=404, outcome="model_not_found", ttft=None)
+        assert failed.endswith("  404  smol  32 + 9 tokens  0.1 s  model_not_found\n")
+        assert "request" in written("debug", seconds=2.0)
+        assert "id" in written("debug", seconds=2.0)
+    finally:
+        structlog.reset_defaults()

@@ -113,6 +113,15 @@ class Standin(BaseHTTPRequestHandler):
                 Standin.sleeps = path == "/sleep"
                 Standin.held = bytearray(0 if Standin.sleeps else self.options.megabytes << 20)
                 self._answer({})
+            case "/told":
+                self._answer({"path": self.path, "body": body, "headers": dict(self.headers)}, 202)
+            case "/half":
+                self.send_response(200)
+                self.send_header("content-length", "100")
+                self.end_headers()
+                self.wfile.write(b"half")
+                self.wfile.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
             case _:
                 self._answer({"error": {"message": "no such route"}}, 404)
 

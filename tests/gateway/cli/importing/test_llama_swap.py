@@ -229,6 +229,20 @@ routing:
     assert [one["name"] for one in config["models"] if one.get("pinned")] == ["e"]
 
 
+def test_a_group_of_commands_and_files_takes_turns_by_memory() -> None:
+    text = """
+groups: {turns: {members: [a, b, c]}}
+models:
+  a: {cmd: 'llama-server --port ${PORT} -m /a.gguf'}
+  b: {cmd: 'server --port ${PORT} -m /b.gguf'}
+  c: {cmd: 'server --port ${PORT}'}
+"""
+    found = imported(text)
+    assert [one.get("options") for one in found.config["models"]] == [None, None, None]
+    assert found.config["models"][1]["path"] == "/b.gguf"  # whose size is its need
+    assert any("give its commands `memory`" in note for note in found.notes)
+
+
 def test_what_is_loaded_at_the_start() -> None:
     text = """
 models: {a: {cmd: 's ${PORT}', aliases: [c]}, b: {cmd: 's ${PORT}'}}
