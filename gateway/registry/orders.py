@@ -107,7 +107,7 @@ class Orders(msgspec.Struct, kw_only=True):
     def _answer(self, number: int, refused: Refuse | None) -> str:
         place = self.places[number]
         if refused is not None and refused.why == "too_large":
-            reason = refused.reason + self._planner.hint(place.model)
+            reason = refused.reason + self.planner.hint(place.model)
             refused = msgspec.structs.replace(refused, reason=reason)
             self.obstacles[place.model] = reason
         place.answer(refusal(place.model, refused) if refused else None)
