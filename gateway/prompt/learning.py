@@ -158,7 +158,7 @@ def _calling(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Ite
 
 
 def _end(whole: str, alone: str) -> str:
-    """What stands behind the calls of an answer: what ends any answer, or begins the result."""
+    """The text behind the calls of an answer ends any answer, or begins the result."""
     tail = whole.partition(f"{_RESULT}00")[0].rpartition(_LAST)[2][:_LONGEST]
     behind = whole.partition(f"{ASK}01")[0].rpartition(_ANSWER)[2][:_LONGEST_TAG]
     starts = (_BEGUN.sub("", behind[:size]) for size in range(len(behind), 2, -1))
@@ -266,7 +266,7 @@ def proven(trial: Trial, traits: TemplateTraits, guess: Recognised) -> Recognise
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """What stands around thoughts, and around answers."""
+    """Markers around thoughts, and around answers."""
 
     reasoning: ReasoningMarkers | None
     shell_opens: tuple[str, ...] = ()
@@ -286,7 +286,7 @@ def _stripped(body: str, marks: Sequence[str]) -> str:
 
 
 def _frame(turns: Sequence[Turn], known: ReasoningMarkers | None) -> _Frame:
-    """What isn't seen of thoughts is as it is `known`."""
+    """Markers that aren't seen around a thought are as they are `known`."""
     thinking = next((turn for turn in turns if turn.said.reasoning), None)
     markers = known if thinking is None else _around_thought(thinking) or known
     marks = (*markers.opens, *markers.closes) if markers else ()
@@ -335,7 +335,7 @@ def _learned(turns: Sequence[Turn], guess: Format) -> Iterator[Format]:
 
 
 class _Around(msgspec.Struct, frozen=True):
-    """What stands before a section of calls, before and behind each, and behind the section."""
+    """Texts before a section of calls, before and behind each, and behind the section."""
 
     section: str
     opens: str
@@ -475,7 +475,7 @@ def _without_id(text: str, other: str) -> tuple[str, str]:
 
 
 class _Gaps(msgspec.Struct, frozen=True):
-    """What stands around a call's name, its keys and its values; `between` that and another's name:
+    """Texts around a call's name, its keys and its values; `between` that and another's name:
     "" where no two are written at once.
     """
 
@@ -528,7 +528,7 @@ def _pythonic(gaps: _Gaps) -> Syntax:
 
 
 def _closed(gaps: _Gaps, closes: str) -> _Around:
-    """What stands around calls, behind what closes their last value."""
+    """Texts around calls, behind what `closes` their last value."""
     tail = gaps.tail.partition(closes)[2]
     if gaps.between:
         return _around(gaps.lead, gaps.between.partition(closes)[2], tail)

@@ -604,6 +604,34 @@ _HARMONY = Format(
     ),
     special_tokens=True,
 )
+_BEAM_OPENS = ("<|start|>assistant to=", "to=")
+_BEAM = Format(
+    id="beam",
+    families=("Beam",),
+    reasoning=ReasoningMarkers(
+        ("<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>analysis<|message|>"),
+        ("<|end|>",),
+        anywhere=True,
+    ),
+    syntaxes=(
+        ElementCalls(
+            openers=_BEAM_OPENS[:1],
+            call_opens=_BEAM_OPENS,
+            head_ends=(
+                "<|channel|>analysis <|constrain|>xml<|message|>",
+                "<|channel|>analysis<|message|>",
+                ">",
+            ),
+            call_closes=("<|call|>", "<|end|>"),
+            parameter_opens=("<rfl:parameter",),
+            parameter_closes=("</rfl:parameter>",),
+            at_start=True,
+        ),
+    ),
+    shell_opens=("<|channel|>final<|message|>", "<|start|>assistant<|channel|>final<|message|>"),
+    shell_closes=("<|end|>", "<|return|>"),
+    special_tokens=True,
+)
 _INKLING_KINDS = ("<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>")
 _INKLING = Format(
     id="inkling",
@@ -681,6 +709,7 @@ MARKED_ENTRIES = (
     _OLMO_3,
     _LFM_2,
     _HARMONY,
+    _BEAM,
     _INKLING,
     _MUSE,
     hunyuan_3("", ":opensource"),

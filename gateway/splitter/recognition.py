@@ -89,7 +89,7 @@ def _calls(field: Any) -> Syntax | None:
 
 
 def _element(text: str) -> str:
-    """What begins a tag, without the attribute that names it."""
+    """The beginning of a tag, without the attribute that names the element."""
     return re.sub(r"""\s+name=["']?\Z""", "", text)
 
 
@@ -185,6 +185,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 RULES = (
+    Rule("beam", ("<rfl:parameter",)),
     Rule("inkling", ("<|content_invoke_tool_json|>",)),
     Rule("harmony", ("<|channel|>", "<|message|>")),
     Rule("muse", ("<atem:function_calls>", "<|eom|>")),

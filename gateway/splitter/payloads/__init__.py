@@ -102,6 +102,8 @@ def unmarked(
     match syntax:
         case JsonCalls(at_start=True):
             return json_calls.unmarked(lark, syntax, tools, parallel=parallel)
+        case ElementCalls(at_start=True):
+            return elements.unmarked(lark, syntax, tools)
         case PythonicCalls(at_start=True):
             return pythonic.unmarked(lark, syntax, tools, parallel=parallel)
         case _:

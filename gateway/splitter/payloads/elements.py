@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.constraints.lark import Lark, literal, one_of
+from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import (
     Alternative,
     ArrayValue,
@@ -35,11 +35,13 @@ from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reade
 from gateway.splitter.payloads.syntax import ElementCalls
 from gateway.splitter.payloads.writing import (
     CallSection,
+    Unmarked,
     WritableTool,
     arguments,
     gap,
     opened_calls,
     parameters,
+    plain_names,
     then,
 )
 
@@ -231,6 +233,15 @@ def written(
     before = f"{lark.any_of(syntax.before_call)} {gap(lark)}" if syntax.before_call else ""
     write = partial(_written_call, lark, syntax)
     return opened_calls(lark, syntax, opener, tools, write, parallel=parallel, before=before)
+
+
+def unmarked(lark: Lark, syntax: ElementCalls, tools: Sequence[WritableTool]) -> Unmarked:
+    """An answer that is a call itself, which the last of `call_opens` begins."""
+    plain_names(tools)
+    begun, ends = syntax.call_opens[-1], "|".join(map(pattern_of, syntax.head_ends))
+    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    call = lark.rule(f"{literal(begun)} {one}")
+    return Unmarked(call, rf"{pattern_of(begun)}[^<>\n]*({ends})")
 
 
 def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:

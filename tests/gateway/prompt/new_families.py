@@ -111,6 +111,23 @@ TEMPLATES: Mapping[str, str] = {
         thought="<|plamo:end_think:plamo|>",
         end="<|plamo:tag|>",
     ),
+    "Beam": _template(
+        _calls(
+            "",
+            "<|start|>assistant to={{ f.name }}<|channel|>analysis <|constrain|>xml<|message|>",
+            '<rfl:parameter name="{{ k }}">' + _BARE + "</rfl:parameter>",
+            "<|call|>",
+            "",
+        ),
+        system="<|start|>system<|message|>",
+        user="<|start|>user<|message|>",
+        model="<|start|>assistant",
+        result="<|start|>functions to=assistant<|channel|>commentary<|message|>",
+        think="<|channel|>analysis<|message|>",
+        thought="<|end|>",
+        text="<|channel|>final<|message|>",
+        end="<|end|>",
+    ),
     "Inkling": _template(
         _EACH
         + "<|message_model|>{{ f.name }}<|content_invoke_tool_json|>"

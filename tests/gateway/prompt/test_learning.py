@@ -78,7 +78,7 @@ def test_the_listed_format_stays_where_it_reads_its_template(name: str) -> None:
         assert found.why.endswith(f"; {read} of the 20 answers that it writes are read back")
 
 
-LISTED = {"Inkling": "inkling"}  # headers of messages can't be learned
+LISTED = {"Beam": "beam", "Inkling": "inkling"}  # headers of messages can't be learned
 
 
 @pytest.mark.parametrize("family", LISTED)

@@ -16,6 +16,7 @@ from tests.gateway.splitter.corpus import CASES, join
 # What a template of each family contains, apart from what all templates contain.
 TEMPLATES = [
     ("harmony", "<|channel|>analysis<|message|> <|start|>"),
+    ("beam", "<|channel|> <|message|> <rfl:parameter"),
     ("inkling", "<|content_invoke_tool_json|>"),
     ("muse", "<atem:function_calls> <|eom|> to=self<|message|>"),
     ("functionary_v3_2", ">>>all\\n ... >>>${recipient}"),
