@@ -35,6 +35,7 @@ UNLEARNT = {
     "meetkai-functionary-medium-v3.2",
     "moonshotai-Kimi-K2",
     "muse-glimmer",
+    "openai-gpt-oss-120b",
 }
 LISTED_IN_PART = {"Apriel-1.6-15b-Thinker-fixed": 19, "LFM2.5-8B-A1B": 19}
 
