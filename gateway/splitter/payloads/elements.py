@@ -37,7 +37,6 @@ from gateway.splitter.payloads.writing import (
     CallSection,
     Unmarked,
     WritableTool,
-    arguments,
     gap,
     opened_calls,
     parameters,
@@ -246,11 +245,8 @@ def unmarked(lark: Lark, syntax: ElementCalls, tools: Sequence[WritableTool]) ->
 
 def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
     """One call after the text that opens it."""
-    fields = arguments(tool.reading, tool.parameters).fields
-    found = [
-        (partial(_written_parameter, lark, syntax, tool, each), each.required) for each in fields
-    ]
-    given = parameters(lark, found, syntax.parameter_opens, syntax.call_closes)
+    write = partial(_written_parameter, lark, syntax, tool)
+    given = parameters(lark, tool, write, syntax.parameter_opens, syntax.call_closes)
     head = _written_head(syntax.call_opens[0], tool.name, syntax.name_attributes[0])
     if syntax.typing == "type":
         head += " " + lark.regex(r" index=\x22[0-9]{1,4}\x22") + "?"

@@ -19,7 +19,6 @@ from gateway.splitter.payloads.syntax import KeyValueCalls
 from gateway.splitter.payloads.writing import (
     CallSection,
     WritableTool,
-    arguments,
     gap,
     opened_calls,
     parameters,
@@ -90,9 +89,8 @@ def written(
 
 
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
-    fields = arguments(tool.reading, tool.parameters).fields
-    found = [(partial(_written_pair, lark, syntax, tool, each), each.required) for each in fields]
-    pairs = parameters(lark, found, syntax.key_opens, syntax.call_closes)
+    write = partial(_written_pair, lark, syntax, tool)
+    pairs = parameters(lark, tool, write, syntax.key_opens, syntax.call_closes)
     return f"{gap(lark)} {literal(tool.name)} {then(lark, syntax.name_ends)} {pairs}"
 
 

@@ -1,7 +1,7 @@
 """The common part of the writers of all syntaxes: tools, sections of calls, white space."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gateway.constraints.lark_reading import (
 )
 from gateway.constraints.schemas import (
     GRAMMAR,
+    Field,
     ObjectValue,
     Schema,
     SchemaReader,
@@ -206,25 +207,41 @@ def repeated(one: str, separator: str, *, parallel: bool) -> str:
     return f"{one} ({separator} {one})*" if parallel else one
 
 
+Write: TypeAlias = Callable[[Field, Sequence[str]], str]
+
+
 def parameters(
+    lark: Lark, tool: WritableTool, write: Write, opens: Sequence[str], closes: Sequence[str]
+) -> str:
+    """An expression: a call's parameters in any order, up to its end. `write` has what follows a
+    parameter's opener, and then nothing yet, one of `opens`, or one of `closes`.
+    """
+    fields = arguments(tool.reading, tool.parameters).fields
+    begin, end = then(lark, opens), then(lark, closes)
+    if len(fields) > MOST_UNORDERED:
+        each = [(f"{begin} {write(field, ())}", field.required) for field in fields]
+        return f"{in_any_order(lark, each)} {end}"
+    if not fields:
+        return end
+    ways = [(*_ways(lark, tool, write, field, opens, closes), field.required) for field in fields]
+    some = f"{begin} {in_any_order_to_end(lark, ways)}"
+    return some if any(field.required for field in fields) else one_of((some, end))
+
+
+def _ways(
     lark: Lark,
-    found: Sequence[tuple[Callable[[Sequence[str]], str], bool]],
+    tool: WritableTool,
+    write: Write,
+    field: Field,
     opens: Sequence[str],
     closes: Sequence[str],
-) -> str:
-    """An expression: a call's parameters in any order, those that are `True` always, up to its end.
-    Each is what follows its opener, written by a function of what may come next: nothing yet, one
-    of `opens`, or one of `closes`.
-    """
-    begin, end = then(lark, opens), then(lark, closes)
-    if len(found) > MOST_UNORDERED:
-        each = [(f"{begin} {write(())}", required) for write, required in found]
-        return f"{in_any_order(lark, each)} {end}"
-    if not found:
-        return end
-    ways = [(write(opens), write(closes), required) for write, required in found]
-    some = f"{begin} {in_any_order_to_end(lark, ways)}"
-    return some if any(required for _, required in found) else one_of((some, end))
+) -> tuple[str, str]:
+    """A parameter with each of the two behind it: only a bounded text is one lexeme with them."""
+    found = tool.reading.alternatives(field.schema)
+    if any(isinstance(each, StringValue) and not each.free for each in found):
+        return write(field, opens), write(field, closes)
+    one = lark.rule(write(field, ()))
+    return f"{one} {then(lark, opens)}", f"{one} {then(lark, closes)}"
 
 
 def plain_names(tools: Sequence[WritableTool]) -> None:
