@@ -10,17 +10,3 @@ from gateway.prompt.template import (
     with_reasoning,
 )
 from gateway.prompt.traced import Spans
-
-__all__ = [
-    "AT_ONCE",
-    "DEFAULT_TEMPLATE",
-    "FULL",
-    "TURNS",
-    "Allowance",
-    "ChatTemplate",
-    "LimitExceeded",
-    "RenderedPrompt",
-    "Spans",
-    "TemplateTraits",
-    "with_reasoning",
-]

@@ -21,25 +21,3 @@ from gateway.registry.status import (
     UnloadReport,
     require_task,
 )
-
-__all__ = [
-    "CacheOfModels",
-    "Gauge",
-    "History",
-    "Lease",
-    "ModelChanges",
-    "ModelEntry",
-    "ModelEvent",
-    "ModelLibrary",
-    "ModelLoadFailed",
-    "ModelLoaded",
-    "ModelProgressed",
-    "ModelStatus",
-    "ModelUnloaded",
-    "PreparedModels",
-    "Registry",
-    "State",
-    "UnloadReport",
-    "Waiting",
-    "require_task",
-]

@@ -4,13 +4,3 @@ from gateway.splitter.formats import FORMATS
 from gateway.splitter.payloads.syntax import Format
 from gateway.splitter.recognition import Recognised, recognise
 from gateway.splitter.splitter import Splitter, reasoning_ends, starts_in_reasoning
-
-__all__ = [
-    "FORMATS",
-    "Format",
-    "Recognised",
-    "Splitter",
-    "reasoning_ends",
-    "recognise",
-    "starts_in_reasoning",
-]
