@@ -238,7 +238,8 @@ def _ways(
 ) -> tuple[str, str]:
     """A parameter with each of the two behind it: only a bounded text is one lexeme with them."""
     found = tool.reading.alternatives(field.schema)
-    if any(isinstance(each, StringValue) and not each.free for each in found):
+    texts = (each for each in found if isinstance(each, StringValue) and each.grammar is None)
+    if not all(text.free for text in texts):
         return write(field, opens), write(field, closes)
     one = lark.rule(write(field, ()))
     return f"{one} {then(lark, opens)}", f"{one} {then(lark, closes)}"
