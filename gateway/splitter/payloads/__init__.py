@@ -13,6 +13,7 @@ Here is the dispatch from a syntax to its module.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gateway.constraints.lark import Lark
 from gateway.splitter.payloads import (
@@ -67,32 +68,19 @@ def openings(
             return json_calls.openings(lark, syntax, tools, parallel=parallel)
         case NamedJsonCalls():
             return named_json.openings(lark, syntax, tools, parallel=parallel)
-        case _:
-            return {
-                opener: _written(lark, syntax, opener, tools, parallel=parallel)
-                for opener in syntax.openers
-            }
-
-
-def _written(
-    lark: Lark,
-    syntax: ElementCalls | KeyValueCalls | NestedElementCalls | BareDictCalls | PythonicCalls,
-    opener: str,
-    tools: Sequence[WritableTool],
-    *,
-    parallel: bool,
-) -> CallSection:
-    match syntax:
         case ElementCalls():
-            return elements.written(lark, syntax, opener, tools, parallel=parallel)
+            write = partial(elements.written, lark, syntax, tools=tools, parallel=parallel)
+            return {opener: write(opener) for opener in syntax.openers}
         case KeyValueCalls():
-            return key_values.written(lark, syntax, opener, tools, parallel=parallel)
+            write = partial(key_values.written, lark, syntax, tools=tools, parallel=parallel)
+            return {opener: write(opener) for opener in syntax.openers}
         case NestedElementCalls():
-            return nested_elements.written(lark, syntax, tools, parallel=parallel)
+            section = nested_elements.written(lark, syntax, tools, parallel=parallel)
         case BareDictCalls():
-            return bare_dict.written(lark, syntax, tools)
+            section = bare_dict.written(lark, syntax, tools)
         case _:
-            return pythonic.written(lark, syntax, tools, parallel=parallel)
+            section = pythonic.written(lark, syntax, tools, parallel=parallel)
+    return dict.fromkeys(syntax.openers, section)
 
 
 def unmarked(
