@@ -367,6 +367,11 @@ def renamed(option: str) -> Translation:
     return lambda value: {option: value}
 
 
+def alike(*options: str) -> Mapping[str, Translation]:
+    """Those that are called the same here."""
+    return {option: renamed(option) for option in options}
+
+
 def _drafted(tokens: object) -> Mapping[str, Any]:
     return {"draft": {"tokens": tokens}}
 

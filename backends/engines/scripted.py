@@ -133,9 +133,7 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
 
 
 def placements(
-    files: ModelFiles | None,
-    options: EngineOptions,
-    cards: Cards,
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
 ) -> Sequence[Placement]:
     """See `FilesModule`."""
     return ({CPU: 1.0},)

@@ -51,14 +51,6 @@ class DownloadState(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
 
 
-class DownloadEnd(msgspec.Struct, frozen=True):
-    """How a download ended."""
-
-    state: Literal["stopped", "failed", "finished"]
-    why_failed: str | None = None
-    path: str | None = None
-
-
 class _Download:
     """One of them; `scope` while it runs."""
 
@@ -89,15 +81,10 @@ class _Download:
             seconds_left=left,
         )
 
-    def end(self, ending: DownloadEnd) -> None:
+    def end(self, **ending: str | None) -> None:
         self.scope = None
-        self.change(
-            state=ending.state,
-            why_failed=ending.why_failed,
-            path=ending.path,
-            bytes_per_second=None,
-            seconds_left=None,
-        )
+        over = {"why_failed": None, "path": None, "bytes_per_second": None, "seconds_left": None}
+        self.change(**over | ending)
 
     def change(self, **changes: str | float | None) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
@@ -158,7 +145,7 @@ class Downloads:
         download = self._found(id)
         if download.scope is not None:
             download.scope.cancel()
-            download.end(DownloadEnd("stopped"))
+            download.end(state="stopped")
         return download.state
 
     def remove(self, id: str) -> None:
@@ -203,18 +190,18 @@ class Downloads:
         with scope:
             end = await self._ending(download, report)
             if is_current():
-                download.end(end)
+                download.end(**end)
 
-    async def _ending(self, download: _Download, report: Report) -> DownloadEnd:
+    async def _ending(self, download: _Download, report: Report) -> Mapping[str, str]:
         try:
             async with download.one_runs:
                 path = await download.fetch(report)
         except GatewayError as error:
-            return DownloadEnd("failed", why_failed=error.message)
+            return {"state": "failed", "why_failed": error.message}
         except Exception as error:  # the server survives any error of the disk or the hub
             log.exception("download failed", model=download.state.model)
-            return DownloadEnd("failed", why_failed=f"{type(error).__name__}: {error}")
-        return DownloadEnd("finished", path=path)
+            return {"state": "failed", "why_failed": f"{type(error).__name__}: {error}"}
+        return {"state": "finished", "path": path}
 
 
 CHUNK = 1 << 20  # bytes between two reports

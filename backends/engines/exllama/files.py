@@ -21,6 +21,7 @@ from backends.contract.catalog import (
     Translation,
     Way,
     adapters,
+    alike,
     divided,
     renamed,
     smallest_first,
@@ -28,9 +29,8 @@ from backends.contract.catalog import (
 from backends.contract.errors import LoadFailed, UnsupportedModel
 from backends.contract.protocol import MemoryNeed
 from backends.machine import devices
-from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
+from config.engines import EngineOptions, ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 
-Split = TypeVar("Split", bound=ExLlamaOptions)
 Options = TypeVar("Options", ExLlamaV2Options, ExLlamaV3Options)
 
 GIB = 1 << 30
@@ -141,8 +141,9 @@ def draft(
     return files
 
 
-def fitted(files: ModelFiles, options: ExLlamaV2Options | ExLlamaV3Options) -> ModelFiles:
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     """Neither library can use a draft model where pictures are."""
+    assert isinstance(options, (ExLlamaV2Options, ExLlamaV3Options))
     chosen = drafts(options)
     if chosen.model or chosen.repeats or not options.vision:
         return msgspec.structs.replace(files, modalities=("text",))
@@ -176,10 +177,11 @@ def joined(one: Placement, other: Placement, part: float) -> Placement:
     }
 
 
-def placed(options: Split, placement: Placement, cards: Cards) -> Split:
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
     """With all of a card for it, and nothing of the others. Left alone, both libraries fill one
     card after the other.
     """
+    assert isinstance(options, ExLlamaOptions)
     usable = devices.torch_cards(cards)
     if any(options.gpu_split) or len(placement) > 1 or next(iter(usable), CPU) in placement:
         return options
@@ -248,14 +250,10 @@ def _draft_model(path: object) -> Mapping[str, Any]:
 
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
+    **alike("autosplit_reserve", "chunk_size", "draft_gpu_split", "gpu_split", "vision"),
     "cache_size": renamed("cache_tokens"),
-    "gpu_split": renamed("gpu_split"),
-    "autosplit_reserve": renamed("autosplit_reserve"),
-    "chunk_size": renamed("chunk_size"),
     "draft_model": _draft_model,
     "draft_num_tokens": DRAFT_LOAD_OPTIONS["draft_num_tokens"],
-    "draft_gpu_split": renamed("draft_gpu_split"),
-    "vision": renamed("vision"),
 }
 
 

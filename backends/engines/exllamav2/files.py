@@ -20,8 +20,8 @@ from backends.contract.catalog import (
     Placement,
     Translation,
     Way,
+    alike,
     as_it_is,
-    renamed,
 )
 from backends.contract.errors import LoadFailed
 from backends.contract.protocol import MemoryNeed
@@ -37,13 +37,8 @@ COMPANIONS: tuple[str, ...] = ()
 FORMATS = {None: "safetensors", "gptq": "safetensors", "exl2": "exl2"}  # by quantization
 # Classes whose vision tower exllamav2 0.3.2 has (its architecture.py).
 SEES = frozenset(
-    {
-        "LlavaForConditionalGeneration",
-        "Mistral3ForConditionalGeneration",
-        "Qwen2VLForConditionalGeneration",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Gemma3ForConditionalGeneration",
-    }
+    f"{name}ForConditionalGeneration"
+    for name in ("Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Gemma3")
 )
 DRAFTED = 4  # tokens at a time, where the options don't say
 # Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32 of them.
@@ -85,34 +80,20 @@ def draft(options: ExLlamaV2Options) -> ModelFiles | None:
     return shared.draft(options, recognise, "exllamav2")
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
-    """See `shared.files.fitted`."""
-    assert isinstance(options, ExLlamaV2Options)
-    return shared.fitted(files, options)
+fitted = shared.fitted
+placed = shared.placed
 
 
 def placements(
-    files: ModelFiles | None,
-    options: EngineOptions,
-    cards: Cards,
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
 ) -> Sequence[Placement]:
     """See `shared.files.placements`."""
     assert isinstance(options, ExLlamaV2Options)
-    return shared.placements(options, cards, _drafting(files, options))
-
-
-def _drafting(files: ModelFiles | None, options: ExLlamaV2Options) -> float:
-    """The draft model's part of all memory."""
-    if files is None or shared.drafts(options).model is None:
-        return 0.0
-    alone = shared.without_drafts(options)
-    return 1 - estimate(files, alone).total / estimate(files, options).total
-
-
-def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
-    """See `shared.files.placed`."""
-    assert isinstance(options, ExLlamaV2Options)
-    return shared.placed(options, placement, cards)
+    drafting = 0.0
+    if files is not None and shared.drafts(options).model is not None:
+        alone = shared.without_drafts(options)
+        drafting = 1 - estimate(files, alone).total / estimate(files, options).total
+    return shared.placements(options, cards, drafting)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
@@ -149,8 +130,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "cache_mode": _cache("cache_type"),
     "draft_mode": shared.drafting(),
     "draft_cache_mode": _cache("draft_cache_type"),
-    "rope_scale": renamed("rope_scale"),
-    "rope_alpha": renamed("rope_alpha"),
+    **alike("rope_alpha", "rope_scale"),
 }
 
 

@@ -22,6 +22,7 @@ from backends.contract.catalog import (
     Placement,
     Translation,
     Way,
+    alike,
     as_it_is,
     renamed,
 )
@@ -207,9 +208,7 @@ def _experts(files: ModelFiles) -> Mapping[int, int]:
 
 
 def placements(
-    files: ModelFiles | None,
-    options: EngineOptions,
-    cards: Cards,
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
 ) -> Sequence[Placement]:
     """All cards alike where a tensor is spread over them, else see `shared.files.placements`; and
     in main memory what is kept there.
@@ -266,12 +265,10 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "draft_mode": shared.drafting("mtp"),
     "draft_cache_mode": _cache("draft_cache_type"),
     "dynamic_draft": renamed("dynamic_draft_tokens"),
-    "ngram_match_min": renamed("ngram_match_min"),
+    **alike("ngram_match_min", "tensor_parallel", "tensor_parallel_backend"),
     "sysmem_kv_cache": renamed("cpu_cache_size"),
     "sysmem_recurrent_cache": renamed("recurrent_cache_size"),
     "cpu_moe_offload_layers": renamed("moe_cpu_offload"),
-    "tensor_parallel": renamed("tensor_parallel"),
-    "tensor_parallel_backend": renamed("tensor_parallel_backend"),
 }
 
 
@@ -293,19 +290,11 @@ def facts(options: EngineOptions) -> LoadFacts:
 # Classes whose vision tower it has, of those whose chat templates write one known token for a
 # picture.
 SEES = frozenset(
-    {
-        "Gemma3ForConditionalGeneration",
-        "Gemma4ForConditionalGeneration",
-        "Glm4vForConditionalGeneration",
-        "Glm4vMoeForConditionalGeneration",
-        "Lfm2VlForConditionalGeneration",
-        "Mistral3ForConditionalGeneration",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3VLForConditionalGeneration",
-        "Qwen3VLMoeForConditionalGeneration",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration",
-    }
+    f"{name}ForConditionalGeneration"
+    for name in (
+        *("Gemma3", "Gemma4", "Glm4v", "Glm4vMoe", "Lfm2Vl", "Mistral3", "Qwen2_5_VL", "Qwen3VL"),
+        *("Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe"),
+    )
 )
 # Whose sliding windows are rings of each sequence's own, and take no pages of the cache.
 RINGS = frozenset(

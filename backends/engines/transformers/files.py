@@ -177,9 +177,7 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
 
 
 def placements(
-    files: ModelFiles | None,
-    options: EngineOptions,
-    cards: Cards,
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
 ) -> Sequence[Placement]:
     """In main memory where this build of torch knows no cards; else see `singly`."""
     assert isinstance(options, TransformersOptions)

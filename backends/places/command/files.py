@@ -91,9 +91,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
 
 
 def placements(
-    files: ModelFiles | None,
-    options: EngineOptions,
-    cards: Cards,
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
 ) -> Sequence[Placement]:
     """As the configuration says; else on all cards, as most servers do by themselves, or where
     there is none in main memory.
