@@ -58,12 +58,11 @@ RATE_HEADERS = RateHeaders("x-ratelimit-{what}-{unit}", duration)
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """`error_body` writes the body of a failed request, of type `error`; None: OpenAI's."""
+    """`error` makes the body of a failed request; None: OpenAI's."""
 
     name: str  # that the components of the API's documents begin with
     tag: str  # its heading in the documents
-    error_body: Callable[[GatewayError], bytes] | None = None
-    error: type[msgspec.Struct] | None = None
+    error: Callable[[GatewayError], msgspec.Struct] | None = None
     id_headers: tuple[str, ...] = ()  # of an answer, with the request's id, besides the server's
     rate_headers: RateHeaders = RATE_HEADERS
 

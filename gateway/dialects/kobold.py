@@ -294,11 +294,6 @@ def _wire(error: GatewayError) -> KoboldError:
     return KoboldError(detail, MessageWire(error.message))
 
 
-def error_body(error: GatewayError) -> bytes:
-    """The JSON body that answers a request with `error`."""
-    return body(_wire(error))
-
-
 def error_event(error: GatewayError) -> bytes:
     """The last event of a broken stream."""
     return named_frame(b"error", _wire(error))
@@ -368,10 +363,6 @@ class KoboldReply:
         )
         return named_frame(EVENT, last)
 
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream."""
-        return error_event(error)
-
     def add(self, delta: Delta) -> None:
         """Keep some more of one text for `whole`."""
         self._take(delta)
@@ -390,4 +381,4 @@ class KoboldReply:
         return body(Results(results))
 
 
-DIALECT = Dialect(name="Kobold", tag="KoboldAI", error_body=error_body, error=KoboldError)
+DIALECT = Dialect(name="Kobold", tag="KoboldAI", error=_wire)

@@ -152,11 +152,6 @@ def _lengths(error: GatewayError) -> tuple[int | UnsetType, int | UnsetType]:
     return UNSET, UNSET
 
 
-def error_body(error: GatewayError) -> bytes:
-    """The JSON body that answers a request with `error`."""
-    return body(envelope(error))
-
-
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's `error` and TabbyAPI's `detail`, for routes that clients of both call."""
 
@@ -164,9 +159,9 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-def problem_body(error: GatewayError) -> bytes:
+def problem(error: GatewayError) -> Problem:
     """The body that answers a request with `error`."""
-    return body(Problem(error=envelope(error).error, detail=error.message))
+    return Problem(error=envelope(error).error, detail=error.message)
 
 
 def error_event(error: GatewayError) -> bytes:

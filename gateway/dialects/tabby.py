@@ -20,10 +20,10 @@ from backends.contract.protocol import Progress
 from gateway.dialects.dialect import Dialect, body, frame
 from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, check_order, json_object
-from gateway.dialects.models import ModelCard, Problem, problem_body
+from gateway.dialects.models import ModelCard, problem
 from gateway.terms.errors import InvalidRequest
 
-DIALECT = Dialect(name="Tabby", tag="TabbyAPI", error_body=problem_body, error=Problem)
+DIALECT = Dialect(name="Tabby", tag="TabbyAPI", error=problem)
 
 
 T = TypeVar("T")

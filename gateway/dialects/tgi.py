@@ -253,11 +253,6 @@ def _wire(error: GatewayError) -> TgiError:
     )
 
 
-def error_body(error: GatewayError) -> bytes:
-    """The JSON body that answers a request with `error`."""
-    return body(_wire(error))
-
-
 def error_event(error: GatewayError) -> bytes:
     """The last event of a broken stream."""
     return frame(_wire(error))
@@ -314,10 +309,6 @@ class TgiReply:
             )
         )
 
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream."""
-        return error_event(error)
-
     def add(self, delta: Delta) -> None:
         """Keep some more of the text for `whole`."""
         text, end = raw_text(delta)
@@ -367,4 +358,4 @@ def _token(candidate: Candidate) -> TokenWire:
     return TokenWire(id=candidate.token, text=text, logprob=candidate.logprob)
 
 
-DIALECT = Dialect(name="Tgi", tag="TGI and TEI", error_body=error_body, error=TgiError)
+DIALECT = Dialect(name="Tgi", tag="TGI and TEI", error=_wire)

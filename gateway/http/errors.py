@@ -14,8 +14,8 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
 from gateway.dialects import anthropic
-from gateway.dialects.dialect import Dialect
-from gateway.dialects.openai import error_body
+from gateway.dialects.dialect import Dialect, body
+from gateway.dialects.openai import envelope
 from gateway.http.request_log import record_of
 from gateway.http.services import Services
 from gateway.keys.access import Access
@@ -54,7 +54,7 @@ def handlers(
         record.outcome = error.code or error.type
         names = dict.fromkeys(spoken.id_headers, record.id)
         return Response(
-            (spoken.error_body or error_body)(error),
+            body((spoken.error or envelope)(error)),
             status_code=error.status_hint,
             media_type=MediaType.JSON,
             headers={**headers(error), **names, **_rates(request, services, spoken)},

@@ -31,7 +31,7 @@ from msgspec import inspect
 
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.fields import SPELLINGS
-from gateway.dialects.models import ErrorEnvelope
+from gateway.dialects.models import envelope
 from gateway.dialects.openai import messages, request
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.sse import Plain
@@ -389,8 +389,8 @@ def _document(apis: Sequence[Api], routers: Sequence[Router], release: str) -> S
         for path, method, handler in _handlers(app)
         if (operation := document["paths"].get(path, {}).get(method.lower())) is not None
     ]
-    own = {api.dialect.tag: api.dialect.error for api in apis}
-    errors = [own[operation["tags"][0]] or ErrorEnvelope for operation, _ in operations]
+    own = {api.dialect.tag: api.dialect.error or envelope for api in apis}
+    errors = [own[operation["tags"][0]].__annotations__["return"] for operation, _ in operations]
     models = SchemaModels(
         [*errors, *(kind for _, described in operations for kind in described.kinds())],
         {api.folder: api.dialect.name for api in apis},

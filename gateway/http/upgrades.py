@@ -10,7 +10,8 @@ import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.dialects.openai import error_body
+from gateway.dialects.dialect import body
+from gateway.dialects.openai import envelope
 from gateway.http.errors import headers, refusal
 from gateway.http.request_log import ID_HEADER
 from gateway.http.sse import encoded
@@ -78,10 +79,10 @@ def _why_closed(scope: Scope) -> GatewayError:
 
 async def refuse(error: GatewayError, scope: Scope, send: Send) -> None:
     """Answer the request for a socket, which is not opened."""
-    body = error_body(error)
+    answer = body(envelope(error))
     given = {
         "content-type": "application/json",
-        "content-length": str(len(body)),
+        "content-length": str(len(answer)),
         "connection": "close",
         ID_HEADER: uuid.uuid4().hex,
         **headers(error),
@@ -100,5 +101,5 @@ async def refuse(error: GatewayError, scope: Scope, send: Send) -> None:
         "headers": encoded(given),
     }
     await send(start)
-    end: Any = {"type": "websocket.http.response.body", "body": body, "more_body": False}
+    end: Any = {"type": "websocket.http.response.body", "body": answer, "more_body": False}
     await send(end)

@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from gateway.dialects.anthropic.reply import (
     PING,
     Able,
-    ErrorEnvelope,
     MessagesReply,
     ModelWire,
     count_body,
-    error_body,
     error_event,
+    error_wire,
     model_body,
     model_page,
     model_wire,
@@ -33,8 +32,7 @@ def _moment(now: float, seconds: float) -> str:
 DIALECT = Dialect(
     name="Anthropic",
     tag="Anthropic",
-    error_body=error_body,
-    error=ErrorEnvelope,
+    error=error_wire,
     id_headers=(ID_HEADER,),
     rate_headers=RateHeaders("anthropic-ratelimit-{unit}-{what}", _moment),
 )

@@ -70,7 +70,8 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
     type: Literal["error"] = "error"
 
 
-def _envelope(error: GatewayError) -> ErrorEnvelope:
+def error_wire(error: GatewayError) -> ErrorEnvelope:
+    """The body that answers a request with `error`."""
     kind = TYPES.get(error.status_hint, "api_error")
     details = ThreadDetails() if isinstance(error, ThreadNotHeld) else UNSET
     return ErrorEnvelope(
@@ -84,14 +85,9 @@ def _envelope(error: GatewayError) -> ErrorEnvelope:
     )
 
 
-def error_body(error: GatewayError) -> bytes:
-    """The JSON body that answers a request with `error`."""
-    return body(_envelope(error))
-
-
 def error_event(error: GatewayError) -> bytes:
     """The last event of a broken stream."""
-    return named_frame(b"error", _envelope(error))
+    return named_frame(b"error", error_wire(error))
 
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
@@ -419,10 +415,6 @@ class MessagesReply:
         """Why it ended, what it cost, and the end."""
         last = MessageDelta(self._ending, _usage(usage), self._managed)
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream."""
-        return error_event(error)
 
     def add(self, delta: Delta) -> None:
         """Keep some more for `whole`. The events are those of a stream, which are dropped."""

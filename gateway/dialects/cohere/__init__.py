@@ -4,7 +4,7 @@ stands with the other reranking APIs.
 Pure: bytes in, structs out (`read_chat`, `read_embed`); events in, bytes out (`CohereReply`).
 """
 
-from gateway.dialects.cohere.reply import CohereError, CohereReply, error_body, error_event
+from gateway.dialects.cohere.reply import CohereReply, error_event, error_wire
 from gateway.dialects.cohere.request import (
     CohereEmbedding,
     CohereExchange,
@@ -14,4 +14,4 @@ from gateway.dialects.cohere.request import (
 )
 from gateway.dialects.dialect import Dialect
 
-DIALECT = Dialect(name="Cohere", tag="Cohere", error_body=error_body, error=CohereError)
+DIALECT = Dialect(name="Cohere", tag="Cohere", error=error_wire)

@@ -66,9 +66,9 @@ class MessageFailed(msgspec.Struct, frozen=True, tag="message-end"):
     delta: FailedDelta
 
 
-def error_body(error: GatewayError) -> bytes:
-    """The JSON body that answers a request with `error`."""
-    return body(CohereError(message=error.message, param=error.param, code=error.code))
+def error_wire(error: GatewayError) -> CohereError:
+    """The body that answers a request with `error`."""
+    return CohereError(message=error.message, param=error.param, code=error.code)
 
 
 def error_event(error: GatewayError) -> bytes:
@@ -106,10 +106,6 @@ class CohereReply:
     def closing(self, usage: Usage) -> bytes:
         """The last event: why it ended, and what it cost."""
         return _framed(MessageEnd(self._id, EndDelta(self._finish, _usage(usage))))
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream."""
-        return error_event(error)
 
     def add(self, delta: Delta) -> None:
         """Keep some more of the answer for `whole`."""

@@ -5,6 +5,6 @@ Pure: bytes in, structs out; events in, bytes out.
 """
 
 from gateway.dialects.dialect import Dialect
-from gateway.dialects.models import Problem, problem_body
+from gateway.dialects.models import problem
 
-DIALECT = Dialect(name="LlamaServer", tag="llama-server", error_body=problem_body, error=Problem)
+DIALECT = Dialect(name="LlamaServer", tag="llama-server", error=problem)

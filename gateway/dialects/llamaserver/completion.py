@@ -19,9 +19,7 @@ from gateway.dialects.llamaserver.request import (
     own_settings,
     settings,
 )
-from gateway.dialects.models import error_event
 from gateway.dialects.openai.logprobs import ProgressWire, TextCuts, Timings, progress_wire, timings
-from gateway.terms.errors import GatewayError
 from gateway.terms.events import ChoiceReport, Delta, Finished, Parameters, Usage, raw_text
 
 _encode = msgspec.json.Encoder().encode
@@ -146,10 +144,6 @@ class CompletionReply:
             frame(self._chosen(self._last(index, "", usage, choice.logprobs)))
             for index, choice in enumerate(self._choices)
         )
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream."""
-        return error_event(error)
 
     def add(self, delta: Delta) -> None:
         """Keep some more of one choice for `whole`."""

@@ -5,11 +5,10 @@ Pure: bytes in, structs out (`read_chat`, `read_generate`); events in, lines out
 
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.ollama.reply import (
-    ErrorWire,
     OllamaReply,
     embed_body,
-    error_body,
     error_line,
+    error_wire,
     old_embed_body,
     read_embed,
     read_old_embed,
@@ -28,4 +27,4 @@ from gateway.dialects.ollama.request import (
     without_latest,
 )
 
-DIALECT = Dialect(name="Ollama", tag="Ollama", error_body=error_body, error=ErrorWire)
+DIALECT = Dialect(name="Ollama", tag="Ollama", error=error_wire)

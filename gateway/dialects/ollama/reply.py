@@ -42,18 +42,14 @@ class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
 
 
-def _wire(error: GatewayError) -> ErrorWire:
+def error_wire(error: GatewayError) -> ErrorWire:
+    """The body that answers a request with `error`."""
     return ErrorWire(error=error.message, param=error.param, code=error.code)
-
-
-def error_body(error: GatewayError) -> bytes:
-    """The JSON body that answers a request with `error`."""
-    return body(_wire(error))
 
 
 def error_line(error: GatewayError) -> bytes:
     """The last line of a broken stream."""
-    return line(_wire(error))
+    return line(error_wire(error))
 
 
 class CalledWire(msgspec.Struct, frozen=True):
@@ -189,10 +185,6 @@ class OllamaReply:
     def closing(self, usage: Usage) -> bytes:
         """The last line: why it ended, what it cost."""
         return line(self._ended(self._chunk(content=""), usage))
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last line of a broken stream."""
-        return error_line(error)
 
     def add(self, delta: Delta) -> None:
         """Keep some more for `whole`."""

@@ -16,7 +16,7 @@ from gateway.dialects.models import (
     OriginWire,
     StatusWire,
     Stored,
-    error_body,
+    envelope,
     error_event,
     model_card,
     model_list,

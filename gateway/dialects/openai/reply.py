@@ -9,7 +9,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.dialect import DONE, body, frame
-from gateway.dialects.models import error_event
 from gateway.dialects.openai.logprobs import (
     Timings,
     UsageSoFar,
@@ -19,7 +18,6 @@ from gateway.dialects.openai.logprobs import (
     usage_wire,
 )
 from gateway.dialects.openai.request import ChatExchange, TextExchange
-from gateway.terms.errors import GatewayError
 from gateway.terms.events import Parameters, Usage
 
 
@@ -93,10 +91,6 @@ class CompletionReply:
         cost = self._cost(usage) if self._include_usage else {}
         chunk = self.chunk(**self._facts, choices=(), parameters=self._parameters, **cost)
         return end + frame(chunk) + DONE
-
-    def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream."""
-        return error_event(error)
 
     def _frames_of(self, choices: Sequence[Any]) -> bytes:
         """Chunks with these steps of one choice; the last of all waits for `closing`."""

@@ -14,7 +14,7 @@ from gateway.dialects.dialect import body
 from gateway.dialects.responses.answer_items import CompactionItem
 from gateway.dialects.responses.items import Item, kept, packed
 from gateway.dialects.responses.reply import UsageWire, usage_wire
-from gateway.terms.errors import GatewayError, InternalError
+from gateway.terms.errors import InternalError
 from gateway.terms.events import Content, Delta, Usage
 from gateway.terms.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
 
@@ -89,10 +89,6 @@ class CompactReply:
     def closing(self, usage: Usage) -> bytes:
         """Nothing, as `opening`."""
         return self.whole(usage)
-
-    def failed(self, error: GatewayError) -> bytes:
-        """Nothing, as `opening`."""
-        raise error
 
     def add(self, delta: Delta) -> None:
         """Some more of the summary."""

@@ -12,7 +12,7 @@ from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from gateway.answers.call import Call
-from gateway.dialects import responses
+from gateway.dialects import openai, responses
 from gateway.dialects.dialect import DONE
 from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import items, stored
@@ -90,7 +90,7 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
         services.asking_by(call, "responses", record_of(request)),
         services.pipeline.chat,
         lambda _answer: reply,
-        reply.failed,
+        openai.error_event,
         stream=False,
     )
 

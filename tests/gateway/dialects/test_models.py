@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from openai.types import Model
 
-from gateway.dialects.openai import ModelCard, error_body, model_card, model_list
+from gateway.dialects.openai import ModelCard, envelope, model_card, model_list
 from gateway.terms.errors import GatewayError, InvalidRequest, ModelNotFound, QueueFull
 
 
@@ -38,6 +38,6 @@ def test_no_models_are_an_empty_list() -> None:
 def test_an_error_is_openais_envelope(
     error: GatewayError, kind: str, param: str | None, code: str | None
 ) -> None:
-    assert msgspec.json.decode(error_body(error)) == {
+    assert msgspec.to_builtins(envelope(error)) == {
         "error": {"message": "m", "type": kind, "param": param, "code": code}
     }

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from backends.contract.protocol import Progress
-from gateway.dialects.models import problem_body
+from gateway.dialects.models import problem
 from gateway.dialects.tabby import LoadReply
 from gateway.terms.errors import ModelNotFound
 
@@ -44,6 +44,6 @@ def test_a_load_always_ends_with_the_model(steps: tuple[Progress, ...]) -> None:
 
 
 def test_errors_speak_to_clients_of_both() -> None:
-    body = msgspec.json.decode(problem_body(ModelNotFound("no", param="model")))
+    body = msgspec.to_builtins(problem(ModelNotFound("no", param="model")))
     assert body["detail"] == body["error"]["message"] == "no"
     assert body["error"]["code"] == "model_not_found"

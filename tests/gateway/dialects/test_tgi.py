@@ -77,6 +77,8 @@ def test_a_whole_answer_ends_with_its_stop_sequence() -> None:
 
 
 def test_an_error_has_tgi_s_type() -> None:
-    wrong = json.loads(tgi.error_body(InvalidRequest("no", param="inputs")))
+    said = tgi.DIALECT.error
+    assert said is not None
+    wrong = msgspec.to_builtins(said(InvalidRequest("no", param="inputs")))
     assert wrong == {"error": "no", "error_type": "validation", "param": "inputs", "code": None}
-    assert json.loads(tgi.error_body(QueueFull("full")))["error_type"] == "overloaded"
+    assert msgspec.to_builtins(said(QueueFull("full")))["error_type"] == "overloaded"

@@ -9,7 +9,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.dialects.anthropic import MessagesReply, error_body, error_event, read_messages
+from gateway.dialects.anthropic import MessagesReply, error_event, error_wire, read_messages
 from gateway.terms.errors import (
     ContextLengthExceeded,
     GatewayError,
@@ -162,15 +162,16 @@ def test_thinking_is_shown_to_those_who_asked_for_it() -> None:
     ],
 )
 def test_errors_are_anthropics(error: GatewayError, kind: str) -> None:
-    body = msgspec.json.decode(error_body(error))
-    assert body["type"] == "error"
-    assert body["error"] == {
+    encoded = msgspec.json.encode(error_wire(error))
+    decoded = msgspec.json.decode(encoded)
+    assert decoded["type"] == "error"
+    assert decoded["error"] == {
         "type": kind,
         "message": error.message,
         "param": error.param,
         "code": error.code,
     }
-    assert error_event(error) == b"event: error\ndata: " + error_body(error) + b"\n\n"
+    assert error_event(error) == b"event: error\ndata: " + encoded + b"\n\n"
 
 
 def test_applied_edits_are_told_whole_and_at_the_end_of_a_stream() -> None:

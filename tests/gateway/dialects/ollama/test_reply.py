@@ -8,7 +8,8 @@ import ollama
 import pytest
 
 from backends.contract.protocol import Candidate, TokenLogprob
-from gateway.dialects.ollama import OllamaReply, error_body, error_line
+from gateway.dialects.dialect import body
+from gateway.dialects.ollama import OllamaReply, error_line, error_wire
 from gateway.terms.errors import ModelNotFound
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -125,5 +126,5 @@ def test_log_probabilities() -> None:
 def test_errors_are_a_text_and_its_field() -> None:
     error = ModelNotFound("Model 'x' not found.", param="model")
     expected = {"error": error.message, "param": "model", "code": "model_not_found"}
-    assert msgspec.json.decode(error_body(error)) == expected
-    assert error_line(error) == error_body(error) + b"\n"
+    assert msgspec.json.decode(body(error_wire(error))) == expected
+    assert error_line(error) == body(error_wire(error)) + b"\n"

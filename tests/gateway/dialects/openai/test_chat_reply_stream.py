@@ -8,6 +8,7 @@ from huggingface_hub.inference._common import _stream_chat_completion_response
 from openai.types.chat import ChatCompletionChunk
 
 from backends.contract.protocol import PromptProgress
+from gateway.dialects.models import error_event
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.dialects.openai.reply import AnswerFacts
 from gateway.terms.errors import ContextLengthExceeded, InternalError
@@ -184,7 +185,7 @@ def test_no_chunk_has_a_null_that_open_webui_drops_it_for() -> None:
 
 
 def test_a_broken_stream_ends_with_an_error_and_without_done() -> None:
-    data = chat_reply().failed(InternalError("the engine is on fire"))
+    data = error_event(InternalError("the engine is on fire"))
     assert objects(data) == [
         {
             "error": {
@@ -200,7 +201,7 @@ def test_a_broken_stream_ends_with_an_error_and_without_done() -> None:
 
 def test_the_error_of_a_stream_is_the_error_of_a_body() -> None:
     error = ContextLengthExceeded("too long", param="messages")
-    assert objects(chat_reply().failed(error))[0]["error"]["code"] == "context_length_exceeded"
+    assert objects(error_event(error))[0]["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("text", ['"\\\n\r\t', "\u2028\u2029", "\0hole", "🙂é", "data: x\n\n"])

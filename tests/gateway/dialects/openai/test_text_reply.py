@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
 
+from gateway.dialects.models import error_event
 from gateway.dialects.openai import TextReply, read_text
 from gateway.dialects.openai.reply import AnswerFacts
 from gateway.terms.errors import InternalError
@@ -154,7 +155,7 @@ def test_logprobs_of_text_that_comes_with_the_end_are_reported_once() -> None:
 
 
 def test_a_broken_stream_ends_with_an_error_and_without_done() -> None:
-    data = text_reply().failed(InternalError("broken"))
+    data = error_event(InternalError("broken"))
     assert objects(data)[0]["error"]["message"] == "broken"
     assert DONE not in payloads(data)
 
