@@ -12,6 +12,7 @@ from typing import Any, Union, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from backends.contract import bounds
 from backends.contract.samplers import (
@@ -245,6 +246,19 @@ def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]
         case "required":
             raise fields.wrong(path, "A call can't be required without tools.")
     raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
+
+
+class FunctionWire(msgspec.Struct, frozen=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    def tool(self, *, strict: bool | None = None) -> Tool:
+        """As the model is shown it."""
+        tool = Tool(name=self.name, description=self.description, parameters=self.parameters)
+        return replace(tool, strict=strict)
 
 
 def require_tool(fields: Fields, path: str, name: str, names: Collection[str]) -> None:

@@ -27,7 +27,13 @@ from gateway.dialects.fields import (
     read_fields,
     unapplied_below,
 )
-from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.parameters import (
+    FunctionWire,
+    SamplingWire,
+    read_keep_alive,
+    read_sampling,
+    read_stop,
+)
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.request import (
     ChatRequest,
@@ -92,14 +98,6 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[CallWire] | None = None
     tool_plan: str | None = None
     tool_call_id: str | None = None
-
-
-class FunctionWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,13 +339,7 @@ def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
 
 def _tools(wire: ChatWire) -> Iterator[Tool]:
     for tool in wire.tools:
-        function = tool.function
-        yield Tool(
-            name=function.name,
-            description=function.description,
-            parameters=function.parameters,
-            strict=wire.strict_tools or None,
-        )
+        yield tool.function.tool(strict=wire.strict_tools or None)
 
 
 def _choice(fields: Fields, wire: ChatWire) -> ToolChoice:

@@ -20,7 +20,13 @@ from gateway.dialects.fields import (
     read_fields,
     unapplied_below,
 )
-from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.parameters import (
+    FunctionWire,
+    SamplingWire,
+    read_keep_alive,
+    read_sampling,
+    read_stop,
+)
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import InvalidRequest, NotFound
 from gateway.terms.request import (
@@ -64,14 +70,6 @@ class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCallWire] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-
-
-class FunctionWire(msgspec.Struct, frozen=True):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class ToolWire(msgspec.Struct, frozen=True):
@@ -232,10 +230,7 @@ def read_tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
         raise fields.wrong(f"{path}.type", f"Expected 'function', got {wire.type!r:.64}.")
     if not wire.function.name:
         raise fields.wrong(f"{path}.function.name", "A function needs a name.")
-    function = wire.function
-    return Tool(
-        name=function.name, description=function.description, parameters=function.parameters
-    )
+    return wire.function.tool()
 
 
 LATEST = ":latest"  # behind every name that has no tag of its own

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
-from gateway.dialects.parameters import read_choice_mode, require_tool
+from gateway.dialects.parameters import FunctionWire, read_choice_mode, require_tool
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
     ImagePart,
@@ -119,12 +119,9 @@ class MessageWire(FurtherOfMessage, frozen=True, kw_only=True):
     thinking: str | None = None
 
 
-class FunctionWire(msgspec.Struct, frozen=True):
-    """A function that the model may call."""
+class StrictFunctionWire(FunctionWire, frozen=True):
+    """Whose calls may have to follow its schema."""
 
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
@@ -132,7 +129,7 @@ class ToolWire(McpToolWire, frozen=True, kw_only=True):
     """A tool: a function, a custom tool, or those of an MCP server."""
 
     type: str = "function"
-    function: FunctionWire | None = None
+    function: StrictFunctionWire | None = None
     custom: CustomWire | None = None
 
 
@@ -320,12 +317,7 @@ def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
         raise fields.wrong(f"{path}.function", "This field is required.")
     if not wire.function.name:
         raise fields.wrong(f"{path}.function.name", "A function needs a name.")
-    return Tool(
-        name=wire.function.name,
-        description=wire.function.description,
-        parameters=wire.function.parameters,
-        strict=wire.function.strict,
-    )
+    return wire.function.tool(strict=wire.function.strict)
 
 
 def _choice(
