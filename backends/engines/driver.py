@@ -29,6 +29,7 @@ import anyio
 import msgspec
 
 from backends.contract.beginnings import Beginnings, Keeping
+from backends.contract.catalog import ModelFiles
 from backends.contract.errors import (
     CLOSED,
     BackendError,
@@ -91,6 +92,7 @@ E = TypeVar("E", bound=Owned)
 Job = TypeVar("Job")
 OtherCommand = TypeVar("OtherCommand")
 Loaded = TypeVar("Loaded")
+Options = TypeVar("Options")
 Arguments = TypeVarTuple("Arguments")
 
 
@@ -248,9 +250,20 @@ async def run_loading(
     return await run_abandonable(work, discard)
 
 
-def of_weights(tell: Callable[[Progress], bool], size: int) -> Callable[[float], bool]:
-    """For an engine that says how much of the `size` bytes is loaded, from 0 to 1."""
-    return lambda done: tell(Progress("weights", int(size * done), size))
+async def run_loading_weights(
+    load: Callable[[ModelFiles, Options, Callable[[float], bool]], Loaded],
+    files: ModelFiles,
+    options: Options,
+    report: Report,
+    discard: Callable[[Loaded], None],
+) -> Loaded:
+    """As `run_loading`: `load` says how much of the files is loaded, from 0 to 1."""
+
+    def work(tell: Callable[[Progress], bool]) -> Loaded:
+        size = files.size_bytes
+        return load(files, options, lambda done: tell(Progress("weights", int(size * done), size)))
+
+    return await run_loading(work, report, discard)
 
 
 # What the engine's thread is told besides of jobs that come.

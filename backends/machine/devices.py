@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 import pynvml
 import structlog
+from msgspec.structs import replace
 
 from backends.machine import ggml
 from backends.machine.ggml import GgmlDevice
@@ -53,17 +54,19 @@ class Card(msgspec.Struct, frozen=True):
     instances: tuple[str, ...] = ()  # MIG-…
 
 
-class GpuMemory(msgspec.Struct, frozen=True):
-    """Bytes. `own`: what this process has; None where the driver doesn't say. `bus`: the card's PCI
-    address as Linux writes it, "0000:c1:00.0"; "" of a part of one.
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes. `used`: by all processes, `own`: by this one; None where the driver doesn't say.
+    `bus`: a card's PCI address as Linux writes it, "0000:c1:00.0"; "" of a part of one.
     """
 
+    description: str
     total: int
     free: int
-    used: int
-    own: int | None
+    used: int | None = None
+    own: int | None = None
+    shared: bool = False  # `total` is part of main memory
+    library: str | None = None  # ggml's name for it; None: llama.cpp can't use it
     bus: str = ""
-    description: str = ""
 
 
 def number_by_bus(environment: MutableMapping[str, str] = os.environ, nvml: Any = pynvml) -> None:
@@ -117,7 +120,7 @@ def _first_instance(uuids: Sequence[str]) -> list[str]:
     return instances[:1] or list(uuids)
 
 
-def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> dict[str, GpuMemory]:
+def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> dict[str, Device]:
     """Each card's, by CUDA's name for it; nothing where there is no driver. May block for
     milliseconds. A card that doesn't answer is left out, and keeps its number.
     """
@@ -238,24 +241,20 @@ def _instances(nvml: Any, card: Any) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _memory(nvml: Any, handle: Any) -> GpuMemory | None:
+def _memory(nvml: Any, handle: Any) -> Device | None:
     try:
         found = nvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError:
         return None
-    return GpuMemory(
-        found.total,
-        found.free,
-        found.used,
-        _held(nvml, handle, {os.getpid()}),
-        _bus(nvml, handle),
-        _text(nvml.nvmlDeviceGetName, handle),
+    bus = _text(lambda card: nvml.nvmlDeviceGetPciInfo(card).busId, handle)
+    return Device(
+        description=_text(nvml.nvmlDeviceGetName, handle),
+        total=found.total,
+        free=found.free,
+        used=found.used,
+        own=_held(nvml, handle, {os.getpid()}),
+        bus=bus.lower()[-12:],  # NVML writes eight digits of the domain, Linux four
     )
-
-
-def _bus(nvml: Any, handle: Any) -> str:
-    """NVML writes eight digits of the domain, Linux four."""
-    return _text(lambda card: nvml.nvmlDeviceGetPciInfo(card).busId, handle).lower()[-12:]
 
 
 def _text(ask: Callable[[Any], str | bytes], handle: Any) -> str:
@@ -287,18 +286,6 @@ def _warn_of_unlike(nvml: Any, handles: Sequence[Any]) -> None:
             cards=sorted(kinds),
             mend=f"{ORDER}={BY_BUS} makes the numbers those of nvidia-smi",
         )
-
-
-class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes. `used`: by all processes, `own`: by this one; None where the driver doesn't say."""
-
-    description: str
-    total: int
-    free: int
-    used: int | None = None
-    own: int | None = None
-    shared: bool = False  # `total` is part of main memory
-    library: str | None = None  # ggml's name for it; None: llama.cpp can't use it
 
 
 def devices(
@@ -334,7 +321,7 @@ def of_llamacpp() -> Mapping[str, str]:
     return {libraries[one.name]: one.name for one in found if one.name in libraries}
 
 
-def names(found: Iterable[GgmlDevice], cards: Mapping[str, GpuMemory]) -> Mapping[str, str]:
+def names(found: Iterable[GgmlDevice], cards: Mapping[str, Device]) -> Mapping[str, str]:
     """Our names of ggml's devices, by its own. `cards`: what NVIDIA's driver lists."""
     buses = {card.bus: name for name, card in cards.items() if card.bus}
     return {one.name: buses.get(one.bus or "") or own_name(one.name) for one in found}
@@ -347,7 +334,7 @@ def own_name(library: str) -> str:
 
 
 def merged(
-    found: Iterable[GgmlDevice], cards: Mapping[str, GpuMemory], free: Mapping[str, int]
+    found: Iterable[GgmlDevice], cards: Mapping[str, Device], free: Mapping[str, int]
 ) -> dict[str, Device]:
     """`cards` as NVIDIA's driver reports them, then the others of `found`. `free`: bytes, by ggml's
     names; of the others it is what the registry said at first.
@@ -357,17 +344,7 @@ def merged(
     libraries: dict[str, str] = {}
     for one in found:  # of a card that ggml has twice, as CUDA's and Vulkan's, llama.cpp takes one
         libraries.setdefault(named[one.name], one.name)
-    known = {
-        name: Device(
-            description=card.description,
-            total=card.total,
-            free=card.free,
-            used=card.used,
-            own=card.own,
-            library=libraries.get(name),
-        )
-        for name, card in cards.items()
-    }
+    known = {name: replace(card, library=libraries.get(name)) for name, card in cards.items()}
     for one in found:
         known.setdefault(
             named[one.name],

@@ -406,8 +406,11 @@ def downloaded(config: Config) -> Config:
 
     Raises ConfigError that names the model, for one that isn't here.
     """
-    hub = Hub(config)
-    return replace(config, models=tuple(_downloaded(hub, model) for model in config.models))
+    found, absent = present(config)
+    if absent:
+        problem = f"not downloaded yet; first `roundhouse pull {absent[0].path}`, then reload"
+        raise ConfigError(f"model {absent[0].name!r}", "$.path", problem)
+    return found
 
 
 def present(config: Config) -> tuple[Config, tuple[ModelConfig, ...]]:
@@ -422,14 +425,6 @@ def present(config: Config) -> tuple[Config, tuple[ModelConfig, ...]]:
         here += [found] if found else []
         absent += [] if found else [model]
     return replace(config, models=tuple(here)), tuple(absent)
-
-
-def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
-    found = _found(hub, model)
-    if found is None:
-        problem = f"not downloaded yet; first `roundhouse pull {model.path}`, then reload"
-        raise ConfigError(f"model {model.name!r}", "$.path", problem)
-    return found
 
 
 def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:

@@ -6,7 +6,7 @@ from backends.contract.catalog import ModelFiles, command
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing, LoadFailed
 from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
-from backends.engines.driver import DrivenContainer, of_weights, run_loading
+from backends.engines.driver import DrivenContainer, run_loading_weights
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.tokenizing import VocabularyTokenizer
 from config.engines import EngineOptions, LlamaCppOptions
@@ -24,12 +24,8 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     assert isinstance(options, LlamaCppOptions)
     await trial.check(files, options)
-    chosen, size = options, files.size_bytes
-    loaded = await run_loading(
-        lambda tell: loading.load(files, chosen, of_weights(tell, size)),
-        report,
-        loading.LlamaModel.free,
-    )
+    free = loading.LlamaModel.free
+    loaded = await run_loading_weights(loading.load, files, options, report, free)
     engine = LlamaCppEngine(loaded)
     return DrivenContainer(engine, engine.keeper)
 
@@ -40,12 +36,8 @@ async def load_encoder(
     """As `load`."""
     assert isinstance(options, LlamaCppOptions)
     await trial.check(files, options)
-    chosen, size = options, files.size_bytes
-    loaded = await run_loading(
-        lambda tell: encoder.load(files, chosen, of_weights(tell, size)),
-        report,
-        encoder.LlamaEncoderModel.free,
-    )
+    free = encoder.LlamaEncoderModel.free
+    loaded = await run_loading_weights(encoder.load, files, options, report, free)
     return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
 
 

@@ -13,7 +13,7 @@ from backends.contract.catalog import ModelFiles, command
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing
 from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
-from backends.engines.driver import DrivenContainer, of_weights, run_loading
+from backends.engines.driver import DrivenContainer, Owned, run_loading_weights
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.vocabulary import tokenizer_of
 from config.engines import EngineOptions, TransformersOptions
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, transformers stops at its next tensor."""
     assert isinstance(options, TransformersOptions)
-    chosen, size = options, files.size_bytes
-    made = await run_loading(
-        lambda tell: _engine(files, chosen, of_weights(tell, size)),
-        report,
-        lambda engine: engine.close(),
-    )
-    return DrivenContainer(made)
+    return DrivenContainer(await run_loading_weights(_engine, files, options, report, _close))
 
 
 async def load_encoder(
@@ -40,13 +34,11 @@ async def load_encoder(
 ) -> EncoderContainer:
     """As `load`."""
     assert isinstance(options, TransformersOptions)
-    chosen, size = options, files.size_bytes
-    made = await run_loading(
-        lambda tell: _encoder(files, chosen, of_weights(tell, size)),
-        report,
-        lambda engine: engine.close(),
-    )
-    return DrivenEncoder(made)
+    return DrivenEncoder(await run_loading_weights(_encoder, files, options, report, _close))
+
+
+def _close(made: Owned) -> None:
+    made.close()
 
 
 def preload() -> None:

@@ -378,21 +378,20 @@ async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) 
     started = time.perf_counter()
     if path is None:
         return body(wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
+    done: wires.SlotSaved | wires.SlotRestored
     if action == "save":
         saved = await slots.save(slot)
         await anyio.to_thread.run_sync(_save, path, saved.data)
-        return body(
-            wires.SlotSaved(
-                id_slot=slot,
-                filename=path.name,
-                n_saved=saved.tokens,
-                n_written=len(saved.data),
-                timings=wires.SavedTimings(_since(started)),
-            )
+        done = wires.SlotSaved(
+            id_slot=slot,
+            filename=path.name,
+            n_saved=saved.tokens,
+            n_written=len(saved.data),
+            timings=wires.SavedTimings(_since(started)),
         )
-    data, verified = await anyio.to_thread.run_sync(_saved, path)
-    return body(
-        wires.SlotRestored(
+    else:
+        data, verified = await anyio.to_thread.run_sync(_saved, path)
+        done = wires.SlotRestored(
             id_slot=slot,
             filename=path.name,
             n_restored=await slots.restore(slot, data),
@@ -400,7 +399,7 @@ async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) 
             verified=verified,
             timings=wires.RestoredTimings(_since(started)),
         )
-    )
+    return body(done)
 
 
 def _since(started: float) -> float:

@@ -232,16 +232,11 @@ async def lora_adapters(request: AnyRequest, services: Services, model: str = ""
     found = await services.meant(model, request.auth)
     facts = services.facts(found)
     adapters = facts.adapters if facts is not None else ()
-    return Plain(
-        body(
-            [
-                wire.LoraAdapter(
-                    id=number, name=adapter.name, path=adapter.file, scale=adapter.scale
-                )
-                for number, adapter in enumerate(adapters)
-            ]
-        )
-    )
+    listed = [
+        wire.LoraAdapter(id=number, name=one.name, path=one.file, scale=one.scale)
+        for number, one in enumerate(adapters)
+    ]
+    return Plain(body(listed))
 
 
 @post("/lora-adapters", access="admin")
@@ -308,11 +303,8 @@ def _unloaded(reports: Sequence[UnloadReport], freed: Mapping[str, int]) -> str:
     """
     if not reports:
         return "No model was loaded."
-    names, seconds = (
-        ", ".join(report.name for report in reports),
-        sum(report.seconds for report in reports),
-    )
-    last = reports[-1]
+    names = ", ".join(report.name for report in reports)
+    last, seconds = reports[-1], sum(report.seconds for report in reports)
     came, kept = _sizes(freed), _sizes(last.promised)
     free = f": {came} came free" if came else ""
     others = f"; {kept} are kept for other models" if kept else ""

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backends.machine import devices, ggml
-from backends.machine.devices import GpuMemory, merged, own_name
+from backends.machine.devices import Device, merged, own_name
 from backends.machine.ggml import GgmlDevice
 from gateway.registry.gauges import SystemGauge
 
@@ -22,8 +22,15 @@ def found(name: str, *, bus: str | None = None, shared: bool = False) -> GgmlDev
 
 
 NVIDIA = {
-    "cuda:0": GpuMemory(24 * GIB, 20 * GIB, 4 * GIB, GIB, "0000:c1:00.0", "RTX"),
-    "cuda:1": GpuMemory(24 * GIB, 24 * GIB, 0, None, "0000:c2:00.0", "RTX"),
+    "cuda:0": Device(
+        description="RTX",
+        total=24 * GIB,
+        free=20 * GIB,
+        used=4 * GIB,
+        own=GIB,
+        bus="0000:c1:00.0",
+    ),
+    "cuda:1": Device(description="RTX", total=24 * GIB, free=24 * GIB, used=0, bus="0000:c2:00.0"),
 }
 
 
