@@ -180,12 +180,10 @@ def _from_builtin(kind: type, value: Any) -> Any:
 _encode = msgspec.msgpack.Encoder(enc_hook=_builtin).encode
 _enclosed = msgspec.msgpack.Decoder(Enclosed).decode
 decode_command: Callable[[Buffer | memoryview], WorkerCommand] = msgspec.msgpack.Decoder(
-    WorkerCommand,
-    dec_hook=_from_builtin,
+    WorkerCommand, dec_hook=_from_builtin
 ).decode
 decode_event: Callable[[Buffer | memoryview], WorkerEvent] = msgspec.msgpack.Decoder(
-    WorkerEvent,
-    dec_hook=_from_builtin,
+    WorkerEvent, dec_hook=_from_builtin
 ).decode
 
 

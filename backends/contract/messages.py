@@ -34,13 +34,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 import msgspec
 
 from backends.contract import errors
-from backends.contract.beginnings import (
-    Bytes,
-    Part,
-    Taken,
-    Tier,
-    packed,
-)
+from backends.contract.beginnings import Bytes, Part, Taken, Tier, packed
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import BackendError, InvalidJob, PromptTooLong
 from backends.contract.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState

@@ -24,14 +24,7 @@ from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed
 from backends.engines.cells import Slot, common, place
 from backends.engines.repetitions import Draft
-from backends.engines.speculation import (
-    MOST,
-    PAYS,
-    TOGETHER,
-    Acceptance,
-    StepCosts,
-    StepTerms,
-)
+from backends.engines.speculation import MOST, PAYS, TOGETHER, Acceptance, StepCosts, StepTerms
 from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
 
 

@@ -159,11 +159,7 @@ class DriverJob:
     """One job on its way through the driver. Only the engine thread changes it."""
 
     def __init__(
-        self,
-        key: int,
-        job: Generation,
-        info: ModelInfo,
-        matcher: Matcher | None = None,
+        self, key: int, job: Generation, info: ModelInfo, matcher: Matcher | None = None
     ) -> None:
         self.key = key
         self.matcher = matcher  # of its constraint

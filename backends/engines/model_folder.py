@@ -229,8 +229,7 @@ def recognise(
         return None
     seen: tuple[Modality, ...] = ("text", "image") if sees(path, config) else ("text",)
     return msgspec.structs.replace(
-        described(path, config, files, backend=backend, format_=format_, kind=kind),
-        modalities=seen,
+        described(path, config, files, backend=backend, format_=format_, kind=kind), modalities=seen
     )
 
 

@@ -130,9 +130,7 @@ def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> d
 
 
 def bandwidths(
-    cards: Collection[str],
-    environment: Mapping[str, str] = os.environ,
-    nvml: Any = pynvml,
+    cards: Collection[str], environment: Mapping[str, str] = os.environ, nvml: Any = pynvml
 ) -> dict[str, float]:
     """Bytes a second that each of `cards` reads, by the width of its bus and its clock, where
     NVIDIA's driver knows it; of the others a guess.
@@ -177,9 +175,7 @@ def _copied(
 
 
 def held_by(
-    pids: Collection[int],
-    environment: Mapping[str, str] = os.environ,
-    nvml: Any = pynvml,
+    pids: Collection[int], environment: Mapping[str, str] = os.environ, nvml: Any = pynvml
 ) -> dict[str, int]:
     """Bytes of each card that these processes hold together, by CUDA's name for it in this process;
     a card of which they hold nothing, or whose driver doesn't say, is left out. May block.

@@ -106,10 +106,7 @@ class Hub:
         return await to_thread.run_sync(searched, self._endpoint, search, abandon_on_cancel=True)
 
     async def download(
-        self,
-        order: Order,
-        report: Callable[[DownloadProgress], None],
-        fits: Fits = lambda _: True,
+        self, order: Order, report: Callable[[DownloadProgress], None], fits: Fits = lambda _: True
     ) -> Path:
         """Fetch one model; the folder it lies in then. `fits`: whether one that may be chosen has
         room in memory.

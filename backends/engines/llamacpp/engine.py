@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from backends.contract.beginnings import (
-    AT_EASE,
-    Coming,
-    Found,
-    Pace,
-)
+from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
 from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.contract.protocol import Generation, ModelInfo, Scored
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place

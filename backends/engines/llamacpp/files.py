@@ -602,9 +602,7 @@ INSTALLATION = Installation(
     ways={
         "Linux, CPUs": Way("make run", SUITE),
         "Linux, CUDA": Way(
-            "make run",
-            tried="most of its tests, on an H200",
-            note="prebuilt; nvcc to compile",
+            "make run", tried="most of its tests, on an H200", note="prebuilt; nvcc to compile"
         ),
         "Linux, ROCm": Way("make run", note="prebuilt for Vulkan; hipcc to compile"),
         "Linux, Vulkan": Way(

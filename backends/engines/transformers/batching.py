@@ -21,12 +21,7 @@ from typing import TypeAlias
 import msgspec
 import torch
 
-from backends.contract.beginnings import (
-    AT_EASE,
-    Coming,
-    Found,
-    Pace,
-)
+from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
 from backends.contract.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask

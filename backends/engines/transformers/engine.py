@@ -151,10 +151,7 @@ def _drafter(loaded: TransformersModel) -> ModelDrafter | None:
 
 
 def _batching(
-    loaded: TransformersModel,
-    context: SamplingContext,
-    speculation: Speculation | None,
-    pace: Pace,
+    loaded: TransformersModel, context: SamplingContext, speculation: Speculation | None, pace: Pace
 ) -> Batching | None:
     if loaded.pattern is None:
         return None

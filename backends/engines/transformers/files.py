@@ -439,11 +439,7 @@ def _may_be_cut(files: ModelFiles, options: TransformersOptions) -> bool:
 
 
 def _cut(
-    options: TransformersOptions,
-    need: MemoryNeed,
-    weights: ModelWeights,
-    form: Variant,
-    found: Fit,
+    options: TransformersOptions, need: MemoryNeed, weights: ModelWeights, form: Variant, found: Fit
 ) -> Fitted:
     """Layers are counted as of the model: what is behind the last one is on the card as well."""
     on_card = max(0, found.on_cards - 1)

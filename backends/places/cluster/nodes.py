@@ -124,12 +124,7 @@ class ClusterNodes:
         return 0.0 if (node, files.path) in self._has else 1 + files.size_bytes / self._speed
 
     async def load(
-        self,
-        node: str,
-        backend: Backend,
-        files: ModelFiles,
-        options: EngineOptions,
-        report: Report,
+        self, node: str, backend: Backend, files: ModelFiles, options: EngineOptions, report: Report
     ) -> PortContainer | PortEncoder:
         """A model, loaded there; its files are copied where the node lacks them. Raises LoadFailed,
         NodeLost.

@@ -139,9 +139,7 @@ async def _up(process: Process, upstream: Upstream, options: CommandOptions) -> 
     ended = asyncio.create_task(process.ended.wait())
     try:
         await asyncio.wait(
-            [healthy, ended],
-            timeout=options.load_timeout,
-            return_when=asyncio.FIRST_COMPLETED,
+            [healthy, ended], timeout=options.load_timeout, return_when=asyncio.FIRST_COMPLETED
         )
         if ended.done():
             raise _failed(process)

@@ -107,11 +107,7 @@ def placements(
     return (divided([*cards.values()], cards),)
 
 
-def placed(
-    options: EngineOptions,
-    placement: Placement,
-    cards: Cards,
-) -> EngineOptions:
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
     """The command itself says where the model lies; here, what it was promised there."""
     assert isinstance(options, CommandOptions)
     if not isinstance(options.memory, int):

@@ -453,11 +453,7 @@ class Shelf:
         return chosen if sum(entry.size for entry in chosen) >= missing else None
 
     def _least(
-        self,
-        now: float,
-        missing: int,
-        below: float = float("inf"),
-        spared: Sequence[Entry] = (),
+        self, now: float, missing: int, below: float = float("inf"), spared: Sequence[Entry] = ()
     ) -> list[Entry]:
         """Of what is in memory the least worthy, `missing` bytes together as far as there are."""
         there = [

@@ -309,11 +309,7 @@ async def fitted(node: NodeConfig, files: ModelFiles, options: EngineOptions) ->
     encoded = msgspec.Raw(msgspec.msgpack.encode(replace(options, host="worker")))
     found = await _asked(node, files.path.name, Fit(replace(files, node=None), encoded), Fitted)
     share = NodeShare(
-        node=node,
-        need=found.need,
-        placements=found.placements,
-        total=found.total,
-        free=found.free,
+        node=node, need=found.need, placements=found.placements, total=found.total, free=found.free
     )
     return replace(found.files, node=share)
 

@@ -80,10 +80,7 @@ class Upstream:
     """All its models share connections and replicas."""
 
     def __init__(
-        self,
-        config: UpstreamConfig,
-        client: httpx.AsyncClient,
-        kept: KeptLists = NOTHING_KEPT,
+        self, config: UpstreamConfig, client: httpx.AsyncClient, kept: KeptLists = NOTHING_KEPT
     ) -> None:
         self.config = config
         self.client = client

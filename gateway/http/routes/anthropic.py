@@ -105,7 +105,7 @@ ROUTES: Routes = {
                 "max_tokens": 8,
                 "system": "Be brief.",
                 "messages": USER,
-            },
+            }
         },
     ),
     count_tokens: Described(

@@ -116,8 +116,6 @@ ROUTES: Routes = {
         takes=TokenizeWire, gives=(Tokenized,), examples={"A text": {"text": "Hi"}}
     ),
     detokenize: Described(
-        takes=DetokenizeWire,
-        gives=(Detokenized,),
-        examples={"Tokens": {"tokens": [5, 6]}},
+        takes=DetokenizeWire, gives=(Detokenized,), examples={"Tokens": {"tokens": [5, 6]}}
     ),
 }

@@ -77,5 +77,5 @@ ROUTES: Routes = {
         takes=GrammarOrder,
         gives=(GrammarWire,),
         examples={"A regex, and a text": {"kind": "regex", "grammar": "[0-9]+", "text": "12"}},
-    ),
+    )
 }

@@ -438,11 +438,7 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/v1/admin/hub/search", access="admin")
 async def search(
-    request: AnyRequest,
-    services: Services,
-    words: str = "",
-    format: str = "gguf",
-    sort: str = "",
+    request: AnyRequest, services: Services, words: str = "", format: str = "gguf", sort: str = ""
 ) -> ASGIApp:
     """Search the hub by words. Without words, list what many take now and this machine can hold."""
     wanted = _search(words.strip(), format, sort)

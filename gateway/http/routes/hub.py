@@ -190,10 +190,8 @@ def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
 
 TABBY_ROUTES: Routes = {
     download: Described(
-        takes=tabby.Download,
-        gives=(tabby.Downloaded,),
-        events=(tabby.DownloadEvent,),
-    ),
+        takes=tabby.Download, gives=(tabby.Downloaded,), events=(tabby.DownloadEvent,)
+    )
 }
 LLAMASERVER_ROUTES: Routes = {
     fetch_model: Described(takes=wire.NamedModel, gives=(wire.Success,)),

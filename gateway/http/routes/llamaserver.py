@@ -71,10 +71,7 @@ async def infill(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _answered(
-    request: AnyRequest,
-    services: Services,
-    read: Callable[[bytes], CompletionExchange],
-    api: str,
+    request: AnyRequest, services: Services, read: Callable[[bytes], CompletionExchange], api: str
 ) -> ASGIApp:
     exchange = await services.read(read, await request.body())
     return Exchange(
@@ -300,12 +297,7 @@ COMPLETION = Body(
 INFILL = Body(
     name="LlamaServerInfillRequest",
     about="The texts before and after a gap to fill.",
-    shapes=(
-        wire.InfillWire,
-        wire.CompletionWire,
-        AnsweringWire,
-        SamplingWire,
-    ),
+    shapes=(wire.InfillWire, wire.CompletionWire, AnsweringWire, SamplingWire),
     further=SHAPES,
 )
 
@@ -460,8 +452,7 @@ ROUTES: Routes = {
     **llamaswap.ROUTES,
     slots: Described(gives=(list[wires.SlotWire],)),
     order: Described(
-        takes=wires.SlotOrder,
-        gives=(wires.SlotSaved, wires.SlotRestored, wires.SlotErased),
+        takes=wires.SlotOrder, gives=(wires.SlotSaved, wires.SlotRestored, wires.SlotErased)
     ),
     completion: Described(
         takes=COMPLETION,

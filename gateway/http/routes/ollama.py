@@ -164,11 +164,7 @@ async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _embedded(
-    request: AnyRequest,
-    services: Services,
-    read: EmbeddingExchange | ollama.Presence,
-    *,
-    old: bool,
+    request: AnyRequest, services: Services, read: EmbeddingExchange | ollama.Presence, *, old: bool
 ) -> ASGIApp:
     began = perf_counter()
 
@@ -375,7 +371,7 @@ OLLAMA_GENERATE = Body(
 )
 
 FRONT_ROUTES: Routes = {
-    alive: Described(),
+    alive: Described()
 }  # at the same address as the console's page, so one router has both
 ROUTES: Routes = {
     chat: Described(

@@ -51,7 +51,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         WireOptions(
             loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
             if services.reports_loading(request.auth, asked=exchange.loading_text)
-            else None,
+            else None
         ),
     )
     if not exchange.stream or (name := _conversation(request, services.config)) is None:
@@ -98,7 +98,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         WireOptions(
             loading=openai.TextLoading(id=f"cmpl-{request_id}", created=created)
             if services.reports_loading(request.auth, asked=exchange.loading_text)
-            else None,
+            else None
         ),
     )
 

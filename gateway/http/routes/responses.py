@@ -37,11 +37,7 @@ from gateway.http.routes import conversations, responses_socket
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, attended, client_error
 from gateway.keys.store import Part, fresh_id
-from gateway.terms.errors import (
-    GatewayError,
-    InvalidRequest,
-    NotFound,
-)
+from gateway.terms.errors import GatewayError, InvalidRequest, NotFound
 from gateway.terms.request import ChatRequest
 
 FRAMING = replace(SSE, end=DONE)
@@ -219,14 +215,7 @@ RESPONSE = Body(
     about="Items to answer, and the earlier turns that they continue.",
     shapes=(items.CreateWire, SamplingWire),
 )
-_RESPONSE_EVENTS = (
-    Lifecycle,
-    ItemEvent,
-    PartEvent,
-    GrownEvent,
-    WholeEvent,
-    CommandEvent,
-)
+_RESPONSE_EVENTS = (Lifecycle, ItemEvent, PartEvent, GrownEvent, WholeEvent, CommandEvent)
 
 ROUTES: Routes = {
     create: Described(

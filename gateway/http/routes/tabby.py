@@ -389,9 +389,7 @@ ROUTES: Routes = {
         },
     ),
     decode: Described(
-        takes=tabby.Decode,
-        gives=(tabby.TabbyText,),
-        examples={"Tokens": {"tokens": [5, 6]}},
+        takes=tabby.Decode, gives=(tabby.TabbyText,), examples={"Tokens": {"tokens": [5, 6]}}
     ),
     template_list: Described(gives=(tabby.Names,)),
     template_switch: Described(takes=tabby.TemplateSwitch, gives=(None,)),

@@ -113,7 +113,7 @@ FRONT_ROUTES: Routes = {
         gives=(list[Generated], list[list[float]]),
         events=(StreamStep,),
         examples=_TGI_EXAMPLE,
-    ),
+    )
 }  # at the same address as the console's page, so one router has both
 ROUTES: Routes = {
     generate: Described(takes=GenerateWire, gives=(Generated,), examples=_TGI_EXAMPLE),
