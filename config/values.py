@@ -6,12 +6,15 @@ Times (seconds) and sizes (bytes) may be written as people do: `5m`, `1h30m`, `8
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+
+Made = TypeVar("Made", bound=Struct)
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]  # 0: any free one
 
@@ -76,6 +79,14 @@ def quantity(text: str, unit: Unit) -> float | None:
     factors = FACTORS[unit]
     found = sum(float(number) * factors[name] for number, name in re.findall(_ONE[unit], text))
     return round(found) if unit == "bytes" else found
+
+
+def alike(kind: type[Made], value: object) -> Callable[..., Made]:
+    """`kind`, a struct, with what `value` has by the same names; a call gives the other fields, and
+    those in which they differ.
+    """
+    names = [name for name in kind.__struct_fields__ if hasattr(value, name)]
+    return partial(kind, **{name: getattr(value, name) for name in names})
 
 
 def user_folder() -> Path:

@@ -27,6 +27,7 @@ from backends.contract.protocol import (
 )
 from backends.contract.samplers import Sampling
 from config.product import VERSION
+from config.values import alike
 from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.answers.stopping import Splitting
@@ -438,21 +439,15 @@ def jobs_of(
         sampling = _biased(sampling, params.sampling.text_biases, lease)
     adapters = lease.entry.adapters if params.adapters is None else params.adapters
     return [
-        Generation(
+        alike(Generation, params)(
             prompt=prompt,
             sampling=_varied(sampling, variant) if variant else sampling,
-            max_tokens=params.max_tokens,
-            min_tokens=params.min_tokens,
-            stop=params.stop,
-            logprobs=params.logprobs,
             request=request,
             owner=whose.owner,
             cached_for=whose.cached_for,
             slot=params.slot if info.keeps_slots else None,
             adapters=adapters if info.chooses_adapters else None,
             reports_progress=params.reports_progress and info.reports_progress,
-            after_samplers=params.after_samplers,
-            drafts=params.drafts,
             conversation=whose.conversation,
         )
         for prompt in prompts

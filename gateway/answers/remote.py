@@ -43,6 +43,7 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.contract.samplers import Sampling
+from config.values import alike
 from gateway.answers.answer import Answer, Choice, merged
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
@@ -267,13 +268,8 @@ class RemoteAnswer(Answer):
     def _usage_so_far(self) -> Usage:
         """By the other server's count; the times are ours."""
         usage = self._usage or RemoteUsage()
-        return Usage(
+        return alike(Usage, usage)(
             is_counted=self._usage is not None,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            further=usage.further,
             prefill_seconds=max(0.0, self._first - self._asked),
             decode_seconds=self._last - self._first,
         )

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import Modality
+from config.values import alike
 from gateway.dialects.dialect import body, frame
 from gateway.terms.errors import ContextLengthExceeded, GatewayError
 
@@ -134,11 +135,7 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 def envelope(error: GatewayError) -> ErrorEnvelope:
     """`error` as sent to a client."""
     prompt, context = _lengths(error)
-    detail = ErrorDetail(
-        message=error.message,
-        type=error.type,
-        param=error.param,
-        code=error.code,
+    detail = alike(ErrorDetail, error)(
         n_prompt_tokens=prompt,
         n_ctx=context,
     )

@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
+from config.values import alike
 from gateway.answers.interpreter import Known
 from gateway.http.feed import (
     ConsoleEvent,
@@ -57,19 +58,14 @@ def _is_called(status: ModelStatus, name: str | None) -> bool:
 def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit: Fit) -> ModelWire:
     files, entry, now = status.files, status.entry, time.time()
     left = status.remaining_seconds
-    return ModelWire(
-        id=status.id,
-        aliases=status.aliases,
-        state=status.state,
+    return alike(ModelWire, status)(
         progress=progress_of(status, cost, now),
-        why_failed=status.why_failed,
         backend=files.backend if files else None,
         format=files.format if files else None,
         architecture=files.architecture if files else None,
         remote=files is not None and files.elsewhere is not None,
         context_length=_context_length(status),
         size_bytes=files.size_bytes or None if files else None,
-        modalities=status.modalities,
         capabilities=known.capabilities if known else None,
         pinned=cost.pinned if cost else entry is not None and entry.pinned,
         preload=entry is not None and entry.preload,
@@ -80,11 +76,8 @@ def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit
         missing_bytes=status.missing,
         memory=status.arithmetic or None,
         fit=fit,
-        in_use=status.in_use,
-        waiting=status.waiting,
         slots=cost.slots if cost else None,
         ttl=cost.ttl if cost else None,
-        idle_seconds=status.idle_seconds,
         expires_at=now + left if left is not None else None,
         loaded_at=now - cost.loaded_for if cost and cost.loaded_for is not None else None,
         file=_file(status),

@@ -16,6 +16,7 @@ import structlog
 from litestar.types import Receive
 
 from backends.contract.protocol import PromptProgress
+from config.values import alike
 from gateway.answers.answer import Answer
 from gateway.answers.encoding import Encoded
 from gateway.answers.recording import Recording
@@ -246,7 +247,7 @@ class RequestRecord:
             news = self._news if answer is None else self._still_read()
         seconds = perf_counter() - self.began
         queued, loading = self._waited()
-        return RequestStanding(
+        return alike(RequestStanding, usage)(
             number=self.number,
             request=self.id,
             key=self.access.label,
@@ -260,12 +261,6 @@ class RequestRecord:
             queued_seconds=queued,
             load_seconds=loading,
             ttft=self._first,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            drafted_tokens=usage.drafted_tokens,
-            accepted_tokens=usage.accepted_tokens,
             tokens_per_second=self._speed(usage.completion_tokens, seconds),
             outcome=outcome,
             prompt=self._prompt,

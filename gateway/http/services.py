@@ -15,6 +15,7 @@ from backends.contract.catalog import Catalog, LoadFacts
 from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
+from config.values import alike
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.answers.encoding import Encoders
@@ -436,14 +437,10 @@ def _parameters(
 ) -> LoadedParameters:
     info = status.info
     assert info is not None, "only a loaded model has parameters"
-    return LoadedParameters(
+    return alike(LoadedParameters, facts)(
         max_seq_len=info.context_length,
         max_batch_size=info.max_concurrent,
         cache_size=facts.cache_tokens,
-        cache_mode=facts.cache_mode,
-        rope_scale=facts.rope_scale,
-        rope_alpha=facts.rope_alpha,
-        chunk_size=facts.chunk_size,
         prompt_template=template,
         prompt_template_content=known.template if known else info.chat_template,
         use_vision="image" in info.modalities,

@@ -29,6 +29,7 @@ from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
 from config.commands import COMMAND, filled, words
 from config.engines import CommandOptions, EngineOptions
 from config.upstreams import UpstreamConfig
+from config.values import alike
 
 log = structlog.get_logger(__name__)
 
@@ -112,24 +113,13 @@ def _command(name: str, files: ModelFiles, options: CommandOptions, port: int, k
 
 
 def _upstream(name: str, options: CommandOptions, port: int, key: str) -> UpstreamConfig:
-    return UpstreamConfig(
+    return alike(UpstreamConfig, options)(
         name=name,
         urls=(f"http://{HOST}:{port}/v1",),
-        server=options.server,
         key=key,
         models={name: options.served_name or name},
-        capabilities=options.capabilities,
-        context_length=options.context_length,
-        max_concurrent=options.max_concurrent,
-        fetch_images=options.fetch_images,
-        split=options.split,
-        rename=options.rename,
-        drop=options.drop,
-        set=options.set,
-        first_byte_timeout=options.first_byte_timeout,
-        stall_timeout=options.stall_timeout,
-        total_timeout=options.total_timeout,
         failures=NEVER,
+        fallbacks=(),  # as any model's, they stand in its own options
     )
 
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backends.contract.protocol import Generation, ModelInfo, Progress
 from backends.contract.samplers import Sampling, order_of
+from config.values import alike
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.encoding import EmbeddingExchange, Input, Token, further, read_texts, written
 from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
@@ -234,32 +235,16 @@ def settings(job: Generation, *, context_length: int) -> GenerationSettings:
     sampling = job.sampling
     limit = -1 if job.max_tokens is None else job.max_tokens
     middle, spread = _temperatures(sampling)
-    return GenerationSettings(
+    return alike(GenerationSettings, sampling)(
         seed=ANY_SEED if sampling.seed is None else sampling.seed,
         temperature=middle,
         dynatemp_range=spread,
         dynatemp_exponent=sampling.temp_exponent,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
         top_n_sigma=sampling.top_n_sigma or OFF,
-        xtc_probability=sampling.xtc_probability,
-        xtc_threshold=sampling.xtc_threshold,
-        typical_p=sampling.typical_p,
         repeat_last_n=sampling.penalty_range,
         repeat_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        dry_multiplier=sampling.dry_multiplier,
-        dry_base=sampling.dry_base,
-        dry_allowed_length=sampling.dry_allowed_length,
         dry_penalty_last_n=sampling.dry_range,
-        dry_sequence_breakers=sampling.dry_sequence_breakers,
         mirostat=sampling.mirostat_mode,
-        mirostat_tau=sampling.mirostat_tau,
-        mirostat_eta=sampling.mirostat_eta,
-        adaptive_target=sampling.adaptive_target,
-        adaptive_decay=sampling.adaptive_decay,
         samplers=order_of(sampling),
         ignore_eos=sampling.ban_eos,
         n_probs=job.logprobs or 0,
@@ -268,6 +253,7 @@ def settings(job: Generation, *, context_length: int) -> GenerationSettings:
         max_tokens=limit,
         min_tokens=job.min_tokens,
         n_ctx=context_length,
+        logit_bias=UNSET,
     )
 
 

@@ -14,6 +14,7 @@ from litestar.types import ASGIApp
 
 from backends.places.upstream.replicas import Replica
 from config.nodes import NodeConfig
+from config.values import alike
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
@@ -233,14 +234,8 @@ def _upstreams_body(services: Services) -> bytes:
 
 def _wire(replica: Replica, lease: float | None) -> ReplicaWire:
     fault = replica.silence or replica.fault
-    return ReplicaWire(
-        url=replica.url,
-        state=replica.state,
+    return alike(ReplicaWire, replica)(
         lease=lease,
-        draining=replica.draining,
-        busy=replica.busy,
-        asked=replica.asked,
-        failed=replica.failed,
         fault=fault.kind if fault else None,
         reason=fault.reason if fault else None,
     )

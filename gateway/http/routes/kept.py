@@ -10,6 +10,7 @@ from litestar.types import ASGIApp
 
 from backends.contract.beginnings import Tier
 from backends.places.kept.store import KeptBeginning, KeptCounts
+from config.values import alike
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
@@ -158,19 +159,11 @@ def _chosen(
 
 
 def _wire(one: KeptBeginning, names: dict[str, str], services: Services) -> KeptWire:
-    return KeptWire(
-        id=one.id,
+    return alike(KeptWire, one)(
         model=names.get(one.model, one.model.rpartition("/")[2]),
         key=services.authenticator.label(one.owner),
         conversation=one.conversation or None,
-        tokens=one.tokens,
-        size=one.size,
         tiers=[*one.tiers],
-        age=one.age,
-        idle=one.idle,
-        uses=one.uses,
-        saves=one.saves,
-        pinned=one.pinned,
     )
 
 

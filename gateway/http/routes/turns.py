@@ -8,6 +8,7 @@ import msgspec
 from litestar import get
 from litestar.types import ASGIApp
 
+from config.values import alike
 from gateway.answers.turns import Talk
 from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
@@ -63,17 +64,11 @@ async def talks(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 def _wire(talk: Talk, services: Services) -> TalkWire:
-    return TalkWire(
+    return alike(TalkWire, talk)(
         conversation=talk.name or None,
-        model=talk.model,
         key=services.authenticator.label(talk.owner),
-        turns=talk.turns,
-        began=talk.began,
-        last=talk.last,
-        prompt_tokens=talk.prompt_tokens,
         hit_rate=None if talk.hit_rate is None else round(talk.hit_rate, 4),
         parting=_parting(talk.parting),
-        partings=talk.partings,
     )
 
 
