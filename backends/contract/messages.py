@@ -38,6 +38,7 @@ from backends.contract.beginnings import Bytes, Part, Taken, Tier, packed
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import BackendError, InvalidJob, PromptTooLong
 from backends.contract.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
+from config.values import alike
 
 Kind: TypeAlias = Literal[
     "BackendError",
@@ -183,14 +184,10 @@ class TakenHead(msgspec.Struct, frozen=True, array_like=True):
     def taken(self, buffers: Sequence[Bytes]) -> Taken:
         """With the bytes that have come."""
         whole, *states = buffers
-        return Taken(
-            owner=self.owner,
+        return alike(Taken, self)(
             tokens=array("q", self.tokens),
-            cuts_from=self.cuts_from,
             whole=whole,
             parts=tuple(Part(*one) for one in zip(self.places, states, strict=True)),
-            conversation=self.conversation,
-            seconds=self.seconds,
         )
 
 

@@ -44,6 +44,7 @@ from backends.engines.engine import (
     Token,
 )
 from backends.engines.transcript import BannedStrings, Taken, Transcript, Verdict, Written
+from config.values import alike
 
 Job = TypeVar("Job")
 
@@ -181,11 +182,7 @@ class DriverJob:
 
     def ended(self, written: Written, cached_tokens: int) -> Ended:
         assert written.cause is not None
-        return Ended(
-            cause=written.cause,
-            stop_string=written.stop_string,
-            token=written.token,
-            logprob=written.logprob,
+        return alike(Ended, written)(
             prompt_tokens=self.prompt_tokens,
             cached_tokens=cached_tokens,
             kept_tokens=min(self.put_back.tokens, cached_tokens) if self.put_back else 0,

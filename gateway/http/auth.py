@@ -20,7 +20,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from backends.contract.remote import HOPS, Caller
 from config.loader import HOST
 from config.settings import KeyConfig, ServerConfig
-from config.values import UNIX
+from config.values import UNIX, alike
 from gateway.http.tracing import trace_headers
 from gateway.keys.access import ADMIN, Access
 from gateway.keys.limits import Limits
@@ -94,12 +94,7 @@ def _access(key: KeyConfig, place: int) -> Access:
         owner=owner,
         loading_text=key.loading_text,
         label=key.label or f"key {place}",
-        limits=Limits(
-            parallel=key.parallel,
-            requests_per_minute=key.requests_per_minute,
-            tokens_per_minute=key.tokens_per_minute,
-            tokens_per_day=key.tokens_per_day,
-        ),
+        limits=alike(Limits, key)(),
     )
 
 

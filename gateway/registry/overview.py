@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from backends.contract.catalog import Cards
 from backends.contract.protocol import Progress
 from backends.contract.remote import RemoteStanding
+from config.values import alike
 from gateway.registry.entry import ModelEntry
 from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.folders import Unusable
@@ -396,7 +397,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         needs = room.fitting(plan.needs)
         fitted = plan.fitted
         wished = getattr(plan.loads, "context_length", None)
-        return Proposal(
+        return alike(Proposal, plan)(
             devices=tuple(
                 DeviceShare(
                     device=device,
@@ -408,14 +409,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
                 for device, budget in room.budgets.items()
             ),
             parts=_parts(plan),
-            measured=plan.measured,
             fit=self.room_for(entry.name, plan.needs),
             context_length=wished or entry.files.context_length or None,
             trained_context=entry.files.context_length or None,
-            note=plan.note,
             reasons=fitted.reasons if fitted else (),
-            speed=plan.speed,
-            load_seconds=plan.load_seconds,
         )
 
     def room_for(self, name: str, needs: Sequence[Bytes]) -> Fit:

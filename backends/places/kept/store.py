@@ -18,6 +18,7 @@ from backends.contract.beginnings import Coming, Found, Taken, Tier, packed
 from backends.contract.latest import Latest
 from backends.places.kept.files import Folder, Head, Stored, Unusable
 from backends.places.kept.shelf import Delete, Entry, Order, Origin, Read, Release, Shelf, Write
+from config.values import alike
 
 log = structlog.get_logger(__name__)
 
@@ -171,18 +172,14 @@ class KeptStore:
     def keep(self, origin: Origin, model: str, taken: Taken, seconds: float) -> None:
         """See `Beginnings.keep`."""
         now = self._now()
-        entry = Entry(
+        entry = alike(Entry, taken)(
             number=0,
             origin=origin,
             tokens=packed(taken.tokens),
-            cuts_from=taken.cuts_from,
             places=tuple(part.cells for part in taken.parts),
-            size=taken.size,
-            seconds=taken.seconds,
             made=now,
             used=now,
             model=model,
-            conversation=taken.conversation,
             pinned=(origin.owner, taken.conversation) in self._pinned,
         )
         with self._lock:
@@ -376,18 +373,12 @@ def _report(future: "Future[None]") -> None:
 
 
 def _entry(head: Head, tokens: bytes) -> Entry:
-    return Entry(
+    return alike(Entry, head)(
         number=0,
         origin=Origin(head.identity, head.owner),
         tokens=tokens,
-        cuts_from=head.cuts_from,
-        places=head.places,
         size=sum(head.sizes),
-        seconds=head.seconds,
-        made=head.made,
         used=head.made,
-        model=head.model,
-        conversation=head.conversation,
     )
 
 
@@ -397,31 +388,20 @@ def _content(entry: Entry) -> tuple[object, ...]:
 
 
 def _stored(entry: Entry, taken: Taken) -> Stored:
-    head = Head(
+    head = alike(Head, entry)(
         identity=entry.origin.identity,
         owner=entry.origin.owner,
-        model=entry.model,
-        conversation=entry.conversation,
-        cells=entry.cells,
-        cuts_from=entry.cuts_from,
-        places=entry.places,
         sizes=tuple(one.nbytes for one in taken.buffers),
-        seconds=entry.seconds,
-        made=entry.made,
     )
     return Stored(head=head, tokens=entry.tokens, whole=taken.whole, parts=taken.parts)
 
 
 def _taken(stored: Stored) -> Taken:
     head = stored.head
-    return Taken(
-        owner=head.owner,
+    return alike(Taken, head)(
         tokens=memoryview(stored.tokens).cast("q"),
-        cuts_from=head.cuts_from,
         whole=stored.whole,
         parts=stored.parts,
-        conversation=head.conversation,
-        seconds=head.seconds,
     )
 
 
@@ -431,17 +411,12 @@ def _for_people(entry: Entry, now: float) -> KeptBeginning:
         tiers.append("memory")
     if entry.on_disk:
         tiers.append("disk")
-    return KeptBeginning(
+    return alike(KeptBeginning, entry)(
         id=entry.number,
-        model=entry.model,
         owner=entry.origin.owner,
-        conversation=entry.conversation,
         tokens=entry.cells,
-        size=entry.size,
         tiers=tuple(tiers),
         age=max(0.0, now - entry.made),
         idle=max(0.0, now - entry.used),
-        uses=entry.uses,
         saves=entry.seconds,
-        pinned=entry.pinned,
     )

@@ -28,6 +28,7 @@ from backends.places.upstream.refusals import Cleaner, refusal
 from backends.places.upstream.relay import httpx_errors, plain, read_body
 from backends.places.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig
+from config.values import alike
 
 log = structlog.get_logger(__name__)
 
@@ -126,14 +127,10 @@ def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:
             continue
         yield (
             name,
-            RemoteStanding(
-                state=standing.state,
+            alike(RemoteStanding, standing)(
                 percent=standing.status.percent,
-                why_failed=standing.why_failed,
                 memory=standing.memory or "",
                 missing=standing.missing_bytes or 0,
-                in_use=standing.in_use,
-                waiting=standing.waiting,
             ),
         )
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from config.values import alike
 from gateway.dialects.custom import CustomWire, FormatWire, custom_tool
 from gateway.dialects.fields import Fields
 from gateway.dialects.parameters import read_choice_mode
@@ -407,12 +408,7 @@ def _function(fields: Fields, path: str, wire: InnerToolWire) -> Tool:
     function = wire.function or wire
     if not function.name:
         raise fields.wrong(f"{path}.name", "A function needs a name.")
-    return Tool(
-        name=function.name,
-        description=function.description,
-        parameters=function.parameters,
-        strict=function.strict,
-    )
+    return alike(Tool, function)()
 
 
 def _search(wire: InnerToolWire) -> Tool:

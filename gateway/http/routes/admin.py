@@ -186,12 +186,8 @@ async def announce(request: AnyRequest, services: Services) -> ASGIApp:
     when the lease ends; running requests finish.
     """
     wire = Fields(order_object(await request.body()), {}).read(AnnouncementWire)
-    box = Announcement(
+    box = alike(Announcement, wire)(
         url=_announced_url(request, wire),
-        name=wire.name,
-        prefix=wire.prefix,
-        key=wire.key,
-        lease=wire.lease,
     )
     known = await services.announcements.announce(box)
     lease = LeaseWire(name=known.name, url=known.url, prefix=known.prefix, lease=known.lease)

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from backends.contract.catalog import CPU
 from backends.contract.protocol import Generation
 from config.product import VERSION
+from config.values import alike
 from gateway.dialects import openai
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
@@ -269,16 +270,12 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 def _resident(status: ModelStatus) -> ResidentWire:
-    return ResidentWire(
+    return alike(ResidentWire, status)(
         model=status.id,
-        state=status.state,
         parent=status.entry.of.name if status.entry and status.entry.of else UNSET,
         engine=status.files.backend if status.files else None,
         context_length=context_length(status),
         devices=status.devices or None,
-        in_use=status.in_use,
-        waiting=status.waiting,
-        idle_seconds=status.idle_seconds,
         remaining_time_seconds=status.remaining_seconds,
     )
 
