@@ -10,7 +10,7 @@ the model's Python.
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -20,6 +20,8 @@ from backends.engines.transformers.grid import Grid, KeptByLayer
 from backends.engines.transformers.memory import ran_out
 
 log = structlog.get_logger(__name__)
+
+Rows: TypeAlias = Sequence[Sequence[int]]  # the tokens of each row
 
 # The attention masks of a pass over several sequences of different lengths.
 #
@@ -146,7 +148,7 @@ class Recorded(Protocol):
 
     def run(
         self,
-        tokens: Sequence[Sequence[int]],
+        tokens: Rows,
         starts: Sequence[int],
         kept: Sequence[int],
         cells: Sequence[torch.Tensor],
@@ -173,9 +175,7 @@ class Forward:
         self._takes = Takes(model)
         self.stepwise = pattern.stepwise
 
-    def run(
-        self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
-    ) -> torch.Tensor:
+    def run(self, first: int, tokens: Rows, starts: Sequence[int]) -> torch.Tensor:
         """Feed row `first + r` its `tokens[r]` from position `starts[r]` on; logits (rows,
         vocabulary), float32.
         """
@@ -184,9 +184,7 @@ class Forward:
             return list(self._steps(first, tokens, starts))[-1]
         return self._last(self._pass(first, tokens, starts, _ends(counts)), counts)
 
-    def verify(
-        self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
-    ) -> torch.Tensor:
+    def verify(self, first: int, tokens: Rows, starts: Sequence[int]) -> torch.Tensor:
         """As `run`, of equally many tokens in each row; the logits after each of them: (rows,
         tokens, vocabulary), float32. Not where layers keep states.
         """
@@ -198,19 +196,13 @@ class Forward:
             return torch.cat(list(self._steps(row, [tokens], [start])))
         return self._pass(row, [tokens], [start], range(len(tokens)))[0].float()
 
-    def _steps(
-        self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
-    ) -> Iterator[torch.Tensor]:
+    def _steps(self, first: int, tokens: Rows, starts: Sequence[int]) -> Iterator[torch.Tensor]:
         """`run`, one token of each row at a time."""
         for at, column in enumerate(zip(*tokens, strict=True)):
             yield self.run(first, [(token,) for token in column], [start + at for start in starts])
 
     def _pass(
-        self,
-        first: int,
-        tokens: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        kept: Sequence[int],
+        self, first: int, tokens: Rows, starts: Sequence[int], kept: Sequence[int]
     ) -> torch.Tensor:
         """Logits (rows, kept, vocabulary) after the `kept` places, or after all, see `_last`."""
         width = max(map(len, tokens))
@@ -233,11 +225,7 @@ class Forward:
         return self._own(first, tokens, starts, kept)
 
     def _own(
-        self,
-        first: int,
-        tokens: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        kept: Sequence[int],
+        self, first: int, tokens: Rows, starts: Sequence[int], kept: Sequence[int]
     ) -> torch.Tensor:
         """The model's own pass."""
         device, width = self._device, len(tokens[0])

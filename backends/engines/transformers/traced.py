@@ -22,6 +22,7 @@ from torch import _C
 from backends.engines.transformers.forward import (
     Forward,
     LayerPattern,
+    Rows,
     Takes,
     logits_of,
     masks,
@@ -56,7 +57,7 @@ class TracedPasses:
 
     def run(
         self,
-        tokens: Sequence[Sequence[int]],
+        tokens: Rows,
         starts: Sequence[int],
         kept: Sequence[int],
         cells: Sequence[torch.Tensor],

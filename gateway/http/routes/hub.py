@@ -113,16 +113,8 @@ async def _send_progress(events: EventStream, services: Services, order: Order) 
 def _event(
     status: Literal["downloading", "finished"], step: DownloadProgress, path: str | None = None
 ) -> bytes:
-    return frame(
-        tabby.DownloadEvent(
-            status=status,
-            file=step.file,
-            done=step.done,
-            total=step.total,
-            model=step.model,
-            download_path=path,
-        )
-    )
+    said = msgspec.structs.asdict(step)
+    return frame(tabby.DownloadEvent(status=status, download_path=path, **said))
 
 
 @post("/models", access="admin")
