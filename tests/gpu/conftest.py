@@ -57,6 +57,8 @@ def used(card: str) -> Callable[[], int]:
         torch.cuda.empty_cache()
         if DRY:
             pytest.skip("there is no driver to ask")
-        return devices.memory()["cuda:0"].used
+        used = devices.memory()["cuda:0"].used
+        assert used is not None, "the driver says it of every card"
+        return used
 
     return counted

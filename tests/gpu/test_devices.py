@@ -43,6 +43,8 @@ def test_they_count_its_memory_alike(
     before = devices.memory()["cuda:0"]
     taken = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
     after = devices.memory()["cuda:0"]
+    assert after.used is not None
+    assert before.used is not None
     assert after.used - before.used == pytest.approx(taken.nbytes, rel=0.05)
     record_property("own", (before.own, after.own))
     if before.own is not None and after.own is not None:
