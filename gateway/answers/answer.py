@@ -51,6 +51,8 @@ from gateway.terms.events import (
 from gateway.terms.request import GenerationParams, Unapplied
 from gateway.terms.tasks import companions
 
+LONGEST_MARKER = 256  # characters; longer ones are not looked for
+
 
 class Choice(msgspec.Struct):
     """One job's answer. `params`: what is to be returned besides the text."""
@@ -60,6 +62,8 @@ class Choice(msgspec.Struct):
     splitting: Splitting
     prompt: int = 0  # which of the request's prompts it answers
     one_call: bool = False  # the answer is over after its first tool call
+    unread: tuple[str, ...] = ()  # markers of calls that its format doesn't read
+    shows_markers: bool = False  # some of them stand in its content
     params: GenerationParams = GenerationParams()
     ended: Ended | None = None
     generated: int = 0
@@ -69,6 +73,7 @@ class Choice(msgspec.Struct):
     _phase: type[Event] = Content  # of the newest event
     _logprobs: list[TokenLogprob] = []
     _tokens: list[int] | None = None
+    _newest: str = ""  # content, as much as holds a marker
 
     def __post_init__(self) -> None:
         if self.splitting.in_reasoning:
@@ -157,10 +162,18 @@ class Choice(msgspec.Struct):
         events = self._grown(piece.text)
         if self.recorded is not None:
             self.recorded.add(piece, events)
+        if self.unread and not self.shows_markers:
+            self._look(events)
         self._count(piece, events)
         waits = piece.logprobs or self._logprobs
         delivered = self._delivered(piece.logprobs, events) if waits else ()
         return Delta(self.index, tuple(events), tuple(delivered))
+
+    def _look(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Content):
+                self._newest = self._newest[-LONGEST_MARKER:] + event.text
+                self.shows_markers |= any(marker in self._newest for marker in self.unread)
 
     def _grown(self, text: str) -> Sequence[Event]:
         """The events of `text`; behind the last one that counts there is `Finished`."""
@@ -360,6 +373,7 @@ def _usage(choices: Sequence[Choice]) -> Usage:
         reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
         drafted_tokens=sum(end.drafted_tokens for end in ended),
         accepted_tokens=sum(end.accepted_tokens for end in ended),
+        marked=sum(choice.shows_markers for choice in choices),
         prefill_seconds=max((end.prefill for end in ended), default=0.0),
         decode_seconds=max((end.decode for end in ended), default=0.0),
         queue_seconds=max((end.queued for end in ended), default=0.0),

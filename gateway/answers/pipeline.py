@@ -306,6 +306,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
                 ),
                 stopping(interpreter.splitter(request, framed), request, params),
                 one_call=request.one_call,
+                unread=interpreter.recognised.unread,
                 params=params,
             )
             for index, job in enumerate(

@@ -162,6 +162,11 @@ class Metrics:
             ("model", "kind"),
             "Tokens that were drafted to come next: drafted (all), accepted (those that came).",
         )
+        self._marked = self._counter(
+            "marked_answers",
+            ("model",),
+            "Answers whose text shows markers of calls: their model's format was not recognised.",
+        )
         self._queued = self._histogram("queue_seconds", "Seconds in the model's queue.", _SHORT)
         self._waited = self._histogram(
             "load_wait_seconds", "Seconds of waiting for the model's load.", _LONG
@@ -285,6 +290,8 @@ class Metrics:
         if usage.drafted_tokens:
             self._drafts.labels(model, "drafted").inc(usage.drafted_tokens)
             self._drafts.labels(model, "accepted").inc(usage.accepted_tokens)
+        if usage.marked:
+            self._marked.labels(model).inc(usage.marked)
         self._prompts.labels(model).observe(usage.prompt_tokens)
         self._cached.labels(model).observe(usage.cached_tokens)
         self._answers.labels(model).observe(usage.completion_tokens)

@@ -258,8 +258,17 @@ def proven(trial: Trial, traits: TemplateTraits, guess: Recognised) -> Recognise
     part = f"{most} of the {len(turns)} answers that it writes are read back"
     why = guess.why if best is guess.format else "learned from the chat template"
     calling = [turn for turn in turns if turn.said.calls]
-    reads_calls = not calling or any(reads_back(best, turn) for turn in calling)
-    return Recognised(best, f"{why}; {part}", reads_calls)
+    lost = [turn for turn in calling if not reads_back(best, turn)]
+    unread = _some(*chain.from_iterable(_unread(best, turn) for turn in lost))
+    return Recognised(best, f"{why}; {part}", not lost or len(lost) < len(calling), unread)
+
+
+def _unread(format: Format, turn: Turn) -> Iterator[str]:
+    """Markers around the words that the format doesn't have."""
+    words, known = repr(turn.said), [*texts_of(format)]
+    for mark in _MARKER.findall(turn.body):
+        if mark not in words and not any(mark in text for text in known):
+            yield mark
 
 
 # What stands around the words.

@@ -162,12 +162,13 @@ def _texts(value: Any) -> Iterator[str]:
 
 class Recognised(msgspec.Struct, frozen=True):
     """A format, and why it was taken, in words for the user. `reads_calls`: False where it reads
-    none of those that the template writes.
+    none of those that the template writes; `unread`: markers in those that it doesn't read.
     """
 
     format: Format
     why: str
     reads_calls: bool = True
+    unread: tuple[str, ...] = ()
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -186,6 +186,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     drafted_tokens: int = 0  # that were guessed to come next, and verified together
     accepted_tokens: int = 0  # of completion_tokens, those that were guessed
+    marked: int = 0  # choices whose text shows markers of calls that no format reads
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     queue_seconds: float = 0.0  # waiting for a slot

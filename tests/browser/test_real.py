@@ -227,7 +227,8 @@ def test_a_model_is_added_by_its_path_and_removed(
     expect(dialog.locator(".notice.bad")).to_contain_text("console.model_paths")
     shoot(page, "real-path")
     path.fill(
-        re.split(" below ", dialog.get_by_text("A GGUF file or a model").inner_text())[1] + "/file.gguf"
+        re.split(" below ", dialog.get_by_text("A GGUF file or a model").inner_text())[1]
+        + "/file.gguf"
     )
     dialog.get_by_role("button", name="Add", exact=True).click()
     expect(dialog).to_contain_text("file is there")

@@ -4,12 +4,14 @@ cut stays open, and what small models write in place of their template's form is
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gateway.prompt.new_families import UNREAD
 from tests.gateway.splitter.renderers import MARKERS, RENDERERS
-from tests.served import Served, events, scripted, served
+from tests.served import Serve, Served, events, scripted, served
 
 # One of each syntax; what all families write is tried in tests/gateway/splitter.
 FAMILIES = (
@@ -114,6 +116,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     models.append(scripted(folder, "thoughtless", say=thinks, chat_template=TEMPLATE))
     with served(folder, {"models": models}) as running:
         yield running
+
+
+def test_answers_that_show_markers_are_counted_and_warned_of_once(
+    serve: Serve, tmp_path: Path
+) -> None:
+    lines = [
+        {"when": "Call", "say": "<zap:call>find Bern IS city;</zap:call>"},
+        {"when": "", "say": "A <b>zap</b> is no <zap>."},
+    ]
+    server = serve({"models": [scripted(tmp_path, "zap", lines=lines, chat_template=UNREAD)]})
+    for asked in ("Call", "Hello", "Call again"):
+        body = {"model": "zap", "messages": [{"role": "user", "content": asked}], "stream": True}
+        assert server.client.post("/v1/chat/completions", json=body).status_code == 200
+    assert 'roundhouse_marked_answers_total{model="zap"} 2.0' in server.client.get("/metrics").text
+    assert len(server.log.records("answers may show markers")) == 1
 
 
 def _called(server: Served, family: str, name: str, schema: Any, **more: Any) -> Any:

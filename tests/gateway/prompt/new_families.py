@@ -142,3 +142,11 @@ TEMPLATES: Mapping[str, str] = {
         end="<|content_model_end_sampling|>",
     ),
 }  # fmt: skip
+
+# Its calls can't be told from their template: values stand before their names.
+UNREAD = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for c in m.tool_calls %}<zap:call>{{ c.function.name }} "
+    "{% for k, v in c.function.arguments.items() %}{{ v }} IS {{ k }};{% endfor %}</zap:call>"
+    "{% endfor %}{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
+)

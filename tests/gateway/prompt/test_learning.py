@@ -19,7 +19,7 @@ from gateway.splitter.recognition import REASONING
 from gateway.terms.request import Tool
 from tests.every import for_every
 from tests.gateway.prompt import corpus
-from tests.gateway.prompt.new_families import TEMPLATES
+from tests.gateway.prompt.new_families import TEMPLATES, UNREAD
 from tests.gateway.splitter.corpus import join
 from tests.gateway.splitter.grammars import control_of, grammar_of, refused, vocabulary
 
@@ -145,6 +145,13 @@ def test_less_is_claimed_where_calls_cannot_be_told(arguments: str) -> None:
     assert found.format == FORMATS["plain"]
     assert found.why.endswith("1 of the 19 answers that it writes are read back")
     assert not found.reads_calls
+
+
+def test_markers_of_calls_that_are_not_read_are_known() -> None:
+    assert compiled(UNREAD).proven(recognise(template=UNREAD)).unread == (
+        "<zap:call>",
+        "</zap:call>",
+    )
 
 
 def test_a_template_that_writes_without_end_is_not_tried() -> None:
