@@ -118,9 +118,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-def test_answers_that_show_markers_are_counted_and_warned_of(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_answers_that_show_markers_are_counted_and_warned_of(serve: Serve, tmp_path: Path) -> None:
     lines = [
         {"when": "Call", "say": "<zap:call>find Bern IS city;</zap:call>"},
         {"when": "", "say": "A <b>zap</b> is no <zap>."},
