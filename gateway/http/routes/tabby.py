@@ -157,7 +157,7 @@ def _options(
     try:
         draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
     except ModelNotFound as error:
-        raise InvalidRequest(f"draft_model: {error.message}", param="draft_model") from None
+        raise ModelNotFound(f"draft_model: {error.message}", param="draft_model") from None
     return tabby.joined(options, own["draft_model"](str(draft.files.path)))
 
 
