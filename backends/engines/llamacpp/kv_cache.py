@@ -91,13 +91,14 @@ class KvCache:
     def copy(self, source: int, target: int) -> bool:
         """`target` gets the cells of `source` in place of its own. False: it has none."""
         self.forget(target)
-        if not (self._split and self._window):
-            api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-            # Which of its states is the one to go on from, llama.cpp keeps for the source alone.
-            turned = source in self._turned
-            return not turned or self._states.write(target, self.part(source), PART)
-        # Between parts llama.cpp copies when it next decodes, over what is put there until then.
-        return self._states.write(target, self._states.read(source, WHOLE), WHOLE)
+        if self._split:
+            # llama.cpp itself copies when it next decodes: what another job has put into the source
+            # by then, and over what it has put into the target.
+            return self._states.write(target, self._states.read(source, WHOLE), WHOLE)
+        api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        # Which of its states is the one to go on from, llama.cpp keeps for the source alone.
+        turned = source in self._turned
+        return not turned or self._states.write(target, self.part(source), PART)
 
     def cut(self, sequence: int, position: int) -> bool:
         """Forget what stands at `position` and behind it. False: what is left is not enough to go

@@ -15,13 +15,13 @@ from backends.contract import catalog
 from backends.contract.beginnings import Beginnings, NothingKept, Pace
 from backends.contract.errors import InvalidJob
 from backends.contract.protocol import Generation
-from backends.engines.engine import Engine
+from backends.engines.engine import Engine, PutBack, Token
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.places.kept.store import KeptStore
 from config.engines import LlamaCppOptions, SpeculationOptions
 from tests.backends import gguf_grown
-from tests.backends.cache_fuzz import Fuzz, check
+from tests.backends.cache_fuzz import Asked, Fuzz, check
 from tests.backends.container_contract import GREEDY
 from tests.backends.engines.llamacpp import cache_kinds, random_projector
 from tests.backends.pairs import pairs
@@ -45,6 +45,7 @@ COLD = LlamaCppOptions(
     cache_type_v="f32",
     flash_attention="off",
 )
+COLD_AND_LONG = msgspec.structs.replace(COLD, context_length=LONG)
 LAYOUTS = {
     "small pool": msgspec.structs.replace(COLD, max_concurrent=4, cache_tokens=256),
     "split": msgspec.structs.replace(COLD, max_concurrent=4),
@@ -155,6 +156,42 @@ def test_a_conversation_that_leaves_while_it_is_put_back_leaves_nothing(tmp_path
         tested.release(1)
         assert not any(tested.keeper.cells())
         assert answer(tested, 2, prompt) == first
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "qwen35"])
+def test_a_copy_is_of_what_was_there_though_another_comes_there_in_the_same_step(
+    tmp_path: Path, kind: str
+) -> None:
+    """One begins as the only idle slot does, and is copied from it into the empty one; then one of
+    the store takes the idle slot, before anything is computed.
+    """
+    path, away, there = written(kind, tmp_path), letters(1, 300), letters(2, 300)
+    two = msgspec.structs.replace(LAYOUTS["long split"], max_concurrent=2, cache_tokens=None)
+    with engine(path, two) as tested, engine(path, COLD_AND_LONG) as anew:
+        tested.kept = DearBeginnings(KeptStore(memory=20_000_000), "the same engine", "model")
+        answer(tested, 0, away)
+        swapped(tested)
+        answer(tested, 1, there)
+        prompts = (*there[:250], *letters(3, 40)), (*away, *letters(4, 5))
+        asked = [Asked(_whole(tested, prompt), list(prompt), 1) for prompt in prompts]
+        for key, one in enumerate(asked, 2):
+            tested.admit(key, one.job)
+        put_back = 0
+        while not all(one.drawn for one in asked):
+            for out in tested.step():
+                match out:
+                    case Token(key=key):
+                        asked[key - 2].drawn.append(out)
+                    case PutBack():
+                        put_back += 1
+        assert put_back == 1
+        for one in asked:
+            check(one, anew, CLOSE)
+
+
+def _whole(tested: Engine, prompt: tuple[int, ...]) -> Generation:
+    """With the distribution of each token."""
+    return Generation(prompt=prompt, sampling=GREEDY, logprobs=tested.info.vocab_size)
 
 
 @pytest.mark.slow
