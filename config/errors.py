@@ -8,6 +8,8 @@ import msgspec
 
 T = TypeVar("T")
 
+MOST = 20  # mistakes that are told together: to find what each was meant to be takes time
+
 
 class ConfigError(Exception):
     """The configuration can't be used. The message is for the person who wrote it.
@@ -27,17 +29,18 @@ class ConfigError(Exception):
 
 
 def every(reads: Iterable[Callable[[], T]]) -> list[T]:
-    """What they return. Raises ConfigError, which has the mistakes of all."""
+    """What they return. Raises ConfigError, which has the first `MOST` mistakes or so."""
     found: list[T] = []
     wrong: list[ConfigError] = []
     for read in reads:
         try:
             found.append(read())
         except ConfigError as error:
-            wrong.append(error)
+            wrong += (ConfigError(error.source, error.path, error.problem), *error.others)
+            if len(wrong) >= MOST:
+                break
     if wrong:
-        first, *rest = wrong
-        others = (*first.others, *rest)
+        first, *others = wrong
         raise ConfigError(first.source, first.path, first.problem, others) from None
     return found
 

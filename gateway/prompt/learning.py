@@ -87,6 +87,7 @@ _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z][A-Z_ ]*\]|◁[^◁▷]*▷")
 _BEGUN = re.compile(r"<[^<>]*\Z")
 _SPECIAL = re.compile(r"<[|｜]|[|｜]>|\[[A-Z_]+\]")
 _SIGN = re.compile(r"[<>\[\]{}|｜◁▷]")
+_MOST_UNREAD = 16  # markers that answers are searched for
 _LONGEST, _LONGEST_TAG = 4096, 256  # characters of an answer, and of what is one marker
 _END = re.compile(r"\s*(<[|｜][^<>]*>)?\s*")  # of a turn
 
@@ -259,7 +260,7 @@ def proven(trial: Trial, traits: TemplateTraits, guess: Recognised) -> Recognise
     why = guess.why if best is guess.format else "learned from the chat template"
     calling = [turn for turn in turns if turn.said.calls]
     lost = [turn for turn in calling if not reads_back(best, turn)]
-    unread = _some(*chain.from_iterable(_unread(best, turn) for turn in lost))
+    unread = _some(*chain.from_iterable(_unread(best, turn) for turn in lost))[:_MOST_UNREAD]
     return Recognised(best, f"{why}; {part}", not lost or len(lost) < len(calling), unread)
 
 

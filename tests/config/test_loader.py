@@ -8,7 +8,7 @@ import pytest
 
 from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
-from config.errors import ConfigError
+from config.errors import MOST, ConfigError
 from config.loader import load_config, load_text, locate
 from config.models import options_for, sampling_for
 from config.settings import Config, KeyConfig, ModelConfig
@@ -360,6 +360,13 @@ def test_all_mistakes_are_told_at_once_and_where_an_option_belongs() -> None:
         "$.log.levl",
     ]
     assert told[2].endswith("did you mean 'options.context_length'?")
+
+
+def test_no_more_mistakes_are_looked_at_than_anybody_reads() -> None:
+    models = ", ".join(f"{{name: m{number}, paht: x, contxt: 1}}" for number in range(5_000))
+    with pytest.raises(ConfigError) as refused:
+        load_text(f"models: [{models}]", Path("r.yaml"), {})
+    assert MOST <= str(refused.value).count("\n") + 1 < 2 * MOST
 
 
 def test_mistakes_of_all_models_are_told_at_once() -> None:

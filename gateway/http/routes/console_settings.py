@@ -83,9 +83,10 @@ async def settings(services: Services) -> ASGIApp:
     """List every option with its value and the value's source."""
     source = services.reloader.source
     explained = await to_thread.run_sync(source.explain) if source else NOT_ASKED
+    text = explained.text
     found = SettingsWire(
         file=str(source.file) if source and source.file else None,
-        text=None if explained.text is None else masked_text(explained.text),
+        text=None if text is None else await to_thread.run_sync(masked_text, text),
         options=_options(services, explained),
         reload=source is not None,
         writable=services.config.console.edit_config,
@@ -135,18 +136,13 @@ async def save(request: AnyRequest, services: Services) -> ASGIApp:
     if (source := services.reloader.source) is None or (file := source.file) is None:
         raise InvalidRequest("this server has no configuration file")
     order = Fields(order_object(await request.body()), {}).read(SaveOrder)
-    text = _text(order)
+    _text(order)
     audit(request, "save configuration")
     async with attended(request):
-        before = await to_thread.run_sync(file.read_text, "utf-8")
-        if masked_text(before) != order.seen:
-            raise InvalidRequest(
-                "seen: the file was changed meanwhile: read it again", param="seen"
-            )
         try:
-            new = unmasked(text, before)
-        except ValueError as error:
-            return Plain(body(CheckedWire(ok=False, error=MOVED, line=error.args[0])))
+            before, new = await to_thread.run_sync(_texts, file, order)
+        except ConfigError as error:
+            return Plain(body(_refused(error)))
         checked = await _checked(services, new)
         if checked.ok:
             await to_thread.run_sync(_write, file.resolve(), before, new)
@@ -166,8 +162,34 @@ async def _checked(services: Services, text: str) -> CheckedWire:
         return _refused(error)
 
 
+def _texts(file: Path, order: SaveOrder) -> tuple[str, str]:
+    """The file's text, and the new one with its secrets. Blocks. Raises InvalidRequest, and
+    ConfigError where a secret can't be put back.
+    """
+    before = _read(file)
+    if masked_text(before) != order.seen:
+        raise _changed()
+    try:
+        return before, unmasked(order.text, before)
+    except ValueError as error:
+        raise ConfigError(f"{file}:{error.args[0]}", "$", MOVED) from None
+
+
+def _changed() -> InvalidRequest:
+    return InvalidRequest("seen: the file was changed meanwhile: read it again", param="seen")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{file.name} can't be read") from error
+
+
 def _write(file: Path, before: str, new: str) -> None:
-    """Both with the file's own permissions: it may hold keys. Blocks."""
+    """Both with the file's own permissions: it may hold keys. Blocks. Raises InvalidRequest."""
+    if _read(file) != before:
+        raise _changed()
     kept = file.with_name(f"{file.name}.before")
     try:
         mode = file.stat().st_mode

@@ -148,10 +148,11 @@ def test_less_is_claimed_where_calls_cannot_be_told(arguments: str) -> None:
 
 
 def test_markers_of_calls_that_are_not_read_are_known() -> None:
-    assert compiled(UNREAD).proven(recognise(template=UNREAD)).unread == (
-        "<zap:call>",
-        "</zap:call>",
-    )
+    found = compiled(UNREAD).proven(recognise(template=UNREAD))
+    assert found.unread == ("<zap:call>", "</zap:call>")
+    marks = "".join(f"<zap{number}>" for number in range(300))
+    many = UNREAD.replace("</zap:call>", f"{marks}</zap:call>")
+    assert len(compiled(many).proven(recognise(template=many)).unread) == 16
 
 
 def test_a_template_that_writes_without_end_is_not_tried() -> None:

@@ -220,6 +220,9 @@ async def test_nothing_is_saved_that_cannot_be_used_or_loses_a_secret(running: R
     assert (broken["ok"], broken["line"]) == (False, 2)
     moved = (await saved(running, text.replace("- key: ••••  #", "- key: •••• #"), text)).json()
     assert (moved["ok"], moved["line"]) == (False, 4)
+    await file.rename(file.with_name("away.yaml"))
+    assert (await saved(running, text, text)).status_code == 400
+    await file.with_name("away.yaml").rename(file)
     late = await saved(running, text, text.replace("8", "9"))
     assert (late.status_code, late.json()["error"]["param"]) == (400, "seen")
     user = await running.client.post("/v1/admin/settings/save", json={}, headers=USER)
