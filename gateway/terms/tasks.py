@@ -122,7 +122,8 @@ class FileSystems:
         and at once where another question about it has been waiting as long.
         """
         now = time.monotonic()
-        if any(one == name and now - since >= patience for one, since in self._asked.values()):
+        asked = list(self._asked.values())  # threads take theirs out meanwhile
+        if any(one == name and now - since >= patience for one, since in asked):
             raise TimeoutError
         self._asked[token := object()] = name, now
 

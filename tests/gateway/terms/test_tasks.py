@@ -2,10 +2,13 @@
 no task before it begins, and none behind its context.
 """
 
+import threading
+import time
+
 import anyio
 import pytest
 
-from gateway.terms.tasks import relayed
+from gateway.terms.tasks import FileSystems, relayed
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -55,3 +58,24 @@ async def test_who_can_not_write_ends_the_body() -> None:
 
     with anyio.fail_after(HANG), pytest.raises(ValueError, match="7"):
         await endless()
+
+
+async def test_a_file_system_answers_while_another_is_asked() -> None:
+    asked, may_answer = FileSystems(), threading.Event()
+
+    class Compared(str):
+        """The other question ends while the name is compared with its own."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            may_answer.set()
+            time.sleep(0.05)
+            return False
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("one", "other"):
+            tasks.start_soon(asked.ask, name, may_answer.wait, HANG)
+        await anyio.wait_all_tasks_blocked()
+        assert await asked.ask(Compared("third"), lambda: "there", HANG) == "there"

@@ -534,10 +534,19 @@ async def test_a_fallback_that_the_key_may_not_use_is_none(tmp_path: Path) -> No
 async def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
     """Within a probe's interval: nobody has to load anything."""
     sick = in_turn(*[with_status(503, b"{}")] * 3, streams(*text("back")))
+    well = asyncio.Event()
+
+    async def lists(asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        await well.wait()
+        await with_status(404, b"{}")(asked, writer)
+
     async with far(sick) as one, relaying(tmp_path, one) as running, asyncio.timeout(HANG):
-        statuses = [(await ask(running)).status_code for _ in range(4)]
+        statuses = [(await ask(running)).status_code]
+        one.lists = lists
+        statuses += [(await ask(running)).status_code for _ in range(3)]
         assert statuses == [503] * 4
         assert len(one.asked) == 3, "the fourth found nobody to ask"
+        well.set()
         while (got := await ask(running)).status_code != 200:
             await asyncio.sleep(0.02)
         assert got.json()["choices"][0]["message"]["content"] == "back"
