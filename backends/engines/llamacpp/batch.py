@@ -3,6 +3,7 @@
 import ctypes
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -205,7 +206,7 @@ class Batch:
     through ctypes costs more than the model.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, library: Any = api) -> None:
         self._tokens = np.zeros(capacity, np.int32)
         self._positions = np.zeros(capacity, np.int32)
         self._sequences = np.zeros(capacity, np.int32)
@@ -213,7 +214,7 @@ class Batch:
         self._wanted = np.zeros(capacity, np.int8)  # whose logits are computed
         self._rows = self._sequences.ctypes.data + 4 * np.arange(capacity, dtype=np.uint64)
         self.rows = 0
-        self.struct = api.llama_batch(
+        self.struct = library.llama_batch(
             n_tokens=0,
             token=_pointer(self._tokens, ctypes.c_int32),
             embd=None,

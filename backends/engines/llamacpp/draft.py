@@ -4,10 +4,8 @@ its passes. See `backends.engines.draft_model`.
 It lies where the large one lies, and is loaded and given back with it.
 """
 
-import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +19,7 @@ from backends.engines.llamacpp.batch import Batch
 from backends.engines.llamacpp.files import draft_options
 from backends.engines.llamacpp.kv_cache import KvCache
 from backends.engines.llamacpp.layout import cache_layout
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.threads import StepThreads
 from config.engines import LlamaCppOptions
@@ -34,7 +32,7 @@ class LlamaDraftModel:
 
     def __init__(
         self,
-        context: api.llama_context_p,
+        context: Context,
         vocabulary: int,
         slots: int,
         length: int,
@@ -48,7 +46,7 @@ class LlamaDraftModel:
         self._context = context
         self.vocabulary = vocabulary
         self._cache = KvCache(context, split=split)
-        self._batch = Batch(batch)
+        self._batch = Batch(batch, context.api)
         self._threads = threads
 
     def feed(self, pieces: Sequence[Piece]) -> DraftPass | None:
@@ -59,21 +57,15 @@ class LlamaDraftModel:
             self._batch.chunk(list(piece.tokens), piece.start, piece.slot, last=True)
             ends.append((piece.slot, self._batch.rows - 1))
         self._threads.begin(self._batch.rows)
-        code = api.llama_decode(self._context, self._batch.ready())
+        code = self._context.api.llama_decode(self._context, self._batch.ready())
         if code == NO_ROOM:
             return None
         if code:
             raise GenerationFailed(f"the draft model's llama_decode failed with code {code}")
-        api.llama_synchronize(self._context)
-        guesses = {slot: guessed(self._row(row)) for slot, row in ends}
+        self._context.api.llama_synchronize(self._context)
+        guesses = {slot: guessed(self._context.row(row, self.vocabulary)) for slot, row in ends}
         self._threads.end()
         return DraftPass([guesses[piece.slot] for piece in pieces], self._threads.needed)
-
-    def _row(self, row: int) -> npt.NDArray[np.float32]:
-        address = ctypes.addressof(api.llama_get_logits_ith(self._context, row).contents)
-        there: Any = (ctypes.c_float * self.vocabulary).from_address(address)
-        logits: npt.NDArray[np.float32] = np.frombuffer(there, np.float32)
-        return logits
 
     def cut(self, slot: int, cells: int) -> int:
         """See `DraftModel.cut`."""

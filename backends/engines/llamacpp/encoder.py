@@ -19,7 +19,7 @@ from backends.contract.protocol import ModelInfo, Reading, Vectors
 from backends.engines.encoder_driver import Pass
 from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.batch import Batch
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.memory import (
     ENCODERS,
     MEAN,
@@ -40,7 +40,7 @@ UNSPECIFIED = -1  # llama_pooling_type: as the file says
 class LlamaEncoderModel(msgspec.Struct, frozen=True):
     """What the engine works with. `free` gives all of it back; harmless a second time."""
 
-    context: api.llama_context_p
+    context: Context
     vocabulary: LlamaVocabulary
     info: ModelInfo
     most: Pass
@@ -89,9 +89,7 @@ def load(
         )
 
 
-def _make_context(
-    model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions
-) -> api.llama_context_p:
+def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions) -> Context:
     size = shape(files, options)
     own = text_of(model, f"{files.architecture}.pooling_type".encode())
     bare = files.architecture in ENCODERS and own not in map(str, POOLINGS.values())
@@ -113,7 +111,7 @@ def _make_context(
     if not context:
         text = f"not enough memory for passes of {size.tokens} tokens: {loading.last_errors()}"
         raise OutOfMemory(text)
-    return context
+    return Context(api, context)
 
 
 def _info(

@@ -26,7 +26,6 @@ from backends.engines.draft_model import ModelDrafter
 from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
 from backends.engines.llamacpp.batch import Batch, Fed, LlamaJob, Restoring
 from backends.engines.llamacpp.kv_cache import KvCache, LlamaSlotKeeper
-from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
 from backends.engines.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.engines.llamacpp.pieces import PART, WHOLE
@@ -67,12 +66,13 @@ class LlamaCppEngine(Sequences[LlamaJob]):
         )
         self._loaded = loaded
         self._context = loaded.context
+        self._api = loaded.context.api
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
         self._pace = pace
         self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
-        self._batch = Batch(loaded.batch_size)
+        self._batch = Batch(loaded.batch_size, self._api)
         moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
@@ -225,9 +225,9 @@ class LlamaCppEngine(Sequences[LlamaJob]):
                 return work
             answering = sum(fed.count for fed in work) == len(work)
             self._threads.begin(self._batch.rows)
-            result = api.llama_decode(self._context, self._batch.ready())
+            result = self._api.llama_decode(self._context, self._batch.ready())
             if self._loaded.on_device:
-                api.llama_synchronize(self._context)  # wait here, without the GIL
+                self._api.llama_synchronize(self._context)  # wait here, without the GIL
             if result == 0:
                 self._fed(work, self._threads.end(), answering=answering)
                 return work

@@ -4,7 +4,6 @@ out as bytes and put back, in a pass or as a slot's file.
 It knows llama.cpp's rules, no job. Only the engine's thread calls it.
 """
 
-import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +14,7 @@ from backends.contract.errors import GenerationFailed, InvalidJob
 from backends.contract.protocol import ModelInfo, SavedSlot
 from backends.engines.cells import Slot
 from backends.engines.llamacpp.batch import LlamaJob
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.pieces import PART, WHOLE, Filling, Stage, State, States
 from backends.engines.speculation import MOST
 
@@ -28,12 +27,13 @@ class KvCache:
 
     def __init__(
         self,
-        context: api.llama_context_p,
+        context: Context,
         *,
         split: bool,
         stage: int | None = None,
         piece: int = AT_EASE.piece,
     ) -> None:
+        self._api = api = context.api
         model = api.llama_get_model(context)
         self._states = States(context)
         self._memory = api.llama_get_memory(context)
@@ -82,11 +82,11 @@ class KvCache:
     def clear(self) -> None:
         """Forget all sequences."""
         self._turned.clear()
-        api.llama_memory_clear(self._memory, True)
+        self._api.llama_memory_clear(self._memory, True)
 
     def forget(self, sequence: int) -> None:
         self._turned.discard(sequence)
-        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
     def copy(self, source: int, target: int) -> bool:
         """`target` gets the cells of `source` in place of its own. False: it has none."""
@@ -95,7 +95,7 @@ class KvCache:
             # llama.cpp itself copies when it next decodes: what another job has put into the source
             # by then, and over what it has put into the target.
             return self._states.write(target, self._states.read(source, WHOLE), WHOLE)
-        api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self._api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         # Which of its states is the one to go on from, llama.cpp keeps for the source alone.
         turned = source in self._turned
         return not turned or self._states.write(target, self.part(source), PART)
@@ -110,10 +110,10 @@ class KvCache:
         (llama-hparams.h, is_masked_swa). What is there is without gaps (llama-kv-cache.cpp,
         apply_ubatch), so its first position decides.
         """
-        whole = api.llama_memory_seq_pos_max(self._memory, sequence) < position
+        whole = self._api.llama_memory_seq_pos_max(self._memory, sequence) < position
         if position <= 0 or (self._recurrent and not whole):
             return False
-        if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+        if not self._api.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
         return self._attends(sequence, position)
 
@@ -127,7 +127,7 @@ class KvCache:
         """
         if not self._recurrent:
             return self.cut(sequence, position)
-        if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+        if not self._api.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
         self._turned.add(sequence)
         return True
@@ -136,7 +136,7 @@ class KvCache:
         """From where on a sequence of so many `cells` can be cut."""
         if self._recurrent:
             return cells
-        first = api.llama_memory_seq_pos_min(self._memory, sequence) if self._window else 0
+        first = self._api.llama_memory_seq_pos_min(self._memory, sequence) if self._window else 0
         return int(first + self._window - 1) if first > 0 else 0
 
     def size(self, sequence: int, flags: int) -> int:
@@ -169,16 +169,16 @@ class KvCache:
 
     def _ends_at(self, sequence: int, position: int) -> bool:
         """It is cut there, and nothing that is needed to go on is missing."""
-        if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+        if not self._api.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
-        last = api.llama_memory_seq_pos_max(self._memory, sequence)
+        last = self._api.llama_memory_seq_pos_max(self._memory, sequence)
         return bool(last == position - 1 and self._attends(sequence, position))
 
     def _attends(self, sequence: int, position: int) -> bool:
         """Whether all is there that `position` attends to. Where layers are recurrent, llama.cpp
         tells their last position alone.
         """
-        first = api.llama_memory_seq_pos_min(self._memory, sequence)
+        first = self._api.llama_memory_seq_pos_min(self._memory, sequence)
         there = self._recurrent or first <= max(0, position - self._window + 1)
         return bool(there and first >= 0)
 
@@ -208,7 +208,7 @@ class LlamaSlotKeeper:
     def __init__(
         self,
         slots: Sequence[Slot],
-        context: api.llama_context_p,
+        context: Context,
         cache: KvCache,
         running: Mapping[int, LlamaJob],
         info: ModelInfo,
@@ -216,7 +216,7 @@ class LlamaSlotKeeper:
     ) -> None:
         """`settle`: to be called before a state is written."""
         self._slots = slots
-        self._context = context
+        self._states = States(context)
         self._cache = cache
         self._running = running
         self._info = info
@@ -236,12 +236,11 @@ class LlamaSlotKeeper:
             raise InvalidJob(text, "id_slot")
         if any(token < 0 for token in tokens):
             raise InvalidJob("A slot with an image can't be saved.", "id_slot")
-        size = api.llama_state_seq_get_size(self._context, slot)
         listed = packed(tokens)
-        data = bytearray(len(listed) + size)
+        data = bytearray(len(listed) + self._states.size(slot, WHOLE))
         data[: len(listed)] = listed
-        state = (ctypes.c_uint8 * size).from_buffer(data, len(listed))
-        if api.llama_state_seq_get_data(self._context, state, size, slot) != size:
+        state = np.frombuffer(data, np.uint8, offset=len(listed))
+        if not self._states.read_into(state, slot, WHOLE):
             raise GenerationFailed("llama.cpp did not return the cells of the slot")
         return SavedSlot(len(tokens), data)
 
@@ -255,11 +254,7 @@ class LlamaSlotKeeper:
             raise InvalidJob("The model's vocabulary lacks tokens of the file.", "filename")
         self._settle()
         self.erase(slot)
-        state = np.frombuffer(data, np.uint8, offset=start)
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        read = api.llama_state_seq_set_data(self._context, pointer, len(state), slot)
-        if not read:
-            self._cache.forget(slot)
+        if not self._states.write(slot, np.frombuffer(data, np.uint8, offset=start), WHOLE):
             raise InvalidJob("The file's cells don't match this model as loaded.", "filename")
         self._slots[slot].tokens, self._slots[slot].owner = list(tokens), None
         self._slots[slot].adapters = self._info.adapter_scales()

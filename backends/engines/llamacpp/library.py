@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from backends.machine import prebuilt
 
 # The loader of the bindings, which runs when they are imported.
@@ -140,6 +143,22 @@ def _read(library: ctypes.CDLL, function: str, kind: type[ctypes.Structure]) -> 
     called.restype = type("Padded", (kind,), more) if ctypes.sizeof(kind) > IN_REGISTERS else kind
     called.argtypes = ()
     return called()
+
+
+class Context:
+    """A context, and the library that it is of: C functions take it as its pointer."""
+
+    def __init__(self, library: Any, pointer: int) -> None:
+        self.api = library
+        self._as_parameter_ = pointer
+
+    def row(self, row: int, size: int) -> npt.NDArray[np.float32]:
+        """The logits of the last batch's `row`, where they are kept until the next; `size`: of the
+        vocabulary.
+        """
+        address = ctypes.addressof(self.api.llama_get_logits_ith(self, row).contents)
+        there = (ctypes.c_float * size).from_address(address)
+        return np.frombuffer(there, np.float32)
 
 
 api: Any = imported()

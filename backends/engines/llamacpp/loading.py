@@ -48,7 +48,7 @@ from backends.engines.llamacpp.layout import (
     undrafted,
     workspace,
 )
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.memory import EXPERTS
 from backends.engines.llamacpp.sampling import SUPPORTED
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
@@ -194,7 +194,7 @@ OUT_OF_MEMORY = -2  # llama_decode: buffers could not be allocated
 class LlamaModel(msgspec.Struct, frozen=True):
     """What the engine works with. `free` gives all of it back; harmless a second time."""
 
-    context: api.llama_context_p
+    context: Context
     vocabulary: LlamaVocabulary
     pictures: "MtmdEncoder | None"  # None: it reads text
     info: ModelInfo
@@ -466,7 +466,7 @@ def make_context(
     vocabulary_size: int,
     *,
     whole_window: bool = False,
-) -> api.llama_context_p:
+) -> Context:
     """`whole_window`: cells that a sliding window has left stay, so that it can be cut anywhere."""
     layout = cache_layout(files, options)
     params = api.llama_context_default_params()
@@ -490,14 +490,15 @@ def make_context(
         raise OutOfMemory(
             f"not enough memory for the KV cache of {layout.cells} tokens: {last_errors()}"
         )
-    return context
+    return Context(api, context)
 
 
-def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
+def warm_up(context: Context, *, at_once: int) -> None:
     """Compute a prompt of `at_once` tokens and one token more, and forget them. A device compiles
     its kernels and takes their buffers when it meets them first, which belongs to the load; no
     later request waits for it then. Raises OutOfMemory, LoadFailed.
     """
+    api = context.api
     memory = api.llama_get_memory(context)
     compute = api.llama_decode if memory else api.llama_encode
     for count in (at_once, 1):
@@ -517,11 +518,11 @@ def batch_threads(options: LlamaCppOptions) -> Threads | None:
     return options.threads if options.threads_batch is None else options.threads_batch
 
 
-def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThreads:
+def step_threads(context: Context, options: LlamaCppOptions) -> StepThreads:
     """What times the steps of `context` and sets its threads."""
 
     def use(count: int) -> None:
-        api.llama_set_n_threads(context, count, count)
+        context.api.llama_set_n_threads(context, count, count)
 
     batch = batch_threads(options)
     return StepThreads(options.threads, batch, use, beside=on_device(options))

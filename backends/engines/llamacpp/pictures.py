@@ -20,7 +20,7 @@ from llama_cpp import mtmd_cpp as mtmd
 from backends.contract.errors import GenerationFailed, InvalidJob
 from backends.contract.protocol import Generation, Image
 from backends.engines.llamacpp.batch import ImageCells, LlamaJob
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 
 # Random in each process: no text that a client sends can be taken for a picture's place.
@@ -126,9 +126,7 @@ class MtmdEncoder:
         if code := mtmd.mtmd_encode_chunk(self._pointer, picture.chunk):
             raise GenerationFailed(f"an image could not be encoded (code {code})")
 
-    def decode(
-        self, context: api.llama_context_p, picture: ImageCells, position: int, sequence: int
-    ) -> int:
+    def decode(self, context: Context, picture: ImageCells, position: int, sequence: int) -> int:
         """Put the embeddings last encoded into the KV cache; returns llama_decode's code."""
         behind = api.llama_pos()
         code: int = mtmd.mtmd_helper_decode_image_chunk(

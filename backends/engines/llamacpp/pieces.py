@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 
 State: TypeAlias = npt.NDArray[np.uint8]
 WHOLE, PART = api.LLAMA_STATE_SEQ_FLAGS_NONE, api.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
@@ -33,13 +33,13 @@ _SLACK = 1 << 16  # bytes that a piece has besides its cells: a few for each lay
 class States:
     """Sequences of one context, taken out and put back in one call each."""
 
-    def __init__(self, context: api.llama_context_p) -> None:
-        self._context = context
-        self._memory = api.llama_get_memory(context)
+    def __init__(self, context: Context) -> None:
+        self._context, self._api = context, context.api
+        self._memory = self._api.llama_get_memory(context)
 
     def size(self, sequence: int, flags: int) -> int:
         """Bytes of `read`."""
-        return int(api.llama_state_seq_get_size_ext(self._context, sequence, flags))
+        return int(self._api.llama_state_seq_get_size_ext(self._context, sequence, flags))
 
     def read(self, sequence: int, flags: int) -> State:
         """`WHOLE`: all there is of the sequence. `PART`: what of it can't be cut. Nothing: it can't
@@ -51,13 +51,15 @@ class States:
     def read_into(self, data: State, sequence: int, flags: int) -> bool:
         """As `read`; `data` has its size."""
         size = len(data)
-        there = api.llama_state_seq_get_data_ext(self._context, _at(data), size, sequence, flags)
+        there = self._api.llama_state_seq_get_data_ext(
+            self._context, _at(data), size, sequence, flags
+        )
         return bool(there == size)
 
     def write(self, sequence: int, state: State, flags: int) -> bool:
         """It is as it was when it was read, in place of what there is. False: it is forgotten."""
         size = len(state)
-        if size and size == api.llama_state_seq_set_data_ext(
+        if size and size == self._api.llama_state_seq_set_data_ext(
             self._context, _at(state), size, sequence, flags
         ):
             return True
@@ -66,15 +68,15 @@ class States:
 
     def forget(self, sequence: int) -> None:
         """Nothing is left of it."""
-        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
     def name(self, source: int, target: int, start: int = -1, end: int = -1) -> None:
         """The cells of `source` at these positions are those of `target`, too. Only in a pool."""
-        api.llama_memory_seq_cp(self._memory, source, target, start, end)
+        self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def end(self, sequence: int) -> int:
         """The position behind the last."""
-        return int(api.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        return int(self._api.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
 
 class Stage:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from backends.contract.protocol import Candidate, TokenLogprob
 from backends.engines.engine import Token
 from backends.engines.llamacpp.batch import LlamaJob
-from backends.engines.llamacpp.library import api
+from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 
 _NEVER = float("-inf")
@@ -22,7 +22,7 @@ class Rows:
     Only the engine's thread calls it.
     """
 
-    def __init__(self, context: api.llama_context_p, vocabulary: LlamaVocabulary) -> None:
+    def __init__(self, context: Context, vocabulary: LlamaVocabulary) -> None:
         self._context = context
         self._vocabulary = vocabulary
 
@@ -71,9 +71,7 @@ class Rows:
 
     def row(self, row: int) -> npt.NDArray[np.float32]:
         """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
-        address = ctypes.addressof(api.llama_get_logits_ith(self._context, row).contents)
-        there = (ctypes.c_float * self._vocabulary.size).from_address(address)
-        return np.frombuffer(there, np.float32)
+        return self._context.row(row, self._vocabulary.size)
 
 
 class DrawnToken(msgspec.Struct, frozen=True):
