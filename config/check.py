@@ -1,16 +1,15 @@
 """Plain data to structs, with errors that give the exact path and what was probably meant.
 
-msgspec stops at the first error of a document and can't say which key of a mapping it was in. So
-the tree is walked here and msgspec judges the leaves.
+msgspec can't say which key of a mapping an error was in. So the tree is walked here and msgspec
+judges the leaves.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from config.errors import Source, every, suggestion
+from config.errors import Source, suggestion
 from config.settings import EnginesConfig
 from config.shape import (
     Kind,
@@ -50,17 +49,15 @@ def _read(data: object, kind: Kind, source: Source, path: str, *, strict: bool) 
     if (item := list_item(kind)) is not None:
         if not isinstance(data, list | tuple):
             raise source.error(path, f"expected a list, got {_named(data)}")
-        return every(
-            partial(_read, value, item, source, f"{path}[{index}]", strict=strict)
+        return [
+            _read(value, item, source, f"{path}[{index}]", strict=strict)
             for index, value in enumerate(data)
-        )
+        ]
     if (item := mapping_item(kind)) is not None:
-        entries = _entries(data, source, path)
-        values = every(
-            partial(_read, value, item, source, f"{path}.{name}", strict=strict)
-            for name, value in entries.items()
-        )
-        return dict(zip(entries, values, strict=True))
+        return {
+            name: _read(value, item, source, f"{path}.{name}", strict=strict)
+            for name, value in _entries(data, source, path).items()
+        }
     if isinstance(data, dict) and (mapping := mapping_in(kind)) is not None:
         return _read(data, mapping, source, path, strict=strict)
     return _read_leaf(data, kind, source, path, strict=strict)
@@ -73,17 +70,18 @@ def _read_section(
     entries = _entries(data, source, path)
     if path == "$":  # what anchors are written in
         entries = {name: one for name, one in entries.items() if not name.startswith("x-")}
-
-    def read(name: str) -> tuple[str, object]:
+    for name in entries:
         if name not in known:
             meant = suggestion(name, known, _below(section))
             raise source.error(f"{path}.{name}", f"unknown option; {meant}")
-        if name not in entries:
-            raise source.error(path, f"the option {name!r} is missing")
-        return name, _read(entries[name], known[name], source, f"{path}.{name}", strict=strict)
-
-    required = [field.name for field in msgspec.structs.fields(section) if field.required]
-    return dict(every(partial(read, name) for name in dict.fromkeys((*entries, *required))))
+    read = {
+        name: _read(value, known[name], source, f"{path}.{name}", strict=strict)
+        for name, value in entries.items()
+    }
+    for field in msgspec.structs.fields(section):
+        if field.required and field.name not in read:
+            raise source.error(path, f"the option {field.name!r} is missing")
+    return read
 
 
 def _below(section: type[msgspec.Struct]) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ import msgspec
 from config import mcp, nodes
 from config.check import convert
 from config.document import parse
-from config.errors import Source, suggestion
+from config.errors import Source, suggestion, whole
 from config.models import Engines, check_names, check_options, engines_of, option_kinds
 from config.secrets import Secrets, variable_of
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
@@ -114,6 +114,7 @@ def _is_network(text: str) -> bool:
     return True
 
 
+FILE = Path("roundhouse.yaml")
 PREFIX = "ROUNDHOUSE_"
 # What Kubernetes (and Docker's links) set of a service that is called as this program.
 SERVICE = re.compile(
@@ -205,19 +206,27 @@ def load_text(
     kind: type[Config] = Config,
 ) -> Config:
     """As `load_config`, where the file at `path` would hold `text`; None: there is no file."""
-    if text is None:
-        config, source = kind(), Source("the configuration")
-    else:
-        config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
-    sources = dict.fromkeys(kind.__struct_fields__, source)
-    others = frozenset(_secret_variables(config))
-    for setting in (*settings(environment, others, kind), *_overridden(overrides, kind)):
-        config = with_option(config, setting.option, setting.value)
-        sources[setting.option[0]] = setting.source
-    check_options(config, sources["models"], sampling)
-    check_names(config, sources["models"])
-    check_consistency(config, sources)
-    secrets = Secrets(environment, path.resolve().parent if path else Path.cwd())
+    named = "the configuration" if text is None else str(path or FILE)
+    document, source = parse(text or "", named)
+
+    def read(data: object, source: Source) -> Config:
+        config = _understood(data, source, path or FILE, kind)
+        sources = dict.fromkeys(kind.__struct_fields__, source)
+        others = frozenset(_secret_variables(config))
+        for setting in (*settings(environment, others, kind), *_overridden(overrides, kind)):
+            config = with_option(config, setting.option, setting.value)
+            sources[setting.option[0]] = setting.source
+        check_options(config, sources["models"], sampling)
+        check_names(config, sources["models"])
+        check_consistency(config, sources)
+        secrets = Secrets(environment, path.resolve().parent if path else Path.cwd())
+        return _completed(config, secrets, sources)
+
+    return whole(read, document, source)
+
+
+def _completed(config: Config, secrets: Secrets, sources: Mapping[str, Source]) -> Config:
+    """With its secrets in place."""
     keys = _keys(config.keys, secrets, sources["keys"])
     labels = [key.label or f"key {number}" for number, key in enumerate(keys, 1)]
     config = msgspec.structs.replace(
@@ -237,7 +246,7 @@ def load_text(
 def locate(environment: Mapping[str, str], here: Path) -> Path | None:
     """`./roundhouse.yaml`, else `$XDG_CONFIG_HOME/roundhouse/config.yaml`, where there is one."""
     home = environment.get("XDG_CONFIG_HOME") or f"{environment.get('HOME', '~')}/.config"
-    candidates = (here / "roundhouse.yaml", Path(home) / "roundhouse" / "config.yaml")
+    candidates = (here / FILE, Path(home) / "roundhouse" / "config.yaml")
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -250,11 +259,10 @@ def read_text(path: Path) -> str:
         raise Source(str(path)).error("$", f"can't be read: {reason}") from None
 
 
-def _understood(text: str, path: Path, kind: type[Config]) -> tuple[Config, Source]:
-    data, source = parse(text, str(path))
+def _understood(data: object, source: Source, path: Path, kind: type[Config]) -> Config:
     config = convert(data, kind, source)
     check_options(config, source, None)  # before their paths are made absolute
-    return rooted(config, path.resolve().parent), source
+    return rooted(config, path.resolve().parent)
 
 
 class OptionOrigin(msgspec.Struct, frozen=True):
@@ -280,7 +288,8 @@ def origins(
     found: dict[Option, OptionOrigin] = {}
     config = Config()
     if text is not None:
-        config, source = _understood(text, path or Path("roundhouse.yaml"), Config)
+        data, source = parse(text, str(path or FILE))
+        config = _understood(data, source, path or FILE, Config)
         for option, _ in leaves(Config):
             if (line := source.lines.get(".".join(("$", *option)))) is not None:
                 found[option] = OptionOrigin("file", f"{source.name}:{line}")

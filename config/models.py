@@ -5,7 +5,6 @@ that loads the configuration or builds a model passes that struct in.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -14,7 +13,7 @@ import yaml
 from config.check import convert
 from config.commands import COMMAND, problems
 from config.engines import CommandOptions, EngineOptions
-from config.errors import ConfigError, Source, every, suggestion
+from config.errors import ConfigError, Source, suggestion
 from config.nodes import HERE
 from config.settings import Config, ModelConfig
 from config.shape import Kind, is_configured_only, is_section, options
@@ -117,8 +116,7 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
     """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
     known = engines_of(type(config))
     _check_hosts(config, known, source)
-
-    def check(index: int, model: ModelConfig) -> None:
+    for index, model in enumerate(config.models):
         path = f"$.models[{index}]"
         if model.of is not None:
             _check_preset(config, model, source, path)
@@ -133,15 +131,13 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
 
-    every(partial(check, *numbered) for numbered in enumerate(config.models))
-
 
 def _unique_names(config: Config, source: Source) -> Mapping[str, str]:
     """Every name and alias with the path it is written at."""
     seen: dict[str, str] = {}
     for path, name in written_names(config):
         if name in seen:
-            raise source.error(path, f"{name!r} is taken already, by {seen[name]}")
+            raise source.error(path, f"{name!r} is taken already, by {source.path(seen[name])}")
         seen[name] = path
     return seen
 

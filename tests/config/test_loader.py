@@ -374,3 +374,53 @@ def test_mistakes_of_all_models_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         load_text(f"models: [{one % 'a'}, {one % 'b'}]", Path("r.yaml"), {})
     assert str(refused.value).count("did you mean 'context_length'?") == 2
+
+
+def test_mistakes_of_form_and_of_meaning_are_told_in_one_pass() -> None:
+    text = """
+server: {prot: 1, host: "a b", hosts: [http://a, c, http://b]}
+default_model: nothing
+keys: [{label: one}, {key: "env:NOT_SET"}]
+models:
+  - {path: nameless.gguf}
+  - {name: small, path: small.gguf, contxt: 5, options: {contxt_length: 5}}
+  - {name: empty}
+  - {name: large, path: large.gguf, ttl: soon, mcp: [files], of: small}
+  - {name: small, path: other.gguf, aliases: [empty]}
+upstreams:
+  - {name: far, fallbacks: [empty, absent]}
+  - {name: near, urls: ["http://127.0.0.1:9/v1"], fallbacks: [empty, absent], fetch: true}
+swap: {memory: {gpu: 5GB, cpu: much}}
+"""
+    with pytest.raises(ConfigError) as refused:
+        load_text(text, Path("r.yaml"), {})
+    told = [line.split(": ")[:2] for line in str(refused.value).splitlines()]
+    assert [(int(place.removeprefix("r.yaml:")), path) for place, path in told] == [
+        (2, "$.server.prot"),
+        (2, "$.server.host"),
+        (2, "$.server.hosts[0]"),
+        (2, "$.server.hosts[2]"),
+        (4, "$.keys[0]"),
+        (4, "$.keys[1].key"),
+        (6, "$.models[0]"),
+        (7, "$.models[1].contxt"),
+        (7, "$.models[1].options.contxt_length"),
+        (8, "$.models[2]"),
+        (9, "$.models[3].ttl"),
+        (9, "$.models[3].path"),
+        (9, "$.models[3].mcp[0]"),
+        (10, "$.models[4].name"),
+        (12, "$.upstreams[0]"),
+        (13, "$.upstreams[1].fetch"),
+        (14, "$.swap.memory.cpu"),
+        (14, "$.swap.memory.gpu"),
+    ]
+    assert "taken already, by $.models[1].name" in str(refused.value)
+
+
+def test_what_only_follows_from_a_mistake_is_none() -> None:
+    text = "models: [{name: 5, path: x}, {name: a}, {name: b, path: x}]\ndefault_model: a\n"
+    with pytest.raises(ConfigError) as refused:
+        load_text(text, Path("r.yaml"), {})
+    told = [line.split(": ")[1] for line in str(refused.value).splitlines()]
+    assert told == ["$.models[0].name", "$.models[1]"]
