@@ -25,6 +25,7 @@ from backends.contract.encoder import (
 )
 from backends.contract.protocol import Task, Vectors
 from backends.contract.remote import RemoteContainer, RemoteVectors
+from config.values import alike
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording, Terms
 from gateway.answers.remote import embedding_parameters, rerank_parameters
@@ -166,14 +167,7 @@ class Encoders(msgspec.Struct, frozen=True):
         places = {
             text: at for at, text in enumerate({one: 0 for pair in request.pairs for one in pair})
         }
-        texts = EmbeddingRequest(
-            model=model.name,
-            field=request.field,
-            inputs=tuple(places),
-            truncate=request.truncate,
-            most_tokens=request.most_tokens,
-            keep_alive=request.keep_alive,
-        )
+        texts = alike(EmbeddingRequest, request)(model=model.name, inputs=tuple(places))
         encoded = await self.embed(call.of(texts))
 
         def work(_wanted: Wanted) -> list[bytes]:
@@ -192,15 +186,10 @@ class Encoders(msgspec.Struct, frozen=True):
                 f"{request.field}: {model.name} runs on another server: one text to several only."
             )
             raise InvalidRequest(text, param=request.field)
-        ranking = RerankRequest(
+        ranking = alike(RerankRequest, request)(
             model=model.name,
-            field=request.field,
             query=queries.pop(),
             documents=tuple(document for _, document in request.pairs),
-            truncate=request.truncate,
-            most_tokens=request.most_tokens,
-            keep_alive=request.keep_alive,
-            further=request.further,
         )
         return await self.rank(call.of(ranking))
 

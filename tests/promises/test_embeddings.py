@@ -309,6 +309,12 @@ async def test_an_embedding_model_scores_by_the_cosine(server: Running) -> None:
     assert [one["score"] for one in found.json()["data"]] == pytest.approx(cosines, abs=1e-6)
 
 
+@pytest.mark.parametrize("model", ["ranker", "minilm"])
+async def test_what_a_score_does_not_apply_is_said(model: str, server: Running) -> None:
+    got = await score(server, model=model, text_1="a", text_2="b", softness=2)
+    assert got.headers["x-roundhouse-ignored"] == "softness"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

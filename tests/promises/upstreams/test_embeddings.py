@@ -47,6 +47,14 @@ async def test_a_roundhouse_behind_ours_embeds_and_ranks(
             direct = (await behind.client.post("/v2/rerank", json=own)).json()
             indices = [one["index"] for one in got.json()["results"]]
             assert indices == [one["index"] for one in direct["results"]]
+            scored = {
+                "model": "judge",
+                "text_1": "Who eats?",
+                "text_2": TEXTS,
+                "generation_config": {"seed": 7},
+            }
+            got = await running.client.post("/v1/score", json=scored)
+            assert got.headers["x-roundhouse-ignored"] == "generation_config.seed"
             refused = await running.client.post(
                 "/v1/embeddings", json={"model": "far", "input": "word " * 900}
             )
