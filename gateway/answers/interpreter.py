@@ -375,7 +375,7 @@ TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
 TemplateKey: TypeAlias = tuple[
-    str, str | None, SpecialTokens, str | None, str, str | None, Literal["auto"] | bool
+    str, str | None, SpecialTokens, str | None, str, *tuple[str | None, ...], Literal["auto"] | bool
 ]
 
 
@@ -408,12 +408,13 @@ class Interpreters:
         self._templates = templates
         self._known = Latest[TemplateKey, Interpreter](MOST_INTERPRETERS)
 
-    async def of(self, container: Container, entry: ModelEntry, *, tools: bool) -> Interpreter:
-        """Waits for a thread where the template must be read first. `tools`: some stand in the
-        prompt. Raises InvalidTemplate.
-        """
+    async def of(
+        self, container: Container, entry: ModelEntry, request: ChatRequest
+    ) -> Interpreter:
+        """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
         info = container.info
-        source = self._templates.source(entry) or (info.tool_template if tools else None)
+        calling = request.tools or any(message.tool_calls for message in request.messages)
+        source = self._templates.source(entry) or (info.tool_template if calling else None)
         template = source or info.chat_template
         key = (
             entry.name,
@@ -422,23 +423,28 @@ class Interpreters:
             info.response_template,
             info.architecture,
             entry.format,
+            request.format,
             entry.keep_reasoning,
         )
         found = self._known.pop(key, None)
         if found is None:
-            found = await to_thread.run_sync(interpret, info, entry, source)
+            found = await to_thread.run_sync(interpret, info, entry, source, request.format)
         self._known[key] = found
         return found
 
 
-def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpreter:
-    """`source` (chosen or configured) wins over what the model carries, and that over the default.
-
-    Raises InvalidTemplate.
+def interpret(
+    info: ModelInfo, entry: ModelEntry, source: str | None, named: str | None = None
+) -> Interpreter:
+    """`source` (chosen or configured) wins over what the model carries, and that over the default;
+    the format `named` in a request over all others. Raises InvalidTemplate.
     """
     source = source or info.chat_template or DEFAULT_TEMPLATE
     template = ChatTemplate(source, info.special, entry.name)
-    recognised = recognised_format(entry, info, source, template)
+    if named:
+        recognised = Recognised(FORMATS[named], "named in the request")
+    else:
+        recognised = recognised_format(entry, info, source, template)
     template = template.speaking(recognised.format)
     spellings = Spellings(info.special, _markers(source, recognised.format))
     stops: tuple[str, ...] = ()

@@ -87,6 +87,11 @@ def chat_parameters(request: ChatRequest, params: GenerationParams, lease: Lease
         found["stop_in_reasoning"] = True
     if request.allow_control_tokens:
         found["allow_control_tokens"] = True
+    if request.format is not None:
+        if (remote := lease.entry.files.remote) is None or not remote.roundhouse:
+            text = "answer_format: Not available, because another server splits the answer."
+            raise InvalidRequest(text, param="answer_format")
+        found["answer_format"] = request.format
     if request.continue_final:
         found |= _GOES_ON
     elif [one.tool_calls for one in request.messages[-1:] if one.role == "assistant"] == [()]:

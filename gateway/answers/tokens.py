@@ -118,7 +118,7 @@ class Tokens(msgspec.Struct):
     async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
         """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
         container = lease.local
-        interpreter = await self.interpreters.of(container, lease.entry, tools=_has_tools(request))
+        interpreter = await self.interpreters.of(container, lease.entry, request)
         if request.allow_control_tokens is None:
             request = msgspec.structs.replace(
                 request, allow_control_tokens=self.allow_control_tokens
@@ -146,7 +146,7 @@ class Tokens(msgspec.Struct):
     ) -> tuple[Interpreter, RenderedPrompt]:
         """The prompt as text, for a model whose tokens aren't known here. Raises as `chat`."""
         container = lease.container
-        interpreter = await self.interpreters.of(container, lease.entry, tools=_has_tools(request))
+        interpreter = await self.interpreters.of(container, lease.entry, request)
 
         def work(wanted: Wanted) -> RenderedPrompt:
             return interpreter.render(request, container, FULL, wanted)
@@ -265,10 +265,6 @@ def _of_text(
 
 def _always() -> bool:
     return True
-
-
-def _has_tools(request: ChatRequest) -> bool:
-    return bool(request.tools) or any(message.tool_calls for message in request.messages)
 
 
 def _is_short(request: ChatRequest) -> bool:

@@ -14,12 +14,13 @@ from backends.places.upstream.lists import read_list
 from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
 from config.loader import load_config
+from gateway.answers.interpreter import Capabilities, Templates
 from gateway.cli.configured import findings, obstacle, with_downloads, with_models
 from gateway.cli.listing import of_devices, size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
 from gateway.hub.hub import cached_models, present
-from gateway.registry import ModelEntry, Registry
+from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.history import History, default_path, paced
 from gateway.registry.library import ModelLibrary
@@ -45,12 +46,15 @@ def run(arguments: Namespace) -> int:
     (history := History(default_path())).begin(cards)
     read = {**bandwidths(cards), **history.bandwidths} if cards else {}
     room = Room(free=budgets, bandwidths=read)
-    rows = [
-        _row(entry, total, room, history)
-        for entry in library.entries()
-        if entry.files.elsewhere is None and not entry.replicas
-    ]
+    entries = library.entries()
+    here = [one for one in entries if one.files.elsewhere is None and not one.replicas]
+    rows = [_row(entry, total, room, history) for entry in here]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
+    capabilities = Capabilities(Templates(None))
+    for entry in here:
+        status = ModelStatus(id=entry.name, state="unloaded", files=entry.files, entry=entry)
+        if (known := anyio.run(capabilities.of, status)) is not None:
+            print(f"{entry.name} answers as {known.recognised.format.id}: {known.recognised.why}")
     for model in absent:
         print(f"{model.name}: not downloaded yet; `roundhouse serve` downloads {model.path}")
     wrong = [f"{one.name}: {one.reason}" for one in library.unusable()]

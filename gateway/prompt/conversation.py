@@ -30,7 +30,8 @@ from gateway.prompt.traced import (
     stripped,
     text_of,
 )
-from gateway.splitter.payloads.syntax import PAST_HERMES, PastCalls
+from gateway.splitter.formats import FORMATS
+from gateway.splitter.payloads.syntax import PAST_HERMES, PastCalls, ReasoningMarkers
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import (
     ChatRequest,
@@ -108,18 +109,12 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# opener -> closer, with the opener's variable part carried over
+# Opener -> closer, with the opener's variable part carried over. A phrase is a word of a client's.
+_LISTED = [entry.reasoning for entry in FORMATS.values() if entry.reasoning]
 _MARKERS = (
     (r"<((?:\w+:)?think(?:ing)?(?::\w+)?)>", r"</\1>"),
     (r"<(\w+_think)>", r"</\1>"),
-    (r"\[THINK\]", "[/THINK]"),
-    (r"<\|START_THINKING\|>", "<|END_THINKING|>"),
-    (r"◁think▷", "◁/think▷"),
-    (r"<\|channel\|>analysis<\|message\|>", "<|end|>"),
-    (r"<\|channel>thought", "<channel|>"),
-    (r"<\|think\|>", "<|end|>"),
-    (r"<\|open\|>think<\|sep\|>", "<|close|>think<|sep|>"),
-    (r"<\|inner_prefix\|>", "<|inner_suffix|>"),
+    *((re.escape(text), one.close) for one in _LISTED for text in one.opens if text[0] in "<[◁"),
 )
 _AT_START = tuple((re.compile(rf"\s*{opener}"), closer) for opener, closer in _MARKERS)
 _AT_END = tuple((re.compile(rf"{opener}\s*\Z"), closer) for opener, closer in _MARKERS)
@@ -128,17 +123,20 @@ _LONGEST_OPENER = 80  # characters that the longest opener and the white space b
 
 def ends_open(text: str) -> bool:
     """Whether `text` ends with an opening marker, white space after it aside; not a client's."""
+    return closed(text) != text
+
+
+def closed(text: str, own: ReasoningMarkers | None = None) -> str:
+    """`text` with the reasoning that it opens at its end closed again, empty; else unchanged.
+    `own`: its model's markers.
+    """
     tail = framed(text[-_LONGEST_OPENER:])
-    return any(pattern.search(tail) for pattern, _ in _AT_END)
-
-
-def closed(text: str) -> str:
-    """`text` with the reasoning that it opens at its end closed again, empty; else unchanged."""
-    for pattern, closer in _AT_END:
-        if match := pattern.search(framed(text[-_LONGEST_OPENER:])):
-            head = stripped(text, left=False, right=True)
-            return joined((head, f"\n\n{match.expand(closer).rstrip()}\n\n"))
-    return text
+    found = [match.expand(closer) for opener, closer in _AT_END if (match := opener.search(tail))]
+    if own is not None and tail.rstrip().endswith(own.opens):
+        found.insert(0, own.close)
+    if not found:
+        return text
+    return joined((stripped(text, left=False, right=True), f"\n\n{found[0].rstrip()}\n\n"))
 
 
 def _begun(text: str) -> tuple[str, str, str, str] | None:

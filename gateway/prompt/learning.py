@@ -3,12 +3,13 @@ the words is the format. A finding counts as far as it reads back what the templ
 
 One conversation holds all calls, so that two dozen answers take a handful of renderings. What is
 found is an entry of the splitter's table like any other. What the table's syntaxes have no words
-for (headers of messages, ids that hold the name) isn't found.
+for (headers of messages) isn't found.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -86,6 +87,7 @@ _PIECE = re.compile(r"<[^<>]*>?|\[/?[A-Z][A-Z_ ]*\]|[^<\[]+|\[")  # a marker, or
 _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z][A-Z_ ]*\]|◁[^◁▷]*▷")
 _BEGUN = re.compile(r"<[^<>]*\Z")
 _SPECIAL = re.compile(r"<[|｜]|[|｜]>|\[[A-Z_]+\]")
+_NUMBERED = re.compile(rf"functions\.({_FIRST}|{_SECOND}):\d+")
 _SIGN = re.compile(r"[<>\[\]{}|｜◁▷]")
 _MOST_UNREAD = 16  # markers that answers are searched for
 _LONGEST, _LONGEST_TAG = 4096, 256  # characters of an answer, and of what is one marker
@@ -146,10 +148,10 @@ def _calling(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Ite
         for message in _exchange(number, said.calls, said.text)
     ]
     messages.append(_message("user", f"{ASK}{len(answers):02}"))
-    whole = trial.text(messages, traits, tools=TOOLS, variables=on)
-    asked = trial.text(messages[:1], traits, tools=TOOLS, variables=on)
-    alone = trial.text(messages[:2], traits, tools=TOOLS, prompt=False, variables=on)
-    head, end = asked.rpartition(f"{ASK}00")[2], _end(whole, alone)
+    text = partial(trial.text, traits=traits, tools=TOOLS, variables=on)
+    whole, asked = text(messages), text(messages[:1])
+    head = asked.rpartition(f"{ASK}00")[2]
+    end = _end(whole, lambda: text(messages[:2], prompt=False))
     for number, said in enumerate(answers):
         behind = whole.partition(f"{ASK}{number:02}")[2]
         body, there, _ = behind.partition(f"{_RESULT}{number:02}")
@@ -158,8 +160,10 @@ def _calling(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Ite
             yield _turn(head, body, end, said)
 
 
-def _end(whole: str, alone: str) -> str:
-    """The text behind the calls of an answer ends any answer, or begins the result."""
+def _end(whole: str, alone: Callable[[], str]) -> str:
+    """The text behind the calls of an answer ends any answer, or begins the result. `alone`: the
+    first answer without a result behind it.
+    """
     tail = whole.partition(f"{_RESULT}00")[0].rpartition(_LAST)[2][:_LONGEST]
     behind = whole.partition(f"{ASK}01")[0].rpartition(_ANSWER)[2][:_LONGEST_TAG]
     starts = (_BEGUN.sub("", behind[:size]) for size in range(len(behind), 2, -1))
@@ -167,8 +171,8 @@ def _end(whole: str, alone: str) -> str:
     for end in chain(starts, marks):
         if end.strip() and end.strip() in tail:
             return end
-    common = _BEGUN.sub("", tail[: _common(tail, alone.rpartition(_LAST)[2])])
-    pieces: list[str] = _PIECE.findall(tail[len(common) :]) if alone else []
+    common = _BEGUN.sub("", tail[: _common(tail, (text := alone()).rpartition(_LAST)[2])])
+    pieces: list[str] = _PIECE.findall(tail[len(common) :]) if text else []
     return pieces[0].partition("sentinel")[0] if pieces else ""
 
 
@@ -275,19 +279,6 @@ def _unread(format: Format, turn: Turn) -> Iterator[str]:
 # What stands around the words.
 
 
-class _Frame(msgspec.Struct, frozen=True):
-    """Markers around thoughts, and around answers."""
-
-    reasoning: ReasoningMarkers | None
-    shell_opens: tuple[str, ...] = ()
-    shell_closes: tuple[str, ...] = ()
-
-    def without(self, turn: Turn) -> Turn:
-        """The turn without an empty thought before its calls."""
-        marks = (*self.reasoning.opens, *self.reasoning.closes) if self.reasoning else ()
-        return replace(turn, body=_stripped(turn.body, marks))
-
-
 def _stripped(body: str, marks: Sequence[str]) -> str:
     bare = body.lstrip()
     while mark := next((mark for mark in marks if bare.startswith(mark)), ""):
@@ -295,16 +286,21 @@ def _stripped(body: str, marks: Sequence[str]) -> str:
     return bare
 
 
-def _frame(turns: Sequence[Turn], known: ReasoningMarkers | None) -> _Frame:
-    """Markers that aren't seen around a thought are as they are `known`."""
+def _marks(markers: ReasoningMarkers | None) -> tuple[str, ...]:
+    return (*markers.opens, *markers.closes) if markers else ()
+
+
+def _frame(turns: Sequence[Turn], known: ReasoningMarkers | None) -> Format:
+    """An entry without calls: what stands around thoughts, else as it is `known`, and answers."""
     thinking = next((turn for turn in turns if turn.said.reasoning), None)
     markers = known if thinking is None else _around_thought(thinking) or known
-    marks = (*markers.opens, *markers.closes) if markers else ()
+    marks = _marks(markers)
     answers = [turn for turn in turns if turn.said.text == _ANSWER and not turn.said.calls]
     before = [turn.body.rpartition(THOUGHT)[2].partition(_ANSWER)[0] for turn in answers]
-    shells = _some(*(_stripped(text, marks) for text in before))
+    shells = tuple(filter(_SIGN.search, _some(*(_stripped(text, marks) for text in before))))
     ends = [found[0] for turn in answers if shells and (found := _MARKER.search(turn.behind))]
-    return _Frame(markers, shells, _some(*ends))
+    found = Format(id="learned", families=(), reasoning=markers)
+    return replace(found, shell_opens=shells, shell_closes=_some(*ends))
 
 
 def _around_thought(turn: Turn) -> ReasoningMarkers | None:
@@ -328,20 +324,20 @@ def _alike(opener: str, closer: str) -> bool:
 def _learned(turns: Sequence[Turn], guess: Format) -> Iterator[Format]:
     """Entries that may read back what the template writes."""
     frame = _frame(turns, guess.reasoning)
-    calling = [frame.without(turn) for turn in turns if turn.said.calls]
-    yield replace(guess, reasoning=frame.reasoning)
-    for syntax in _syntaxes(calling):
-        if not all(map(_SIGN.search, syntax.openers)):
-            continue  # a word of the answer may be one, too
-        entry = Format(
-            id="learned",
-            families=(),
-            reasoning=frame.reasoning,
-            syntaxes=(syntax,),
-            shell_opens=frame.shell_opens,
-            shell_closes=frame.shell_closes,
-        )
-        yield replace(entry, special_tokens=any(map(_SPECIAL.search, texts_of(entry))))
+    marks, known = _marks(frame.reasoning), replace(guess, reasoning=frame.reasoning)
+    calling = [replace(it, body=_stripped(it.body, marks)) for it in turns if it.said.calls]
+    entries = [
+        replace(frame, syntaxes=(syntax,))
+        for syntax in _syntaxes(calling)
+        if all(map(_SIGN.search, syntax.openers)) or getattr(syntax, "needs_array", False)
+    ]
+    if opens := frame.shell_opens:
+        shelled = replace(known, shell_opens=opens, shell_closes=frame.shell_closes)
+        entries.insert(0, shelled)
+    yield known
+    for entry in entries:
+        tokens = entry.special_tokens or any(map(_SPECIAL.search, texts_of(entry)))
+        yield replace(entry, special_tokens=tokens)
 
 
 class _Around(msgspec.Struct, frozen=True):
@@ -375,6 +371,8 @@ def _syntaxes(turns: Sequence[Turn]) -> Iterator[Syntax]:
         next((turn.body for turn in turns if turn.said == Said("", "", calls)), "")
         for calls in _CALLS[:3]
     ]
+    numbered = any(map(_NUMBERED.search, bodies))
+    bodies = [_NUMBERED.sub(r"\1", body) for body in bodies]
     one, two, counted = bodies
     if not one or not counted:
         return
@@ -384,7 +382,7 @@ def _syntaxes(turns: Sequence[Turn]) -> Iterator[Syntax]:
     elif found[0][0].name > found[0][0].begin:
         yield _objects(one, two, found)
     elif len(found[2]) == 1:
-        yield from _named(one, two, counted, found)
+        yield from (replace(it, numbered=numbered) for it in _named(one, two, counted, found))
 
 
 # Arguments as JSON.
@@ -429,7 +427,8 @@ def _objects(one: str, two: str, found: Sequence[Sequence[_InJson]]) -> Syntax:
     call, pair = found[0][0], found[1]
     lead, tail = one[: call.begin].replace("```json", ""), one[call.end :].replace("```", "")
     between = two[pair[0].end : pair[1].begin] if len(pair) == 2 else None
-    around = _around(lead.rstrip().removesuffix("["), between, tail.lstrip().removeprefix("]"))
+    bare = lead.rstrip().removesuffix("[")
+    around = _around(bare, between, tail.lstrip().removeprefix("]"))
     function = call.value.get("function")
     inner = function if isinstance(function, dict) else call.value
     opener = around.opens or around.section
@@ -441,6 +440,8 @@ def _objects(one: str, two: str, found: Sequence[Sequence[_InJson]]) -> Syntax:
         argument_keys=tuple(key for key, value in inner.items() if _holds(value, _TWO)),
         id_keys=tuple(key for key in call.value if key.endswith("id")),
         named_by_key=_FIRST in call.value,
+        # A word of the answer may be the opener, too.
+        needs_array=bare != lead.rstrip() and _SIGN.search(opener) is None,
         at_start=not opener,
     )
 

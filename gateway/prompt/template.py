@@ -9,7 +9,8 @@ It knows no tokenizer and no engine, and doesn't read answers.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -171,8 +172,8 @@ class Rendering:
         if begun.raw and (head is None or begun.reasoning not in head):
             return self._continued_raw(begun)
         if head is None:
-            return closed(self._opened(self._before)) + begun.text
-        return closed(head) + begun.text
+            head = self._opened(self._before)
+        return closed(head, self._format.reasoning) + begun.text
 
     def _thinking_on(self, begun: Continuation) -> str:
         """As `_speaking_on`, with the cut behind the reasoning."""
@@ -203,7 +204,7 @@ class Rendering:
         """Up to the model's turn. Unwanted reasoning is closed where the template opens it."""
         text = self._rendered(messages, prompt=True, reasoning=reasoning)
         unwanted = self._request.thinking.enabled is False and not reasoning
-        return closed(text) if unwanted else text
+        return closed(text, self._format.reasoning) if unwanted else text
 
     def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
         """With `reasoning`, as if the client wanted it: it wrote some already."""
@@ -367,6 +368,26 @@ def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
     return tuple(mark for mark in (before, behind) if mark is not None and mark < len(bare))
 
 
+MOST_KEPT = 64  # templates, so that none is tried again because its model is loaded again
+_Token: TypeAlias = tuple[str, str]  # a variable of the template, and the token
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _analysed(source: str, *tokens: _Token) -> tuple[CompiledTemplate, TemplateTraits]:
+    template = CompiledTemplate(source)
+    return template, analyse(template, dict(tokens), Meter(ANALYSIS))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _proven(
+    template: CompiledTemplate, traits: TemplateTraits, guess: Recognised, *tokens: _Token
+) -> Recognised:
+    try:
+        return proven(Trial(template, dict(tokens), Meter(ANALYSIS)), traits, guess)
+    except LimitExceeded as exceeded:
+        return Recognised(guess.format, f"{guess.why}; not tried: {exceeded.reason}")
+
+
 class ChatTemplate:
     """A model's own Jinja template, compiled once; renders conversations. `name`: whose it is."""
 
@@ -383,8 +404,7 @@ class ChatTemplate:
             "unk_token": special.unk,
         }
         try:
-            self._template = CompiledTemplate(source)
-            self.traits: TemplateTraits = analyse(self._template, self._tokens, Meter(ANALYSIS))
+            self._template, self.traits = _analysed(source, *self._tokens.items())
         except LimitExceeded as exceeded:
             raise InvalidTemplate(f"{self._whose} was stopped: {exceeded.reason}.") from exceeded
         except TemplateRefused as refused:
@@ -399,10 +419,7 @@ class ChatTemplate:
 
     def proven(self, guess: Recognised) -> Recognised:
         """The format that reads back what the template writes: `guess`, or one learned from it."""
-        try:
-            return proven(Trial(self._template, self._tokens, Meter(ANALYSIS)), self.traits, guess)
-        except LimitExceeded as exceeded:
-            return Recognised(guess.format, f"{guess.why}; not tried: {exceeded.reason}")
+        return _proven(self._template, self.traits, guess, *self._tokens.items())
 
     def render(
         self,

@@ -183,6 +183,7 @@ _COHERE_3 = Format(
 _COMMAND_R = Format(
     id="cohere_action_json",
     families=("Command-R / R+",),
+    shell_opens=("<|CHATBOT_TOKEN|>",),  # its prompts end before it
     syntaxes=(
         JsonCalls(
             openers=("Action:",),

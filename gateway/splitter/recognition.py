@@ -15,10 +15,10 @@ from gateway.splitter.formats import FORMATS, hunyuan_3
 from gateway.splitter.payloads.json_text import loaded
 from gateway.splitter.payloads.reading import LONGEST
 from gateway.splitter.payloads.syntax import (
-    THINK,
     ElementCalls,
     Format,
     JsonCalls,
+    KeyValueCalls,
     NamedJsonCalls,
     ReasoningMarkers,
     Syntax,
@@ -61,7 +61,9 @@ def _reasoning(field: Any) -> ReasoningMarkers | None:
 
 
 def _calls(field: Any) -> Syntax | None:
-    """Calls as JSON objects, or as a name that the pattern finds with JSON or elements behind."""
+    """Calls as JSON objects, or as a name that the pattern finds with JSON, elements or lines
+    behind.
+    """
     declared, closes = _mapping(field), _anchor(field, "close")
     content, values = declared.get("content"), _mapping(declared.get("content_args"))
     head = _around(declared.get("open_pattern"), "name")
@@ -73,6 +75,10 @@ def _calls(field: Any) -> Syntax | None:
         return NamedJsonCalls(
             openers=opens, call_opens=opens, call_closes=closes, name_ends=head[1]
         )
+    separator = values.get("kv_sep", ":")
+    if content == "kv-lines" and closes and "line_sep" not in values and separator:
+        ends = {"call_closes": closes, "name_ends": head[1], "key_closes": (str(separator),)}
+        return KeyValueCalls(openers=opens, call_opens=opens, **ends)
     tag = _around(values.get("tag_pattern"), "key")
     value = tag and _around(tag[2], "value")
     if content != "xml-inline" or not tag or not value or not (tag[0] and value[1] and closes):
@@ -243,15 +249,13 @@ RULES = (
 )
 
 # Reasoning markers where the format's own entry has none, the most specific first.
-REASONING = (
-    ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
-    ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
-    ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),
-    ReasoningMarkers(("[THINK]",), ("[/THINK]",), anywhere=True),
-    ReasoningMarkers(("◁think▷",), ("◁/think▷",)),
-    ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True),
-    ReasoningMarkers(("<|inner_prefix|>",), ("<|inner_suffix|>",), anywhere=True),
-    THINK,
+REASONING = tuple(
+    markers
+    for name in (
+        *("seed_oss_xml", "minimax_m3", "longcat_json", "mistral_v11", "kimi_vl_think"),
+        *("cohere_cmd3", "apertus", "think_text"),
+    )
+    if (markers := FORMATS[name].reasoning) is not None
 )
 
 # Where neither template nor special tokens decide: `model_type` of the model's configuration.

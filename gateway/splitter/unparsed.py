@@ -30,16 +30,7 @@ BEGINNINGS = {
     "nemotron_v2": r"<TOOLCALL>\s*\[",
 }
 _RULES = tuple((name, re.compile(pattern)) for name, pattern in BEGINNINGS.items())
-OPENERS = (
-    "<tool_call>",
-    "[TOOL_CALLS]",
-    "<|tool_calls_section_begin|>",
-    "<｜tool▁calls▁begin｜>",
-    "<minimax:tool_call>",
-    "<seed:tool_call>",
-    "<|tool_call_start|>",
-    "<TOOLCALL>",
-)
+OPENERS = tuple(dict.fromkeys(FORMATS[name].syntaxes[0].openers[0] for name in BEGINNINGS))
 _OPENER = re.compile("|".join(map(re.escape, OPENERS)))
 _MAY_BEGIN = re.compile(r"[<\[]|\s\Z")
 

@@ -206,6 +206,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     template_variables: Mapping[str, Any] = {}  # chat_template_kwargs
     # What a client spells like a control token becomes one. None: as the server is configured.
     allow_control_tokens: bool | None = None
+    format: str | None = None  # a listed one, in place of that recognised in the model
     continue_final: bool = False  # the last (assistant) message is a prefix, not a finished turn
     opens_turn: bool = True  # the prompt ends where the model's turn begins, not before it
 

@@ -15,6 +15,7 @@ from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_bel
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
+from gateway.splitter import FORMATS
 from gateway.terms.request import (
     ChatRequest,
     GenerationParams,
@@ -110,6 +111,7 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     stop_in_reasoning: bool = False
     continue_final_message: bool | None = None
     allow_control_tokens: bool | None = None
+    answer_format: str | None = None
     add_generation_prompt: bool | None = None
     response_prefix: str = ""
     loading_text: bool | None = None
@@ -199,6 +201,9 @@ def read_chat(body: bytes) -> ChatExchange:
     _refuse_unmet(fields)
     if shared.max_tokens == 0:
         raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
+    if wire.answer_format not in {None, *FORMATS}:
+        message = f"Expected one of {', '.join(FORMATS)}, got {wire.answer_format!r}."
+        raise fields.wrong("answer_format", message)
     conversation = read_conversation(fields)
     messages, continue_final = _continued(fields, wire, conversation.messages)
     variables = wire.template_variables
@@ -230,6 +235,7 @@ def read_chat(body: bytes) -> ChatExchange:
             template_variables=variables,
             continue_final=continue_final,
             allow_control_tokens=wire.allow_control_tokens,
+            format=wire.answer_format,
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import partial
+from io import StringIO
 
 import msgspec
 
@@ -11,10 +12,11 @@ from gateway.constraints.schemas import Field
 from gateway.constraints.values import Unwritable
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
+from gateway.splitter.payloads.coercion import coerce
 from gateway.splitter.payloads.elements import converter, copy_element
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.raw import Frame, by_schema
-from gateway.splitter.payloads.reading import Parsing, Reader
+from gateway.splitter.payloads.reading import Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import KeyValueCalls
 from gateway.splitter.payloads.writing import (
     CallSection,
@@ -40,7 +42,9 @@ def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
     yield from reader.space()
     yield from reader.accept(syntax.name_ends)
     yield from reader.space()
-    if (yield from reader.accept(syntax.key_opens)):
+    if not syntax.key_opens:
+        yield from _lines(reader, calls, syntax, name)
+    elif (yield from reader.accept(syntax.key_opens)):
         yield from _pairs(reader, calls, syntax, name)
     elif not calls.knows(name) or not (yield from _ends(reader, syntax)):
         raise reader.fault(f"{name[:60]!r} is followed by no argument and no end")
@@ -74,6 +78,20 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
             return
 
 
+def _lines(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Parsing[None]:
+    """The arguments, up to the end of the call: only then it is known which line is the last."""
+    text = StringIO()
+    if not (yield from reader.until(markers_of(*syntax.call_closes), text.write)):
+        raise reader.fault("a call is not closed")
+    writer = calls.open(name)
+    writer.open("{")
+    for line in text.getvalue().split("\n"):
+        key, separator, value = map(str.strip, line.partition(syntax.key_closes[0]))
+        if separator:
+            writer.key(json_text.escaped(key))
+            writer.scalar(coerce(value, calls.declared(name).property(key).types))
+
+
 def _frame(syntax: KeyValueCalls) -> Frame:
     """A value ends before a key, or before anything that ends the call."""
     followers = (*syntax.key_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
@@ -89,6 +107,8 @@ def written(
 
 
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
+    if not syntax.key_opens:
+        raise Unwritable(f"{tool.name}: no grammar writes arguments as lines")
     write = partial(_written_pair, lark, syntax, tool)
     pairs = parameters(lark, tool, write, syntax.key_opens, syntax.call_closes)
     return f"{gap(lark)} {literal(tool.name)} {then(lark, syntax.name_ends)} {pairs}"

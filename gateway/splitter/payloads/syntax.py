@@ -104,17 +104,19 @@ class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyValueCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as a name and pairs of key and value elements, typed by the tool's schema."""
+    """Calls as a name and pairs of key and value elements, typed by the tool's schema. Without
+    `key_opens` the pairs are lines, and the first of `key_closes` ends a key.
+    """
 
     openers: tuple[str, ...]
     closers: tuple[str, ...] = ()
     call_opens: tuple[str, ...]
     call_closes: tuple[str, ...]
     name_ends: tuple[str, ...] = ()
-    key_opens: tuple[str, ...]
+    key_opens: tuple[str, ...] = ()
     key_closes: tuple[str, ...]
-    value_opens: tuple[str, ...]
-    value_closes: tuple[str, ...]
+    value_opens: tuple[str, ...] = ()
+    value_closes: tuple[str, ...] = ()
     at_start: bool = False
 
 

@@ -14,6 +14,7 @@ from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens
 from gateway.answers.interpreter import MOST_INTERPRETERS, Interpreters, Templates
 from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
 from gateway.terms.errors import ContextLengthExceeded
+from gateway.terms.request import ChatRequest
 from gateway.terms.tasks import Abandoned, Wanted, WorkerThreads
 from tests.gateway.answers.test_interpreter import entry, info
 from tests.hang import HANG
@@ -142,17 +143,15 @@ async def test_abandoned_threads_count_until_they_end() -> None:
 
 
 async def test_interpreters_are_bounded(tmp_path: Path) -> None:
-    known = Interpreters(Templates(None))
+    known, asked = Interpreters(Templates(None)), ChatRequest(model="", messages=())
 
     def loaded(template: str) -> Any:
         return SimpleNamespace(info=info(template))  # all that is read of it
 
     last = None
     for number in range(MOST_INTERPRETERS + 5):
-        last = await known.of(
-            loaded(f"{number}{{{{ messages[0].content }}}}"), entry(), tools=False
-        )
+        last = await known.of(loaded(f"{number}{{{{ messages[0].content }}}}"), entry(), asked)
     assert len(known._known) == MOST_INTERPRETERS  # noqa: SLF001 - the promise is about memory
     template = f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"
-    again = await known.of(loaded(template), entry(), tools=False)
+    again = await known.of(loaded(template), entry(), asked)
     assert again is last

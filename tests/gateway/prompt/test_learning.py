@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from backends.contract.protocol import SpecialTokens
 from gateway.prompt.analysis import Trial
 from gateway.prompt.environment import CompiledTemplate
-from gateway.prompt.learning import TOOLS, turns_of
+from gateway.prompt.learning import TOOLS, proven, turns_of
 from gateway.prompt.metering import ANALYSIS, Meter
 from gateway.prompt.template import ChatTemplate
 from gateway.splitter import FORMATS, Recognised, Splitter, recognise
@@ -27,13 +28,10 @@ SPECIAL = SpecialTokens(bos="<s>", eos="</s>")
 # Written in ways for which the table's syntaxes have no words, or that no reader takes back whole.
 UNLEARNT = {
     "Apriel-1.6-15b-Thinker-fixed",  # its history lacks what opens a thought
-    "CohereForAI-c4ai-command-r-plus-tool_use",  # it calls, and its template writes no calls
     "Kimi-K3",
-    "fireworks-ai-llama-3-firefunction-v2",  # its calls begin with a word
     "LFM2.5-8B-A1B",  # it writes 'it's'
     "MiniMax-M3",
     "meetkai-functionary-medium-v3.2",
-    "moonshotai-Kimi-K2",
     "muse-glimmer",
     "openai-gpt-oss-120b",
 }
@@ -77,6 +75,41 @@ def test_the_listed_format_stays_where_it_reads_its_template(name: str) -> None:
     assert found.why.startswith(listed.why)
     if read := LISTED_IN_PART.get(name):
         assert found.why.endswith(f"; {read} of the 20 answers that it writes are read back")
+
+
+class CountingTrial(Trial):
+    """It knows how often it renders."""
+
+    renders = 0
+
+    def render(self, *given: Any, **more: Any) -> str:
+        self.renders += 1
+        return super().render(*given, **more)
+
+
+@pytest.mark.slow
+@for_every("name", corpus.templates, str)
+def test_a_handful_of_renderings_prove_a_format(name: str) -> None:
+    source = corpus.templates()[name]
+    trial = CountingTrial(CompiledTemplate(source), {"bos_token": SPECIAL.bos}, Meter(ANALYSIS))
+    proven(trial, compiled(source).traits, untold(source))
+    assert 0 < trial.renders <= 6
+
+
+def test_a_template_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is swapped in again, or stands in the configuration twice, costs nothing."""
+    source, rendered = TEMPLATES["dots"] + "{# of this test #}", []
+    render = CompiledTemplate.render
+
+    def counted(self: CompiledTemplate, *given: Any) -> str:
+        rendered.append(self)
+        return render(self, *given)
+
+    monkeypatch.setattr(CompiledTemplate, "render", counted)
+    first = ChatTemplate(source, SPECIAL).proven(recognise(template=source))
+    count = len(rendered)
+    assert ChatTemplate(source, SPECIAL, "another").proven(recognise(template=source)) == first
+    assert len(rendered) == count > 0
 
 
 LISTED = {"Beam": "beam", "Inkling": "inkling"}  # headers of messages can't be learned

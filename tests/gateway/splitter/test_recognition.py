@@ -171,6 +171,15 @@ class TestResponseTemplate:
                  "content_args": {"tag_pattern": r"<arg=(?P<key>\w+)>(?P<value>.*?)</arg>"}},
                 "<call=f><arg=k>1</arg></call>",
             ),
+            (
+                {"open_pattern": r"<<(?P<name>\w+)>>", "close": "<</>>", "content": "kv-lines"},
+                "<<f>>\nk: 1\nno pair\n<</>>",
+            ),
+            (
+                {"open_pattern": r"<<(?P<name>\w+)>>", "close": "<</>>", "content": "kv-lines",
+                 "content_args": {"kv_sep": "="}},
+                "<<f>>k=1<</>>",
+            ),
         ],
     )  # fmt: skip
     def test_calls_whose_name_a_pattern_finds(self, calls: Any, written: str) -> None:
@@ -185,7 +194,13 @@ class TestResponseTemplate:
     @pytest.mark.parametrize(
         "calls",
         [
-            {"open_pattern": r"<<(?P<name>\w+)>>", "content": "kv-lines"},
+            {"open_pattern": r"<<(?P<name>\w+)>>", "content": "kv-lines"},  # nothing ends it
+            {
+                "open_pattern": r"<<(?P<name>\w+)>>",
+                "close": "x",
+                "content": "kv-lines",
+                "content_args": {"line_sep": ";"},
+            },
             {"open_pattern": r"(?P<name>\w+)>>", "content": "json"},
             {"open": "<<call>>", "content": "kv-lines"},
             {"open": "<<call>>", "content": "json", "content_args": {"unquoted_keys": True}},
@@ -198,6 +213,15 @@ class TestResponseTemplate:
         entry = recognise(template=None, response_template=declared).format
         assert entry.id == "declared"
         assert entry.syntaxes == ()
+
+    def test_lines_that_were_cut_are_no_call(self) -> None:
+        calls = {"open_pattern": r"<<(?P<name>\w+)>>", "close": "<</>>", "content": "kv-lines"}
+        entry = recognise(
+            template=None, response_template=response_template(tool_calls=calls)
+        ).format
+        splitter = Splitter(entry, in_reasoning=False, tools=[Tool(name="f")])
+        answer = join([*splitter.feed("<<f>>\nk: 1"), *splitter.finish("length")])
+        assert (answer.names, answer.content) == ((), "<<f>>\nk: 1")
 
     @pytest.mark.parametrize("declared", ["", "no JSON", "[1]", response_template(content={})])
     def test_nothing_usable_leaves_it_to_the_template(self, declared: str) -> None:

@@ -102,6 +102,13 @@ async def test_what_came_goes_back_to_the_server(tmp_path: Path) -> None:
     assert sent["tool_calls"][0]["function"] == CALL["function"]
 
 
+async def test_a_format_is_not_named_to_a_server_that_splits_by_itself(tmp_path: Path) -> None:
+    async with far(streams(*text("Fine."))) as one, relaying(tmp_path, one) as running:
+        got = await ask(running, answer_format="hermes_json")
+    assert (got.status_code, got.json()["error"]["param"]) == (400, "answer_format")
+    assert not [asked for asked in one.asked if asked.method == "POST"]
+
+
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
