@@ -157,8 +157,9 @@ class Context:
         vocabulary.
         """
         address = ctypes.addressof(self.api.llama_get_logits_ith(self, row).contents)
-        there = (ctypes.c_float * size).from_address(address)
-        return np.frombuffer(there, np.float32)
+        there: Any = (ctypes.c_float * size).from_address(address)
+        logits: npt.NDArray[np.float32] = np.frombuffer(there, np.float32)
+        return logits
 
 
 api: Any = imported()
