@@ -9,9 +9,10 @@ import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
-from backends.contract.catalog import Cards
+from backends.contract.catalog import CPU, Cards
 from backends.contract.protocol import Progress
 from backends.contract.remote import RemoteStanding
+from backends.machine.devices import main_bandwidth
 from config.values import alike
 from gateway.registry.entry import ModelEntry
 from gateway.registry.eviction import candidate, choose_victims, cost
@@ -449,6 +450,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     def cards(self) -> Cards:
         """This machine's, with their bytes."""
         return self.planner.cards
+
+    async def read_speeds(self) -> Mapping[str, float]:
+        """Bytes a second that each device is read with, as far as it is known."""
+        main = await to_thread.run_sync(main_bandwidth)
+        planner = self.planner
+        return {CPU: main, **planner.bandwidths, **planner.history.bandwidths}
 
 
 def _may_go(record: ModelRecord, name: str) -> bool:

@@ -240,7 +240,13 @@ def details(**more: object) -> dict[str, Any]:
 
 def hub_models() -> list[dict[str, Any]]:
     """What the hub lists: one that fits, one that fits after others go, one of unknown size."""
-    room = {"device": "cuda:0", "needs": 5_500_000_000, "estimate": "size", "why": None}
+    room = {
+        "device": "cuda:0",
+        "needs": 5_500_000_000,
+        "speed": 62.4,
+        "estimate": "size",
+        "why": None,
+    }
     plain = {
         "repository": "Qwen/Qwen3-8B-GGUF", "format": "gguf", "likes": 1_204, "downloads": 453_000,
         "gated": False, "parameters": 8_190_735_360, "size": 5_006_587_000,

@@ -41,6 +41,7 @@ def test_the_first_minute_leads_from_the_demo_model_to_another(
     expect(page.get_by_role("button", name="What is 3 + 4?")).to_be_visible()
     offered = page.get_by_role("region", name="Models for this machine").get_by_role("listitem")
     expect(offered).to_have_count(1)  # of three one is gated, and one of unknown size
+    expect(offered).to_contain_text("about 62 tok/s")
     check(page)
     shoot(page, "first-minute")
     page.get_by_label("Download Qwen/Qwen3-8B-GGUF").click()

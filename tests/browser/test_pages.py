@@ -99,7 +99,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
                      "estimate": "header"}},
             {**QUANTIZATION, "name": "Q8_0", "model": "org/name:Q8_0", "bytes": 8_500_000_000,
              "fit": {"verdict": "fits_after", "unload": ["glm-4-9b"], "device": "cuda:0",
-                     "needs": 9_900_000_000, "estimate": "size"}},
+                     "needs": 9_900_000_000, "speed": 34.7, "estimate": "size"}},
             {**QUANTIZATION, "name": "BF16", "model": "org/name:BF16", "bytes": 60_000_000_000,
              "fit": {"verdict": "too_large", "unload": [], "device": None, "needs": None,
                      "estimate": "size"}},

@@ -3,7 +3,7 @@ import { html, useRef, useState } from "../vendor/preact.js";
 import { call, learn, me } from "../core/server.js";
 import { Dialog, Field, Icon, Notice, bytes, count, later } from "../ui/parts.js";
 import { Added } from "./options.js";
-import { fitWords } from "./sorting.js";
+import { fitWords, speedWords } from "./sorting.js";
 import { upload } from "./transfers.js";
 
 const HubSearch = later(() => import("./hub.js"));
@@ -54,8 +54,8 @@ export function Quantizations({ answer, wanted, onPick }) {
 
 function Quantization({ it, onPick }) {
   const [words, kind] = fitWords(it.fit);
-  const needs = it.fit.needs ? `${bytes(it.fit.needs)}${it.fit.device ? ` of ${it.fit.device}` : ""}${it.fit.estimate === "size" ? ", by its size" : ""}` : "";
+  const needs = it.fit.needs ? `${bytes(it.fit.needs)}${it.fit.device ? ` of ${it.fit.device}` : ""}${it.fit.estimate === "size" ? ", by its size" : ""}` : "", speed = speedWords(it.fit);
   return html`<div class="quant" role="listitem"><strong class="break">${it.name ?? "all of it"}</strong><span class="num soft">${bytes(it.bytes)}</span>
-    <span class="small"><span class=${kind}>${words}</span>${needs && html` <span class="faint num">${needs}</span>`}</span>
+    <span class="small"><span class=${kind}>${words}</span>${needs && html` <span class="faint num">${needs}${speed && ` · ${speed}`}</span>`}</span>
     ${it.here ? html`<span class="tag">here</span>` : html`<button class="button small" aria-label=${`Download ${it.name ?? it.model}`} onClick=${() => onPick(it.model)}><${Icon} name="download" size="14" />Download</button>`}</div>`;
 }

@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { to } from "../core/browser.js";
 import { call, downloads, me } from "../core/server.js";
 import { Icon, bytes, trying } from "../ui/parts.js";
-import { fitWords } from "./sorting.js";
+import { fitWords, speedWords } from "./sorting.js";
 import { Transfers, uploads } from "./transfers.js";
 
 const OFFERED = 3;
@@ -20,7 +20,7 @@ export default function First() {
   return html`<div class="first stack">
     ${fitting.length > 0 && html`<section class="card" aria-label="Models for this machine"><div class="card-head"><h3>Models for this machine</h3><a class="small" href=${to("models")}>All of the hub</a></div>
       <ul>${fitting.map(({ repository, size, fit }) => html`<li class="transfer" key=${repository}><div class="grow"><div class="break">${repository}</div>
-        <div class="small soft num">${bytes(size)} to download · needs ${bytes(fit.needs)}${fit.device ? ` of ${fit.device}` : ""} · ${fitWords(fit)[0]}</div></div>
+        <div class="small soft num" title="The speed is that of memory, where a token reads all weights; models with experts are faster">${[`${bytes(size)} to download`, `needs ${bytes(fit.needs)}${fit.device ? ` of ${fit.device}` : ""}`, fitWords(fit)[0], speedWords(fit)].filter(Boolean).join(" · ")}</div></div>
         <button class="button small" aria-label=${`Download ${repository}`} onClick=${() => take(repository)}><${Icon} name="download" size="14" />Download</button></li>`)}</ul></section>`}
     ${(downloads.value.length > 0 || uploads.value.length > 0) && html`<${Transfers} />`}</div>`;
 }

@@ -48,6 +48,9 @@ export function fitWords(fit) {
   }
 }
 
+/** How fast it would be, if a token reads all of its weights. */
+export const speedWords = ({ speed }) => (speed ? `about ${speed < 10 ? speed.toFixed(1) : Math.round(speed)} tok/s` : "");
+
 /** What a model does, and until when. @param {number} now Unix seconds, by the server's clock */
 export function doing(model, now) {
   if (model.state === "loading") return loadingWords(model);

@@ -380,6 +380,7 @@ class RoomWire(Fit, frozen=True, kw_only=True):
 
     device: str | None  # that takes most of it
     needs: int
+    speed: float | None  # tokens a second at best, if each reads all weights
     estimate: str = "size"
 
 
@@ -444,7 +445,8 @@ async def search(
     wanted = _search(words.strip(), format, sort)
     async with attended(request):
         listed = await services.hub.search(wanted)
-    found = [_found(services, one) for one in listed]
+        speeds = await services.registry.overview.read_speeds()
+    found = [_found(services, one, speeds) for one in listed]
     if not wanted.words:
         found = [one for one in found if one.fit and one.fit.verdict != "too_large"]
     return Plain(body(SearchWire(models=found, suggested=not wanted.words)))
@@ -462,9 +464,9 @@ def _search(words: str, format: str, sort: str) -> Search:
     return msgspec.convert({"words": words, "format": format, "sort": sort}, Search)
 
 
-def _found(services: Services, model: FoundModel) -> FoundWire:
+def _found(services: Services, model: FoundModel, speeds: Mapping[str, float]) -> FoundWire:
     offered = model.offered(services.catalog)
-    fit = None if offered is None else _room(services, offered)
+    fit = None if offered is None else _room(services, offered, speeds)
     return FoundWire(fit=fit, **msgspec.structs.asdict(model))
 
 
@@ -476,6 +478,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
         found = await services.hub.listing(name)
         offered = choices(name, found, services.catalog)
         here = await to_thread.run_sync(lambda: [_is_here(services, one) for one in offered])
+        speeds = await services.registry.overview.read_speeds()
     wire = RepositoryWire(
         repository=name,
         commit=found.commit,
@@ -487,7 +490,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
                 files=one.files,
                 bytes=one.size,
                 here=there,
-                fit=_room(services, one),
+                fit=_room(services, one, speeds),
             )
             for one, there in zip(offered, here, strict=True)
         ],
@@ -503,14 +506,17 @@ def _is_here(services: Services, choice: OfferedModel) -> bool:
         return False
 
 
-def _room(services: Services, choice: OfferedModel) -> RoomWire:
+def _room(services: Services, choice: OfferedModel, speeds: Mapping[str, float]) -> RoomWire:
     """With the engine's defaults, on the devices that they choose."""
     overview = services.registry.overview
     needs = needed(choice, services.config, services.catalog, overview.cards)
     fit, devices = overview.room_for(choice.model, needs), overview.fitting(needs)
+    whole, known = sum(devices.values()), devices.keys() <= speeds.keys()
+    read = sum(part / speeds[name] for name, part in devices.items()) if known else 0
     return RoomWire(
         device=max(devices, key=lambda name: devices[name], default=None),
-        needs=sum(devices.values()),
+        needs=whole,
+        speed=whole / choice.size / read if read and choice.size else None,
         **msgspec.structs.asdict(fit),
     )
 

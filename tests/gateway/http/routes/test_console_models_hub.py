@@ -11,6 +11,7 @@ import pytest
 
 import bundled
 from backends.contract.catalog import BACKENDS
+from backends.machine.devices import main_bandwidth
 from config.settings import HubConfig, KeyConfig, SwapConfig
 from gateway.hub.repository import Listing, RemoteFile, choices
 from tests.gateway.http.serving import Running, config, serving
@@ -82,6 +83,7 @@ async def test_each_quantization_is_offered_with_what_it_takes(running: Running)
     assert small["fit"]["verdict"] == "fits"
     assert small["fit"]["device"] == "cpu"
     assert small["fit"]["needs"] > small["bytes"]
+    assert small["fit"]["speed"] > large["fit"]["speed"] > 0
     assert (await running.client.get(url, headers=USER)).status_code == 403
 
 
@@ -341,6 +343,7 @@ async def test_a_search_has_likes_sizes_and_what_fits(running: Running, stand: S
     assert small["changed"] == "2026-05-21"
     assert small["fit"]["verdict"] == "fits"
     assert small["fit"]["needs"] > small["size"]
+    assert small["fit"]["speed"] == pytest.approx(main_bandwidth() / small["size"])
     assert (huge["gated"], huge["fit"]["verdict"]) == (True, "too_large")
     assert (odd["likes"], odd["size"], odd["fit"]) == (0, None, None)
     (asked,) = [one for one in stand.asked if "/api/models?" in one]
