@@ -432,6 +432,63 @@ def test_a_draft_is_saved_with_the_secrets_that_it_hides_and_is_in_force(
         assert json.loads((tmp_path / "roundhouse.yaml.before").read_text())["swap"] == {"ttl": 70}
 
 
+FILE = """\
+# Mine.
+server:
+  # Everybody in the house.
+  host: 0.0.0.0  # not the Internet
+  port: 9000
+model_dirs:
+  - /models
+  - /more
+hub: {folder: /hub}
+swap:
+  ttl: '10m'   # the card is small
+"""
+
+
+def test_fields_change_their_line_of_the_file_and_keep_what_is_beside_it(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    text_of = {"type": "string", "source": "default", "where": None, "effect": "live"}
+    option = {**text_of, "value": None, "default": None, "description": "", "choices": None}
+    settings = ANSWERS["GET", "/v1/admin/settings"]
+    options = [
+        *({**option, **one} for one in settings["options"]),
+        {**option, "option": "model_dirs", "type": "array", "default": []},
+        {**option, "option": "hub.folder"},
+        {**option, "option": "store.path"},
+        {**option, "option": "engines.llamacpp.context_length", "type": "integer"},
+        {**option, "option": "log.level", "default": "info", "choices": ["debug", "info"]},
+    ]
+    given = {**settings, "text": FILE, "options": options}
+    page = open_page(
+        f"{stand(answers={**ANSWERS, ('GET', '/v1/admin/settings'): given}).url}#/settings/file"
+    )
+    fields = page.get_by_role("region", name="Common settings")
+    expect(fields.get_by_label("Address to listen on")).to_have_value("0.0.0.0")
+    expect(fields.get_by_label("Unload a model after idle")).to_have_value("10m")
+    expect(fields).to_contain_text("ROUNDHOUSE_SERVER_PORT counts instead")
+    expect(fields.get_by_role("button", name="Edit as text")).to_have_count(2)
+    for label, value in (
+        ("Address to listen on", ""),
+        ("Unload a model after idle", "1h"),
+        ("Context of GGUF models", "16384"),
+        ("File for usage and responses", "/a: b"),
+    ):
+        fields.get_by_label(label).fill(value)
+        fields.get_by_label(label).blur()
+    fields.get_by_label("Log level").select_option("debug")
+    shoot(page, "settings-form")
+    changed = FILE.replace("0.0.0.0", "127.0.0.1").replace("'10m'", "1h")
+    added = "engines:\n  llamacpp:\n    context_length: 16384\n"
+    added += 'store:\n  path: "/a: b"\nlog:\n  level: debug\n'
+    text = page.get_by_label("Configuration", exact=True)
+    expect(text).to_have_value(changed + added)
+    fields.get_by_role("button", name="Edit as text").first.click()
+    expect(text).to_be_focused()
+
+
 def test_the_page_is_reached_past_the_navigation(stand: Stand, open_page: OpenPage) -> None:
     page = open_page(f"{stand().url}#/models")
     page.get_by_role("heading", level=1).wait_for()

@@ -1,7 +1,8 @@
-// The configuration's text, to be tried: it is checked as the file would be read, and nothing is put in force.
+// The configuration's text and fields over it, to be tried: it is checked as the file would be read.
 import { html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 import { call, saveAs } from "../core/server.js";
 import { Copy, Empty, Icon, Notice } from "../ui/parts.js";
+import { CommonSettings } from "./form.js";
 import { ReloadDialog } from "./reload.js";
 
 const PAUSE = 500; // milliseconds after the last key before the text is checked
@@ -16,15 +17,15 @@ export function ConfigText({ settings }) {
   const [isSaving, setSaving] = useState(false);
   const area = useRef(null);
   if (settings.text === null) return html`<div class="card"><${Empty} icon="settings" title="No configuration file"><p>Every option has its default, or comes from a variable or the command line. A file <code>roundhouse.yaml</code> in the folder you start in is read by itself.</p></${Empty}></div>`;
-  const toLine = () => {
-    const lines = text.split("\n"), from = lines.slice(0, result.line - 1).join("\n").length + (result.line > 1 ? 1 : 0);
+  const toLine = (line) => {
+    const lines = text.split("\n"), from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
     area.current.focus();
-    area.current.setSelectionRange(from, from + lines[result.line - 1].length);
+    area.current.setSelectionRange(from, from + lines[line - 1].length);
   };
   return html`<p class="soft page-intro">A draft of <code class="break">${settings.file}</code>: try changes here, then ${settings.writable ? "save them: the file as it was is kept beside it." : html`put them into the file and reload. <code>console.edit_config: true</code> in it lets administrators save from here.`}</p>
-    <div class="stack"><textarea ref=${area} class="input mono config-text" aria-label="Configuration" spellcheck="false" wrap="off" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <div class="stack"><${CommonSettings} options=${settings.options} text=${text} onChange=${setText} onLine=${toLine} /><textarea ref=${area} class="input mono config-text" aria-label="Configuration" spellcheck="false" wrap="off" value=${text} onInput=${(event) => setText(event.target.value)} />
       <div role="status">${result === null ? html`<${Notice}>Checking…</${Notice}>` : result.ok ? html`<div class="notice"><span class="good"><${Icon} name="check" /></span>It can be used.</div>`
-        : html`<div class="notice bad"><${Icon} name="alert" /><div class="grow break">${result.error}</div>${result.line && html`<button class="button small" onClick=${toLine}>Line ${result.line}</button>`}</div>`}</div>
+        : html`<div class="notice bad"><${Icon} name="alert" /><div class="grow break">${result.error}</div>${result.line && html`<button class="button small" onClick=${() => toLine(result.line)}>Line ${result.line}</button>`}</div>`}</div>
       <div class="row wrap">${settings.writable && html`<button class="button primary" disabled=${draft.value === null || !result?.ok} onClick=${() => setSaving(true)}>Save and reload…</button>`}<${Copy} text=${text} label="Copy the draft" /><button class="button" onClick=${() => saveAs("roundhouse.yaml", text, "application/yaml")}><${Icon} name="download" />Save as a file</button>
         <button class="button quiet" disabled=${text === settings.text} onClick=${() => setText(settings.text)}>Back to the file’s text</button></div>
       ${isSaving && html`<${ReloadDialog} text=${text} seen=${settings.text} onSaved=${() => { draft.value = null; }} onClose=${() => setSaving(false)} />`}</div>`;
