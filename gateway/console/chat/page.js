@@ -521,7 +521,7 @@ function List() {
     { icon: titled.value ? "check" : "edit", text: "Titles by the model", why: "A short request when the model is idle, after the first answer", act: () => { titled.value = !titled.value; } },
     { icon: "info", text: "Keys…", act: () => { areKeysShown.value = true; } },
   ];
-  return html`<div class="list-head" ref=${frame}><${Search} label="Search conversations" title="Titles and texts (Ctrl+K)" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>
+  return html`<div class="list-head" ref=${frame}><${Search} label="Search conversations" placeholder="Search" title="Titles and texts (Ctrl+K)" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>
     <input ref=${chooser} type="file" accept=".json,application/json" hidden aria-label="File of conversations" onChange=${(event) => { if (event.target.files[0]) bring(event.target.files[0]); event.target.value = ""; }} />
     <div class="lists">${groups(found).map(([name, list]) => html`<h2 key=${`${name} heading`} class="list-day">${name}</h2><ul key=${name} class="list" aria-label=${name}>${list.map((one) => html`<li key=${one.id} class=${one.id === open.value.id ? "current" : ""}>
       <button class="list-item" aria-current=${one.id === open.value.id} onClick=${() => pick(one)}><span class="cut">${one.title || "Untitled"}</span><span class="faint small cut">${answering.value.has(one.id) ? "answering…" : ago(one.updated)}</span></button>
