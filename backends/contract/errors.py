@@ -4,7 +4,8 @@ BackendError
 ├── LoadFailed                the model can't be loaded; the message says why
 │   ├── OutOfMemory           … because memory ran out (also raised while generating)
 │   ├── BackendMissing        … because its library isn't installed or can't run here
-│   └── UnsupportedModel      … because no backend reads this format
+│   ├── UnsupportedModel      … because no backend reads this format
+│   └── HeaderCutOff          … because of its file not even the header is there
 ├── InvalidJob                the job can't be run as requested
 │   ├── PromptTooLong         … because prompt and completion don't fit the context
 │   └── InputTooLong          … because a text to be embedded or ranked doesn't fit it
@@ -38,6 +39,10 @@ class BackendMissing(LoadFailed):
 
 class UnsupportedModel(LoadFailed):
     """No backend reads these files, or this backend doesn't know the architecture."""
+
+
+class HeaderCutOff(LoadFailed):
+    """A file of it ends before its header does."""
 
 
 class InvalidJob(BackendError):

@@ -3,6 +3,8 @@
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 
@@ -14,12 +16,13 @@ from backends.places.upstream.lists import read_list
 from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
 from config.loader import load_config
+from config.settings import Config
 from gateway.answers.interpreter import Capabilities, Templates
 from gateway.cli.configured import findings, obstacle, with_downloads, with_models
 from gateway.cli.listing import of_devices, size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
-from gateway.hub.hub import cached_models, present
+from gateway.hub.hub import cached_models, foreseen, present
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.history import History, default_path, paced
@@ -38,6 +41,13 @@ def run(arguments: Namespace) -> int:
     check_formats(config)
     config = with_models(config, arguments.models, arguments.model_dir, file=arguments.config)
     config, absent = present(with_downloads(config))
+    with TemporaryDirectory() as folder:
+        config, lines = foreseen(config, absent, Path(folder))
+        return _checked(config, lines)
+
+
+def _checked(config: Config, absent: Sequence[str]) -> int:
+    """`absent`: lines of models that have to be downloaded."""
     library, total = ModelLibrary(config, cache=cached_models(config)), SystemGauge().total()
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
@@ -55,8 +65,7 @@ def run(arguments: Namespace) -> int:
         status = ModelStatus(id=entry.name, state="unloaded", files=entry.files, entry=entry)
         if (known := anyio.run(capabilities.of, status)) is not None:
             print(f"{entry.name} answers as {known.recognised.format.id}: {known.recognised.why}")
-    for model in absent:
-        print(f"{model.name}: not downloaded yet; `roundhouse serve` downloads {model.path}")
+    print(*absent, sep="\n", end="\n" if absent else "")
     wrong = [f"{one.name}: {one.reason}" for one in library.unusable()]
     silent = anyio.run(_upstreams, library.roster)
     library.refresh()  # with what the upstreams have

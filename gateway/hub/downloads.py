@@ -238,7 +238,7 @@ async def fetch(
             await _stream(client, file, part, headers, report)
             break
         except httpx.HTTPError as error:
-            reason, asked = _failure(error, file)
+            reason, asked = failure(error, file)
             if pause is None or asked is None:
                 raise ModelUnavailable(reason) from error
         log.info("a download is tried again", reason=reason, seconds=max(pause, asked))
@@ -247,7 +247,7 @@ async def fetch(
     await anyio.Path(part).rename(path)
 
 
-def _failure(error: httpx.HTTPError, file: RemoteFile) -> tuple[str, float | None]:
+def failure(error: httpx.HTTPError, file: RemoteFile) -> tuple[str, float | None]:
     """In words, and the seconds after which the hub wants to be asked again; None: never."""
     if not isinstance(error, httpx.HTTPStatusError):
         reason = str(error) or type(error).__name__  # timeouts have no text

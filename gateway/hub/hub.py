@@ -28,7 +28,8 @@ from backends.contract.catalog import BACKENDS, Catalog
 from backends.contract.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
-from config.values import is_on_hub
+from config.values import HUB, is_on_hub
+from gateway.hub.beginnings import begun
 from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.downloads import fetch
 from gateway.hub.repository import (
@@ -89,7 +90,7 @@ class Hub:
         self._folder = Path(folder).expanduser() if folder else None
         self._cache = _cache_root(config)
         self._endpoint = config.hub.endpoint
-        self._source = HuggingFace(config.hub.endpoint, self._cache)
+        self.source = HuggingFace(config.hub.endpoint, self._cache)
         self._deletion = config.hub.deletion
 
     async def cached(self) -> tuple[CachedFiles, ...]:
@@ -99,7 +100,7 @@ class Hub:
     async def listing(self, repository: str) -> Listing:
         """What a repository holds. Raises as `download`."""
         order = Order(repository=repository)
-        return await to_thread.run_sync(self._source.listing, order, abandon_on_cancel=True)
+        return await to_thread.run_sync(self.source.listing, order, abandon_on_cancel=True)
 
     async def search(self, search: Search) -> list[FoundModel]:
         """What the hub lists. Raises ModelUnavailable."""
@@ -119,7 +120,7 @@ class Hub:
         named = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
         if order.folder is not None:
             self._require_absent(named)
-        found = await to_thread.run_sync(self._source.listing, order, abandon_on_cancel=True)
+        found = await to_thread.run_sync(self.source.listing, order, abandon_on_cancel=True)
         chosen = selected(order, found, self._catalog, fits)
         target = within(root, chosen.folder, "folder_name")
         self._require_absent(target)
@@ -171,7 +172,7 @@ class Hub:
             return min(called, key=lambda found: name not in found[1].names)[0]
         if target.exists() and origin_of(target) is None:  # put there by other means
             return target
-        cached_one = self._source.snapshot(model)
+        cached_one = self.source.snapshot(model)
         return cached_one if model.files is None and usable(cached_one) else None
 
     async def _fetch(
@@ -392,7 +393,7 @@ async def provided(config: Config, report: DownloadReporter | None = None) -> Co
 
     Raises ConfigError that names the model, for one that can't be had.
     """
-    room = fits_in({**SystemGauge().free(), **config.swap.memory}, config, BACKENDS)
+    room = _room(config)
     hub, report = Hub(config), report or log_reporter
     models = [await _provided(hub, room, report, model) for model in config.models]
     return replace(config, models=tuple(models))
@@ -422,6 +423,29 @@ def present(config: Config) -> tuple[Config, tuple[ModelConfig, ...]]:
         here += [found] if found else []
         absent += [] if found else [model]
     return replace(config, models=tuple(here)), tuple(absent)
+
+
+def foreseen(
+    config: Config, absent: Sequence[ModelConfig], folder: Path
+) -> tuple[Config, Sequence[str]]:
+    """`config` with those models of the `absent` whose headers a hub gives, which lie in `folder`
+    then; and a line for each. Blocks.
+    """
+    room, lines = _room(config), []
+    for number, model in enumerate(absent):
+        try:
+            place, order = folder / str(number), hub_model(model.path).order
+            asked = begun(Hub(config).source, order, place, BACKENDS, room)
+            lines.append(f"{model.name}: not downloaded yet; `serve` downloads {HUB}{asked}")
+            found = replace(model, path=str(place))
+            config = replace(config, models=(*config.models, found))
+        except (GatewayError, OSError) as error:
+            lines.append(f"{model.name}: not downloaded yet; what it needs isn't known: {error}")
+    return config, lines
+
+
+def _room(config: Config) -> Fits:
+    return fits_in({**SystemGauge().free(), **config.swap.memory}, config, BACKENDS)
 
 
 def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:

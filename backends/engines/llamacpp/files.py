@@ -38,7 +38,7 @@ from backends.contract.catalog import (
     renamed,
     smallest_first,
 )
-from backends.contract.errors import LoadFailed
+from backends.contract.errors import HeaderCutOff, LoadFailed
 from backends.contract.placement import Device, Fit, ModelWeights, Variant, reads, sentence
 from backends.contract.placement import fit as best_fit
 from backends.contract.protocol import MemoryNeed
@@ -50,6 +50,7 @@ from backends.engines.llamacpp.gguf import (
     MAGIC,
     POSITIONS,
     BrokenFile,
+    CutOff,
     Header,
     Tensor,
     metadata_alone,
@@ -125,7 +126,8 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     try:
         return _describe(path, read_header(path), layouts or memory.of_this_machine())
     except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
-        raise LoadFailed(f"{path} is not a usable GGUF file: {error}") from error
+        kind = HeaderCutOff if isinstance(error, CutOff) else LoadFailed
+        raise kind(f"{path} is not a usable GGUF file: {error}") from error
 
 
 def _only_model(folder: Path, layouts: CpuLayouts | None) -> ModelFiles | None:

@@ -17,7 +17,6 @@ import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-CUT_OFF = "the file is incomplete (cut off in its header): download it again"
 EMBEDDING, POSITIONS = "token_embd.weight", "position_embd.weight"
 _SCALARS = {
     0: "B",
@@ -55,6 +54,13 @@ BLOCKS: Mapping[int, tuple[int, int]] = {
 
 class BrokenFile(Exception):
     """The file says it is GGUF, but its header can't be read, or tensors lie outside the file."""
+
+
+class CutOff(BrokenFile):
+    """The header's end is missing."""
+
+    def __str__(self) -> str:
+        return "the file is incomplete (cut off in its header): download it again"
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -129,7 +135,7 @@ def _reading(path: Path) -> "Iterator[_Reader]":
             try:
                 yield _Reader(data)
             except struct.error:  # what it would unpack lies behind the end
-                raise BrokenFile(CUT_OFF) from None
+                raise CutOff from None
             except (LookupError, OverflowError, ValueError) as error:
                 raise BrokenFile(f"its header can't be read ({error})") from error
 
@@ -164,7 +170,7 @@ class _Reader:
             key = self._text()
             self._value(self._number("<I"))
             if self._at > len(self._data):
-                raise BrokenFile(CUT_OFF)
+                raise CutOff
             if not key.startswith("split."):
                 kept.append(self._data[start : self._at])
         return b"".join((MAGIC, struct.pack("<IQQ", version, 0, len(kept)), *kept))
@@ -212,7 +218,7 @@ class _Reader:
     def _bytes(self) -> bytes:
         length = self._count()
         if self._at + length > len(self._data):
-            raise BrokenFile(CUT_OFF)
+            raise CutOff
         self._at += length
         return self._data[self._at - length : self._at]
 

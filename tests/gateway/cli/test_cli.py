@@ -436,6 +436,7 @@ def test_check_tells_what_a_configuration_takes(
 
 
 WRONG = """
+hub: {endpoint: "http://127.0.0.1:9"}
 server: {hosts: [ai.example]}
 keys:
   - {key: user, models: [demo, dmeo]}
@@ -478,7 +479,7 @@ def test_check_finds_what_is_named_and_not_there(
     printed = capsys.readouterr().out
     for text in FOUND:
         assert text in printed
-    assert "far: not downloaded yet; `roundhouse serve` downloads hf:org/small" in printed
+    assert "far: not downloaded yet; what it needs isn't known: can't reach http://127" in printed
     assert "upstream 'cluster': http://127.0.0.1:9/v1: " in printed
     assert "fallbacks" not in printed
 

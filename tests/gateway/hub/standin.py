@@ -29,6 +29,7 @@ class StandIn:
         self.endless: set[str] = set()  # files that never end, whatever the listing says
         self.gone: set[str] = set()  # files that are listed and not there
         self.checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        self.ranges = True  # whether it knows them
         self.asked: list[str] = []  # path, and the range asked for
         self.tokens: list[str] = []
         self.url = ""
@@ -95,10 +96,11 @@ class StandIn:
 
     async def _file(self, stream: SocketStream, name: str, span: str | None) -> None:
         data, status, more = self.files[name], "200 OK", self._facts(name)
-        if span is not None:
-            start = int(span.removeprefix("bytes=").removesuffix("-"))
-            more += f"content-range: bytes {start}-{len(data) - 1}/{len(data)}\r\n"
-            data, status = data[start:], "206 Partial Content"
+        if span is not None and self.ranges:
+            start, end = span.removeprefix("bytes=").split("-")
+            more += f"content-range: bytes {start}-{end or len(data) - 1}/{len(data)}\r\n"
+            last = int(end) + 1 if end else None
+            data, status = data[int(start) : last], "206 Partial Content"
         if name in self.endless:
             await stream.send(f"HTTP/1.1 {status}\r\nconnection: close\r\n\r\n".encode())
             with suppress(anyio.BrokenResourceError):
@@ -123,7 +125,8 @@ class StandIn:
         return f'x-repo-commit: {COMMIT}\r\netag: "{self.checksums[name]}"\r\n'
 
     async def _send(self, stream: SocketStream, status: str, data: bytes, more: str = "") -> None:
-        await stream.send(self._head(status, len(data), more) + data)
+        with suppress(anyio.BrokenResourceError):  # who has enough of it leaves
+            await stream.send(self._head(status, len(data), more) + data)
 
     def _head(self, status: str, length: int, more: str) -> bytes:
         return (
