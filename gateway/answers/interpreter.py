@@ -445,6 +445,7 @@ def interpret(
         recognised = Recognised(FORMATS[named], "named in the request")
     else:
         recognised = recognised_format(entry, info, source, template)
+    log.info("format of answers", model=entry.name, id=recognised.format.id, why=recognised.why)
     template = template.speaking(recognised.format)
     spellings = Spellings(info.special, _markers(source, recognised.format))
     stops: tuple[str, ...] = ()

@@ -299,8 +299,8 @@ def _frame(turns: Sequence[Turn], known: ReasoningMarkers | None) -> Format:
     before = [turn.body.rpartition(THOUGHT)[2].partition(_ANSWER)[0] for turn in answers]
     shells = tuple(filter(_SIGN.search, _some(*(_stripped(text, marks) for text in before))))
     ends = [found[0] for turn in answers if shells and (found := _MARKER.search(turn.behind))]
-    found = Format(id="learned", families=(), reasoning=markers)
-    return replace(found, shell_opens=shells, shell_closes=_some(*ends))
+    frame = Format(id="learned", families=(), reasoning=markers)
+    return replace(frame, shell_opens=shells, shell_closes=_some(*ends))
 
 
 def _around_thought(turn: Turn) -> ReasoningMarkers | None:

@@ -77,8 +77,13 @@ def _calls(field: Any) -> Syntax | None:
         )
     separator = values.get("kv_sep", ":")
     if content == "kv-lines" and closes and "line_sep" not in values and separator:
-        ends = {"call_closes": closes, "name_ends": head[1], "key_closes": (str(separator),)}
-        return KeyValueCalls(openers=opens, call_opens=opens, **ends)
+        return KeyValueCalls(
+            openers=opens,
+            call_opens=opens,
+            call_closes=closes,
+            name_ends=head[1],
+            key_closes=(str(separator),),
+        )
     tag = _around(values.get("tag_pattern"), "key")
     value = tag and _around(tag[2], "value")
     if content != "xml-inline" or not tag or not value or not (tag[0] and value[1] and closes):

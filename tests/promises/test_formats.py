@@ -55,6 +55,15 @@ def test_a_format_that_is_none_is_refused_with_those_there_are(server: Served) -
     assert all(name in error["message"] for name in FORMATS)
 
 
+def test_the_log_says_once_how_a_format_was_recognised(serve: Serve, tmp_path: Path) -> None:
+    server = serve({"models": [scripted(tmp_path, "box", CALL, chat_template=TEMPLATE)]})
+    for _ in range(2):
+        server.client.post(CHAT, json={**ASKED, "model": "box"})
+    (line,) = server.log.records("format of answers")
+    assert (line["id"], line["model"]) == ("hermes_json", "box")
+    assert line["why"] == "the chat template contains '<tool_call>'"
+
+
 def test_another_roundhouse_is_told_the_format_and_no_other_server(
     server: Served, serve: Serve, tmp_path: Path
 ) -> None:
@@ -63,8 +72,10 @@ def test_another_roundhouse_is_told_the_format_and_no_other_server(
     here = {"models": {"far": "box"}, "split": "here", "template": str(plain)}
     for way, name in (({"prefix": "their-"}, "their-box"), (here, "far")):
         front = serve({"upstreams": [{"name": "house", "urls": [f"{server.url}/v1"], **way}]})
-        listed = (front.client.get("/v1/models").json()["data"] or sleep(0.1) for _ in range(100))
-        assert any(listed)
+        for _ in range(100):  # until the list of the server behind has come
+            if front.client.get("/v1/models").json()["data"]:
+                break
+            sleep(0.1)
         answer = front.client.post(CHAT, json={**MISTRAL, "model": name})
         assert answer.status_code == 200, answer.text
         (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
