@@ -121,13 +121,13 @@ class FileSystems:
         """`question()`; `name`: of what it is about. Raises TimeoutError after `patience` seconds,
         and at once where another question about it has been waiting as long.
         """
-        now = time.monotonic()
-        asked = list(self._asked.values())  # threads take theirs out meanwhile
+        now, asked = time.monotonic(), list(self._asked.values())  # threads change it meanwhile
         if any(one == name and now - since >= patience for one, since in asked):
             raise TimeoutError
-        self._asked[token := object()] = name, now
 
         def answer() -> T:
+            # here, since who leaves before a thread is free asks nothing
+            self._asked[token := object()] = name, time.monotonic()
             try:
                 return question()
             finally:

@@ -79,3 +79,12 @@ async def test_a_file_system_answers_while_another_is_asked() -> None:
             tasks.start_soon(asked.ask, name, may_answer.wait, HANG)
         await anyio.wait_all_tasks_blocked()
         assert await asked.ask(Compared("third"), lambda: "there", HANG) == "there"
+
+
+async def test_who_leaves_before_it_is_asked_leaves_no_question() -> None:
+    asked, patience = FileSystems(), 0.5
+    with anyio.CancelScope() as left:
+        left.cancel()
+        await asked.ask("model", lambda: "there", patience)
+    await anyio.sleep(patience)
+    assert await asked.ask("model", lambda: "there", patience) == "there"
