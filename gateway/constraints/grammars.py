@@ -29,8 +29,8 @@ class Limit(msgspec.Struct, frozen=True):
     def check(self, amount: int, field: str) -> None:
         """Raises InvalidRequest that names `field` where it is more."""
         if amount > self.most:
-            message = f"{field}: at most {self.most:,} {self.what} are taken, got {amount:,}."
-            raise InvalidRequest(message, param=field)
+            message = f"at most {self.most:,} {self.what} are taken, got {amount:,}."
+            raise InvalidRequest.at(field, message)
 
 
 REGEX_LENGTH = Limit(8_192, "characters of a regex")
@@ -115,7 +115,7 @@ class CompileBudget:
     def check(self, field: str) -> None:
         """Raises InvalidRequest where it is spent."""
         if time.thread_time() > self._until:
-            raise InvalidRequest(f"{field}: takes too long to compile.", param=field)
+            raise InvalidRequest.at(field, "takes too long to compile.")
 
 
 class _Bytes:
@@ -157,7 +157,7 @@ def proven(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
     text = grammar_text(entries)
     refused, messages = LLMatcher.validate_grammar_with_warnings(text, limits=parser_limits())
     if refused:
-        raise InvalidRequest(f"{field}: {brief(messages[0])}", param=field)
+        raise InvalidRequest.at(field, brief(messages[0]))
     # It warns of special tokens, which a vocabulary of bytes doesn't have.
     return tuple(entries) if messages else runnable(entries, field)
 
@@ -174,7 +174,7 @@ def runnable(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
     if matcher.is_error():
         message = matcher.get_error()
         why = "no text satisfies it" if message.startswith(NO_WAY) else brief(message)
-        raise InvalidRequest(f"{field}: {why}", param=field)
+        raise InvalidRequest.at(field, why)
     return tuple(entries)
 
 
@@ -285,17 +285,15 @@ def lark_grammar(text: str, field: str) -> str:
         return lark_of_gbnf(text, field)
     GRAMMAR_LINES.check(sum(":" in line for line in text.splitlines()), field)
     if INLINE_SCHEMA in text:
-        message = (
-            f"{field}: {INLINE_SCHEMA} is not taken; send the schema as one, or as a structural tag"
-        )
-        raise InvalidRequest(message, param=field)
+        message = f"{INLINE_SCHEMA} is not taken; send the schema as one, or as a structural tag"
+        raise InvalidRequest.at(field, message)
     return text
 
 
 def choices_rule(texts: tuple[str, ...], field: str) -> str:
     """The grammar of one of `texts`."""
     if not texts:
-        raise InvalidRequest(f"{field}: at least one choice is needed.", param=field)
+        raise InvalidRequest.at(field, "at least one choice is needed.")
     CHOICES.check(len(texts), field)
     CHOICE_LENGTH.check(max(map(len, texts)), field)
     CHOICES_LENGTH.check(sum(map(len, texts)), field)
@@ -307,8 +305,7 @@ def _whole(text: str, field: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        message = f"{field}: contains an unpaired surrogate."
-        raise InvalidRequest(message, param=field) from None
+        raise InvalidRequest.at(field, "contains an unpaired surrogate.") from None
     return text
 
 
@@ -333,7 +330,7 @@ def lark_of_gbnf(text: str, field: str) -> str:
     try:
         return gbnf_to_lark(PART.sub(_plainer, text))
     except (Exception, RecursionError) as error:  # noqa: BLE001 - it raises bare `Exception`
-        raise InvalidRequest(f"{field}: not a GBNF grammar: {error}", param=field) from None
+        raise InvalidRequest.at(field, f"not a GBNF grammar: {error}") from None
 
 
 def _depth(text: str) -> int:

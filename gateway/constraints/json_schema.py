@@ -248,10 +248,10 @@ def relaxed(
     """
     notes = list(schema.notes)
     if schema.carried is False:
-        raise InvalidRequest(f"{field}: no JSON satisfies it.", param=field)
+        raise InvalidRequest.at(field, "no JSON satisfies it.")
     if isinstance(schema.carried, dict):
         if not without_endless(schema.carried, allowance, field):
-            raise InvalidRequest(f"{field}: no JSON that has an end satisfies it.", param=field)
+            raise InvalidRequest.at(field, "no JSON that has an end satisfies it.")
         bounded(schema.carried, field)
         notes += _narrowed(schema, schema.carried)
         _require_writable_names(schema.carried, field)
@@ -278,8 +278,8 @@ def _require_writable_names(carried: dict[str, Any], field: str) -> None:
     for root in (carried, *carried.get("$defs", {}).values()):
         for node in every(root):
             if any("\x7f" in name for name in node.get("properties", ())):
-                message = f"{field}: a property whose name holds U+007F can't be written."
-                raise InvalidRequest(message, param=field)
+                message = "a property whose name holds U+007F can't be written."
+                raise InvalidRequest.at(field, message)
 
 
 class _Search:
@@ -305,13 +305,10 @@ class _Search:
         yield from self._texts()
         if (message := self._refusal(self.root)) is not None:
             if message.startswith(UNSATISFIABLE):
-                raise self._error(f"no JSON satisfies it: {brief(message)}")
+                raise InvalidRequest.at(self.field, f"no JSON satisfies it: {brief(message)}")
             if any(words in message for words in TOO_LARGE):
-                raise self._error(f"too intricate: {brief(message)}")
+                raise InvalidRequest.at(self.field, f"too intricate: {brief(message)}")
             yield from self._mend(self.root)
-
-    def _error(self, message: str) -> InvalidRequest:
-        return InvalidRequest(f"{self.field}: {message}", param=self.field)
 
     def _texts(self) -> Iterator[Note]:
         """Regexes first, each alone: together they could take any time."""

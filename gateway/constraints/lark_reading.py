@@ -500,7 +500,7 @@ def ending_lark(text: str, field: str) -> str:
     with suppress(UnreadableGrammar, RecursionError):
         rule = endless(read_lark(lark))
     if rule is not None:
-        raise InvalidRequest(f"{field}: no text of the rule {rule!r:.60} has an end.", param=field)
+        raise InvalidRequest.at(field, f"no text of the rule {rule!r:.60} has an end.")
     return lark
 
 

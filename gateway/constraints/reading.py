@@ -202,7 +202,7 @@ def read(text: bytes, field: str) -> Schema:
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{field}: not a JSON schema: {error}", param=field) from None
+        raise InvalidRequest.at(field, f"not a JSON schema: {error}") from None
     return DocumentReader(document, field).schema()
 
 
@@ -310,7 +310,7 @@ class DocumentReader:
     def wrong(self, message: str) -> NoReturn:
         """Raises InvalidRequest that names the place."""
         place = self.references.place(self.node)
-        raise InvalidRequest(f"{self.field}: {place}: {message}", param=self.field)
+        raise InvalidRequest.at(self.field, f"{place}: {message}")
 
     def define(self, reference: str) -> str:
         """The reference by which what `reference` leads to is known in `$defs`."""

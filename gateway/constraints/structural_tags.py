@@ -173,7 +173,7 @@ def read_format(shape: StructuralTags) -> Format:
             return _newer(msgspec.json.decode(shape.request, type=_Older))
         return msgspec.json.decode(shape.request, type=_Request).format
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{shape.field}: {error}", param=shape.field) from None
+        raise InvalidRequest.at(shape.field, error) from None
 
 
 def _newer(older: _Older) -> Format:
@@ -362,7 +362,7 @@ class _Rules:
         return several
 
     def wrong(self, message: str) -> InvalidRequest:
-        return InvalidRequest(f"{self.field}: {message}", param=self.field)
+        return InvalidRequest.at(self.field, message)
 
 
 def ending(texts: Ends) -> str:

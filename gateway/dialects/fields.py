@@ -97,8 +97,7 @@ def check_order(body: bytes) -> None:
 
 
 def _too_many(field: str, count: int) -> InvalidRequest:
-    text = f"{field}: Expected at most {COUNTS[field]:,} of them, got {count:,}."
-    return InvalidRequest(text, param=field)
+    return InvalidRequest.at(field, f"Expected at most {COUNTS[field]:,} of them, got {count:,}.")
 
 
 def _count(body: bytes, marks: tuple[bytes, ...], enough: int) -> int:
@@ -271,8 +270,7 @@ class Fields(msgspec.Struct, frozen=True):
 
     def wrong(self, path: str, message: str) -> InvalidRequest:
         """The error for the field at `path`, by the name that the client knows."""
-        param = self._as_written(path)
-        return InvalidRequest(f"{param}: {message}", param=param)
+        return InvalidRequest.at(self._as_written(path), message)
 
     def unapplied(self, known: frozenset[str]) -> tuple[Unapplied, ...]:
         """Fields that are not read here: the first `MOST_NAMED` of them. Empty values ask for
@@ -360,7 +358,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest("The request body must be a JSON object.")
     if deep := too_deep(value):
-        raise InvalidRequest(f"{deep}: {TOO_DEEP}", param=deep)
+        raise InvalidRequest.at(deep, TOO_DEEP)
     return value
 
 
@@ -413,9 +411,9 @@ def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> N
         try:
             config = msgspec.json.decode(config)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise _bad_config(f"Not valid JSON: {error}.") from None
+            raise InvalidRequest.at("generation_config", f"Not valid JSON: {error}.") from None
     if not isinstance(config, dict):
-        raise _bad_config("Expected a JSON object, or the text of one.")
+        raise InvalidRequest.at("generation_config", "Expected a JSON object, or the text of one.")
     values["generation_config"] = config
     if config.get("do_sample") is False:
         config = {**config, "temperature": 0}
@@ -436,10 +434,6 @@ def _asking(values: Mapping[str, Any], read: Collection[str]) -> Iterator[str]:
 def _asks(value: Any) -> bool:
     """False and 0 do: they turn off what a server may do by itself."""
     return value is not None and value not in NOTHING
-
-
-def _bad_config(message: str) -> InvalidRequest:
-    return InvalidRequest(f"generation_config: {message}", param="generation_config")
 
 
 def _with_integers(value: Any, kind: inspect.Type) -> Any:

@@ -340,11 +340,11 @@ class KoboldReply:
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the text."""
-        text = self._take(delta)
+        text = self.add(delta)
         return self._step.render(text) if text else b""
 
-    def _take(self, delta: Delta) -> str:
-        """Keep what `delta` says; its text."""
+    def add(self, delta: Delta) -> str:
+        """Keep what `delta` says for `whole`; its text."""
         growing = self._all[delta.choice]
         text, end = raw_text(delta)
         if end is not None:
@@ -362,10 +362,6 @@ class KoboldReply:
             completion_tokens=usage.completion_tokens,
         )
         return named_frame(EVENT, last)
-
-    def add(self, delta: Delta) -> None:
-        """Keep some more of one text for `whole`."""
-        self._take(delta)
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""

@@ -135,11 +135,7 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 def envelope(error: GatewayError) -> ErrorEnvelope:
     """`error` as sent to a client."""
     prompt, context = _lengths(error)
-    detail = alike(ErrorDetail, error)(
-        n_prompt_tokens=prompt,
-        n_ctx=context,
-    )
-    return ErrorEnvelope(detail)
+    return ErrorEnvelope(alike(ErrorDetail, error)(n_prompt_tokens=prompt, n_ctx=context))
 
 
 def _lengths(error: GatewayError) -> tuple[int | UnsetType, int | UnsetType]:

@@ -327,7 +327,7 @@ def _translated(translation: Translation, name: str, value: Any) -> Mapping[str,
     try:
         return translation(value)
     except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}", param=name) from None
+        raise InvalidRequest.at(name, error) from None
 
 
 Phase: TypeAlias = Literal["vision", "draft", "model", "embedding_model"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Literal, TypeAlias, get_args
 
 import structlog
@@ -237,7 +237,7 @@ class OriginGuard:
                 )
 
     def _is_own_address(self, name: str) -> bool:
-        return is_loopback(name) or (self._takes_addresses and _is_address(name))
+        return is_loopback(name) or (self._takes_addresses and _address(name) is not None)
 
 
 def server_names(server: ServerConfig) -> frozenset[str]:
@@ -248,12 +248,9 @@ def server_names(server: ServerConfig) -> frozenset[str]:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`."""
-    try:
-        return (
-            host == "localhost" or host.startswith(UNIX) or ip_address(host.strip("[]")).is_loopback
-        )
-    except ValueError:
-        return False
+    address = _address(host)
+    is_named = host == "localhost" or host.startswith(UNIX)
+    return is_named or (address is not None and address.is_loopback)
 
 
 def guarded(guard: OriginGuard, keys: Authenticator) -> Callable[[ASGIApp], ASGIApp]:
@@ -311,12 +308,10 @@ def _name(host: str) -> str | None:
     return found["name"].lower() if found else None
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address(host.strip("[]"))
+    return None
 
 
 def _is_same(origin: str, host: str) -> bool:

@@ -124,7 +124,7 @@ class DetachedAnswer:
         if event < self._lost_events:
             raise _lost("from_event")
         if event > self.events:
-            raise InvalidRequest("from_event: No such event.", param="from_event")
+            raise InvalidRequest.at("from_event", "No such event.")
         left, place = event - self._lost_events, self.size - self.kept
         for frame in chain.from_iterable(map(_frames_of, self._parts)):
             if not left and _is_event(frame):
@@ -138,7 +138,7 @@ class DetachedAnswer:
         if place < self.size - self.kept:
             raise _lost("from")
         if place > self.size:
-            raise InvalidRequest("from: No such position.", param="from")
+            raise InvalidRequest.at("from", "No such position.")
 
     async def read(self, place: int = 0) -> AsyncIterator[bytes]:
         """What was sent from byte `place` on, as it comes. Ends where it is lost."""
@@ -176,7 +176,7 @@ def _events_in(part: bytes) -> int:
 
 
 def _lost(param: str) -> InvalidRequest:
-    return InvalidRequest(f"{param}: That part of the stream is gone.", param=param)
+    return InvalidRequest.at(param, "That part of the stream is gone.")
 
 
 class BackgroundAnswer(DetachedAnswer):

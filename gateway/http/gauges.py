@@ -8,14 +8,15 @@ bytes, times of day Unix seconds, durations seconds.
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import anyio
 import msgspec
 
 from backends.contract.catalog import CPU
 from backends.contract.protocol import Modality, SlotState
+from config.values import alike
 from gateway.http.books import Activity
 from gateway.http.standing import RequestStanding
 from gateway.registry import ModelStatus, Registry, State
@@ -268,10 +269,7 @@ class GaugeSampler(msgspec.Struct):
         now = totals.get(status.id, Counters())
         then = before.get(status.id, Counters())
         over = seconds or 1.0
-        return SpeedWire(
-            id=status.id,
-            in_use=status.in_use,
-            waiting=status.waiting,
+        return alike(SpeedWire, status)(
             tokens_per_second=(now.answers - then.answers) / over,
             prompt_tokens_per_second=(now.prompts - then.prompts) / over,
             ttft=self._totals.ttft.get(status.id),
@@ -347,8 +345,6 @@ EVERY = 10.0  # seconds between two samples
 KEPT = 360  # samples: an hour
 MOST_MODELS = 100
 
-T = TypeVar("T")
-
 
 class GaugeHistory:
     """One per server."""
@@ -385,9 +381,7 @@ def _columns_of(samples: Sequence[GaugesWire], name: str) -> DeviceColumns:
     often = Counter(held.id for row in rows if row for held in row.models)
     holders = [holder for holder, _ in often.most_common(MOST_MODELS)]
     return DeviceColumns(
-        promised=_column(rows, lambda row: row.promised),
-        others=_column(rows, lambda row: row.others),
-        process=_column(rows, lambda row: row.process),
+        **{name: _column(rows, name) for name in ("promised", "others", "process")},
         models={holder: [_held(row, holder) for row in rows] for holder in holders},
     )
 
@@ -400,16 +394,8 @@ def _speed(samples: Sequence[GaugesWire], name: str) -> SpeedColumns:
     rows: list[SpeedWire | None] = [
         next((model for model in sample.models if model.id == name), None) for sample in samples
     ]
-    return SpeedColumns(
-        tokens_per_second=_column(rows, lambda row: row.tokens_per_second),
-        ttft=_column(rows, lambda row: row.ttft),
-        waiting=_column(rows, lambda row: row.waiting),
-        in_use=_column(rows, lambda row: row.in_use),
-    )
+    return SpeedColumns(**{name: _column(rows, name) for name in SpeedColumns.__struct_fields__})
 
 
-R = TypeVar("R")
-
-
-def _column(rows: Sequence[R | None], of: Callable[[R], T]) -> list[T | None]:
-    return [None if row is None else of(row) for row in rows]
+def _column(rows: Sequence[msgspec.Struct | None], name: str) -> list[Any]:
+    return [None if row is None else getattr(row, name) for row in rows]

@@ -166,10 +166,7 @@ def _structs(kind: inspect.Type, seen: set[type]) -> Iterator[type]:
             yield cls
             for field in fields:
                 yield from _structs(field.type, seen)
-        case inspect.UnionType(types):
-            for one in types:
-                yield from _structs(one, seen)
-        case inspect.TupleType(item_types=types):
+        case inspect.UnionType(types) | inspect.TupleType(types):
             for one in types:
                 yield from _structs(one, seen)
         case inspect.DictType(value_type=one):

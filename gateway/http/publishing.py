@@ -44,15 +44,11 @@ def _update(
     fit = overview.fit(entry) if entry is not None else Fit(verdict="unknown")
     model = replace(
         _model(status, known, cost, fit),
-        default=_is_called(status, default),
+        default=default in (status.id, *status.aliases),
         copy_of=services.reloader.copies.get(status.id),
         same_as=entry.of.name if entry and entry.of else None,
     )
     return ModelUpdate(model, services.without_paths(status.why_failed))
-
-
-def _is_called(status: ModelStatus, name: str | None) -> bool:
-    return name is not None and name in (status.id, *status.aliases)
 
 
 def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit: Fit) -> ModelWire:

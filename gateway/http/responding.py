@@ -58,8 +58,8 @@ class Reading(msgspec.Struct, frozen=True):
             return exchange
         homes = dict.fromkeys(home for name in wanted if (home := items.home_of(name)))
         if len(homes) > MOST_HOMES:
-            text = f"input: Refers to items of more than {MOST_HOMES} responses."
-            raise InvalidRequest(text, param="input")
+            text = f"Refers to items of more than {MOST_HOMES} responses."
+            raise InvalidRequest.at("input", text)
         names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
         owner = self.access.owner
         parts = await services.store.named(owner, names, frozenset(wanted), self.room)
@@ -97,8 +97,7 @@ class Reading(msgspec.Struct, frozen=True):
             if stored_ is None:
                 raise PreviousNotFound(name)
             if stored_[-1].running:
-                message = "previous_response_id: That response is still running."
-                raise InvalidRequest(message, param="previous_response_id")
+                raise InvalidRequest.at("previous_response_id", "That response is still running.")
             first = (stored_[1].previous or asked) if len(stored_) > 1 else asked
             chain = [*stored_, *chain]
         return [part for one in chain for part in (one.input, one.output)], first
@@ -106,8 +105,7 @@ class Reading(msgspec.Struct, frozen=True):
     async def _talk(self, name: str) -> Sequence[bytes]:
         found = await self.services.store.items(self.access.owner, name, self.room)
         if found is None:
-            message = f"conversation: Conversation {name!r:.80} not found."
-            raise NotFound(message, param="conversation")
+            raise NotFound.at("conversation", f"Conversation {name!r:.80} not found.")
         return [b"[" + b",".join(one.item for one in found) + b"]"]
 
 

@@ -52,7 +52,7 @@ from gateway.mcp.rounds import Shown, ToolRounds
 from gateway.mcp.servers import McpServers
 from gateway.reconfiguring.joining import Announcements
 from gateway.reconfiguring.reloading import Reloader
-from gateway.registry import ModelEntry, ModelStatus, Registry
+from gateway.registry import ModelStatus, Registry
 from gateway.terms.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.terms.logs import LogLines
 from gateway.terms.request import ChatRequest
@@ -151,8 +151,8 @@ class Services(msgspec.Struct, frozen=True):
         return await self.found(name, access)
 
     async def found(self, name: str, access: Access) -> ModelStatus:
-        """The state of the model called `name`. Raises as `find`."""
-        return self.status((await self.find(name, access)).name, access)
+        """The state of the model called `name`. Raises as `Registry.find`."""
+        return self.status((await self.registry.find(name, access)).name, access)
 
     def status(self, name: str, access: Access) -> ModelStatus:
         """The state of one model, as the caller may see it. Raises as `Registry.resolve`."""
@@ -173,14 +173,10 @@ class Services(msgspec.Struct, frozen=True):
         known = await self.capabilities.of_all(statuses)
         return [card(one, known.get(one.id), self.facts(one)) for one in statuses]
 
-    async def find(self, name: str, access: Access) -> ModelEntry:
-        """See `Registry.find`."""
-        return await self.registry.find(name, access)
-
     async def id_of(self, name: str, access: Access) -> str:
         """The id of a model, which may be one that can't be used. Raises ModelNotFound."""
         try:
-            return (await self.find(name, access)).name
+            return (await self.registry.find(name, access)).name
         except ModelUnavailable:
             for status in self.visible(access):
                 if name in (status.id, *status.aliases):
@@ -350,7 +346,7 @@ def card(status: ModelStatus, known: Known | None, facts: LoadFacts | None) -> M
     """What is known now; of a loaded model, from its container. `facts`: of the options in force,
     if any.
     """
-    return ModelCard(**_fields(status, known, facts or NO_FACTS))
+    return alike(ModelCard, status)(**_fields(status, known, facts or NO_FACTS))
 
 
 def placed(card: ModelCard, status: ModelStatus, server: str) -> ModelCard:
@@ -372,28 +368,23 @@ def current_card(
     for it.
     """
     facts = facts or NO_FACTS
-    return CurrentModel(
+    return alike(CurrentModel, status)(
         **_fields(status, known, facts),
         parameters=_parameters(status, known, facts, template) if status.info is not None else None,
     )
 
 
 def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[str, Any]:
-    """The fields that both cards have."""
+    """The fields that both cards have otherwise than the status has them."""
     files, found = status.files, known.recognised if known else None
     return {
-        "id": status.id,
         "created": status.entry.created if status.entry else 0,
-        "state": status.state,
         "status": status_wire(status),
-        "why_failed": status.why_failed,
-        "aliases": status.aliases,
         "parent": status.entry.of.name if status.entry and status.entry.of else msgspec.UNSET,
         "backend": files.backend if files else None,
         "format": files.format if files else None,
         "context_length": context_length(status),
         "size_bytes": files.size_bytes if files else None,
-        "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
         "output_format": OutputFormat(found.format.id, found.why) if found else None,
         "sampling": status.entry.sampling_from if status.entry else None,
@@ -401,8 +392,6 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "devices": status.devices or None,
         "missing_bytes": status.missing,
         "remaining_time_seconds": status.remaining_seconds,
-        "in_use": status.in_use,
-        "waiting": status.waiting,
         "adapters": tuple(adapter.name for adapter in facts.adapters),
     }
 

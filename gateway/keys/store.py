@@ -546,5 +546,4 @@ def _items_at(connection: sqlite3.Connection, places: Iterable[_Place]) -> list[
 def _refuse_long(size: int, field: str) -> None:
     """Raises TooLarge."""
     if size > LONGEST_TALK:
-        text = f"{field}: The stored input has more than {LONGEST_TALK:,} bytes."
-        raise TooLarge(text, param=field)
+        raise TooLarge.at(field, f"The stored input has more than {LONGEST_TALK:,} bytes.")

@@ -92,8 +92,8 @@ class ToolRounds:
                 yield answer
             return
         if request.answering.n > 1:
-            message = "n: Expected 1 with tools of MCP servers, which are run here."
-            raise InvalidRequest(message, param="n")
+            message = "Expected 1 with tools of MCP servers, which are run here."
+            raise InvalidRequest.at("n", message)
         async with companions() as tasks, AsyncExitStack() as held:
             tools = await self._tools(call, always, tasks, can_approve=can_approve)
             model_round, run = _Round(self._chat, call, held), _Running(tools, tasks, shown)
@@ -143,8 +143,8 @@ def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
         if wanted.tool:
             name = tools.function(wanted.label, wanted.tool)
             if name is None:
-                message = f"{wanted.field}: No tool {wanted.tool!r:.64} of {wanted.label!r:.64}."
-                raise InvalidRequest(message, param=wanted.field)
+                message = f"No tool {wanted.tool!r:.64} of {wanted.label!r:.64}."
+                raise InvalidRequest.at(wanted.field, message)
             choice = NamedTool(name)
     elif choice == "none" and not (request.tools or request.served):
         choice = "auto"  # what dialects say of a request without tools
@@ -255,8 +255,7 @@ async def _begun(
 def _function(tools: Toolset, approved: Any) -> str:
     name = tools.function(approved.label, approved.tool)
     if name is None:
-        message = f"{approved.field}: Its tool is none of this request's."
-        raise InvalidRequest(message, param=approved.field)
+        raise InvalidRequest.at(approved.field, "Its tool is none of this request's.")
     return name
 
 

@@ -133,12 +133,12 @@ class McpServers:
         """
         if len(wanted) > MOST_SERVERS:
             message = f"Expected at most {MOST_SERVERS} MCP servers."
-            raise InvalidRequest(f"tools: {message}", param="tools")
+            raise InvalidRequest.at("tools", message)
         labels = [each.label for each in wanted]
         for place, each in enumerate(wanted):
             if each.label in labels[:place]:
-                message = f"{each.field}: The MCP server {each.label!r:.64} is there twice."
-                raise InvalidRequest(message, param=each.field)
+                message = f"The MCP server {each.label!r:.64} is there twice."
+                raise InvalidRequest.at(each.field, message)
         found = [(each, self._server(each, access, tasks)) for each in wanted]
         collecting = _Collecting(taken, can_approve=can_approve)
         for each, server in found:
@@ -181,7 +181,7 @@ class McpServers:
         if not found:
             what, field = wanted.url or wanted.name, wanted.named_at
             message = f"No MCP server {what!r:.120} is configured here for this key (mcp)."
-            raise InvalidRequest(f"{field}: {message}", param=field)
+            raise InvalidRequest.at(field, message)
         return min(found, key=lambda config: config.is_open)
 
 
@@ -210,8 +210,8 @@ async def _listed(wanted: ServedTools, server: "McpServer") -> "Listing":
     try:
         return await server.tools()
     except ServerFailed as error:
-        message = f"{wanted.field}: The MCP server {wanted.label!r:.64} failed: {error}."
-        raise ToolServerFailed(message, param=wanted.field) from error
+        message = f"The MCP server {wanted.label!r:.64} failed: {error}."
+        raise ToolServerFailed.at(wanted.field, message) from error
 
 
 class _Collecting:

@@ -62,8 +62,8 @@ class Boxes:
             raise QueueFull(f"{MOST_BOXES} servers are announced already", retry_after=box.lease)
         for other, _ in self._boxes.values():
             if other.name == box.name and other.url != box.url and other.prefix != box.prefix:
-                text = f"prefix: The other servers of {box.name!r} have {other.prefix!r}."
-                raise InvalidRequest(text, param="prefix")
+                text = f"The other servers of {box.name!r} have {other.prefix!r}."
+                raise InvalidRequest.at("prefix", text)
         self._boxes[place] = box, now + box.lease
         return known is None or known[0] != box
 
@@ -162,18 +162,18 @@ class Announcements:
 def checked(box: Announcement) -> Announcement:
     """With its whole base URL. Raises InvalidRequest."""
     if not SHORTEST_LEASE <= box.lease <= LONGEST_LEASE:
-        text = f"lease: Expected {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds."
-        raise InvalidRequest(text, param="lease")
+        text = f"Expected {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds."
+        raise InvalidRequest.at("lease", text)
     if box.key is not None and not KEY.fullmatch(box.key):
-        raise InvalidRequest("key: Expected 16 to 256 characters of a token.", param="key")
+        raise InvalidRequest.at("key", "Expected 16 to 256 characters of a token.")
     for param, text in (("name", box.name), ("prefix", box.prefix)):
         if len(text) > 64 or not (text.isprintable() or not text) or (param == "name" and not text):
-            raise InvalidRequest(f"{param}: Expected at most 64 characters.", param=param)
+            raise InvalidRequest.at(param, "Expected at most 64 characters.")
     try:
         written = UpstreamConfig(name=box.name, urls=(box.url,))
         (upstream,) = completed((written,), Secrets({}, Path()), Source("the announcement"))
     except ConfigError as error:
-        raise InvalidRequest(f"url: {error.problem}", param="url") from None
+        raise InvalidRequest.at("url", error.problem) from None
     return replace(box, url=upstream.urls[0])
 
 

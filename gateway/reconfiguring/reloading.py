@@ -206,8 +206,7 @@ class Reloader:
             written = [one for one in self.config.upstreams if one not in self._announced]
             names = {one.name for one in written}
             if taken := [one.name for one in upstreams if one.name in names]:
-                text = f"name: The configuration has an upstream {taken[0]!r}."
-                raise InvalidRequest(text, param="name")
+                raise InvalidRequest.at("name", f"The configuration has an upstream {taken[0]!r}.")
             config = msgspec.structs.replace(self.config, upstreams=(*written, *upstreams))
             try:
                 await self._replace(config)

@@ -1,14 +1,14 @@
 """The composition root: builds the ASGI application and all its parts from the configuration."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from anyio import CancelScope, to_thread
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
-from litestar.routes import BaseRoute, HTTPRoute
+from litestar.routes import HTTPRoute
 
 from backends.contract.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
@@ -171,7 +171,8 @@ def build(
         logging_config=None,
     )
     require_declared(app)
-    metrics.begin((method, route.path) for route in app.routes for method in _methods(route))
+    routes = [route for route in app.routes if isinstance(route, HTTPRoute)]
+    metrics.begin((method, route.path) for route in routes for method in route.methods)
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
     app.asgi_handler = RequestLog(
         Upgrades(app.asgi_handler),
@@ -337,10 +338,6 @@ async def _exported(tracing: Tracing | None) -> AsyncIterator[None]:
         if tracing is not None:
             with CancelScope(shield=True):
                 await to_thread.run_sync(tracing.close)
-
-
-def _methods(route: BaseRoute) -> Collection[str]:
-    return route.methods if isinstance(route, HTTPRoute) else ()
 
 
 def _cors(config: Config, apis: Sequence[Api]) -> CORSConfig | None:

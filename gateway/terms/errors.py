@@ -68,6 +68,11 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after = retry_after  # seconds
 
+    @classmethod
+    def at(cls, param: str, message: object) -> Self:
+        """About the field `param`, which the message begins with."""
+        return cls(f"{param}: {message}", param=param)
+
     def __copy__(self) -> Self:
         """Whatever the subclass is made of: exceptions are copied by calling their class."""
         same = type(self).__new__(type(self), *self.args)

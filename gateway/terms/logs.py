@@ -65,7 +65,7 @@ class LogLines:
         self._most_characters = characters
         self._lines: deque[tuple[LogLine, int]] = deque()  # each with how many characters it has
         self._characters = 0
-        self._last = 0
+        self.last = 0  # the number of the newest line; 0: there was none yet
         self._one_writes = threading.RLock()  # garbage that is collected meanwhile may log
 
     def __call__(
@@ -85,21 +85,16 @@ class LogLines:
         shown, characters = _shown(fields)
         characters += len(event)
         with self._one_writes:
-            self._last += 1
-            line = LogLine(number=self._last, time=time(), level=level, event=event, fields=shown)
+            self.last += 1
+            line = LogLine(number=self.last, time=time(), level=level, event=event, fields=shown)
             self._lines.append((line, characters))
             self._characters += characters
             while len(self._lines) > self._most or self._characters > self._most_characters:
                 self._characters -= self._lines.popleft()[1]
 
-    @property
-    def last(self) -> int:
-        """The number of the newest line; 0: there was none yet."""
-        return self._last
-
     def after(self, number: int) -> Sequence[LogLine]:
         """Those behind the line of that number, the oldest first."""
-        if number >= self._last:
+        if number >= self.last:
             return ()
         with self._one_writes:
             return tuple(line for line, _ in self._lines if line.number > number)

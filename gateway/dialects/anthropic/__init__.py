@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from gateway.dialects.anthropic.reply import (
     PING,
     Able,
+    Count,
     MessagesReply,
     ModelWire,
-    count_body,
     error_event,
     error_wire,
-    model_body,
     model_page,
     model_wire,
 )

@@ -112,16 +112,13 @@ def _without_results(
     old = results[: max(0, len(results) - _kept(edit, KEPT_USES))]
     if reached <= trigger.value:
         return messages, None
-    chosen = {k: messages[k].tool_call_id or "" for k in old if not _is_cleared(messages[k])}
+    cleared = (TextPart(CLEARED),)
+    chosen = {k: messages[k].tool_call_id or "" for k in old if messages[k].parts != cleared}
     shorter = tuple(_shortened(messages, chosen, edit, names))
     saved = _tokens(messages) - _tokens(shorter)
     if not chosen or saved < (edit.clear_at_least.value if edit.clear_at_least else 0):
         return messages, None
     return shorter, ClearedToolUses(len(chosen), saved)
-
-
-def _is_cleared(message: Message) -> bool:
-    return message.parts == (TextPart(CLEARED),)
 
 
 def _shortened(

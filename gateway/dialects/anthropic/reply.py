@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from config.values import alike
 from gateway.dialects.anthropic.editing import ContextManaged
 from gateway.dialects.anthropic.request import MessagesExchange
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, named_frame
@@ -74,15 +75,7 @@ def error_wire(error: GatewayError) -> ErrorEnvelope:
     """The body that answers a request with `error`."""
     kind = TYPES.get(error.status_hint, "api_error")
     details = ThreadDetails() if isinstance(error, ThreadNotHeld) else UNSET
-    return ErrorEnvelope(
-        ErrorDetail(
-            type=kind,
-            message=error.message,
-            param=error.param,
-            code=error.code,
-            details=details,
-        )
-    )
+    return ErrorEnvelope(alike(ErrorDetail, error)(type=kind, details=details))
 
 
 def error_event(error: GatewayError) -> bytes:
@@ -123,18 +116,12 @@ class McpToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_to
     input: msgspec.Raw
 
 
-class ResultText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
-    """What a tool said."""
-
-    text: str
-
-
 class McpToolResultBlock(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_tool_result"):
     """And what it answered."""
 
     tool_use_id: str
     is_error: bool
-    content: tuple[ResultText, ...]
+    content: tuple[TextBlock, ...]
 
 
 Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock | McpToolUseBlock | McpToolResultBlock
@@ -263,11 +250,6 @@ _STOPS: dict[FinishReason, StopReason] = {
 }
 
 
-def count_body(tokens: int) -> bytes:
-    """The body of a token count."""
-    return body(Count(tokens))
-
-
 class _Blocks:
     """The blocks of an answer and their frames. At most one is open; calls are sent one after the
     other.
@@ -345,7 +327,7 @@ def use_block(opened: ToolOpened, served: ServedTool | None, given: msgspec.Raw)
 def result_block(answered: ToolAnswered) -> McpToolResultBlock:
     """What a tool that was run here has answered."""
     name = f"{MCP_ID}{answered.id}"
-    return McpToolResultBlock(name, answered.is_error, (ResultText(answered.text),))
+    return McpToolResultBlock(name, answered.is_error, (TextBlock(answered.text),))
 
 
 class MessagesReply:
@@ -416,9 +398,7 @@ class MessagesReply:
         last = MessageDelta(self._ending, _usage(usage), self._managed)
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
 
-    def add(self, delta: Delta) -> None:
-        """Keep some more for `whole`. The events are those of a stream, which are dropped."""
-        self.delta(delta)
+    add = delta  # for `whole`: the events are those of a stream, which are dropped
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
@@ -459,10 +439,9 @@ class Support(msgspec.Struct, frozen=True):
     supported: bool
 
 
-class EffortSupport(msgspec.Struct, frozen=True, kw_only=True):
+class EffortSupport(Support, frozen=True, kw_only=True):
     """The effort levels that the model distinguishes."""
 
-    supported: bool
     low: Support
     medium: Support
     high: Support
@@ -479,10 +458,9 @@ class ThinkingTypes(msgspec.Struct, frozen=True, kw_only=True):
     disabled: Support
 
 
-class ThinkingSupport(msgspec.Struct, frozen=True):
+class ThinkingSupport(Support, frozen=True):
     """Whether the model supports thinking, and which types."""
 
-    supported: bool
     types: ThinkingTypes
 
 
@@ -593,8 +571,3 @@ def model_page(models: Sequence[ModelWire]) -> bytes:
             last_id=models[-1].id if models else None,
         )
     )
-
-
-def model_body(model: ModelWire) -> bytes:
-    """The JSON body of one model."""
-    return body(model)

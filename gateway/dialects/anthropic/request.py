@@ -363,8 +363,8 @@ def read_messages(body: bytes) -> MessagesExchange:
     fields, history = _readable(read_fields(body))
     wire, conversation = fields.read(AnsweringWire), fields.read(ConversationWire)
     if wire.thread is not None and wire.thread.type == "continue":
-        message = "thread: No conversations are held here; send all messages of this one."
-        raise ThreadNotHeld(message, param="thread")
+        message = "No conversations are held here; send all messages of this one."
+        raise ThreadNotHeld.at("thread", message)
     tools = read_tools(fields, conversation.tools, history, conversation.tool_choice)
     served = read_servers(fields, wire.mcp_servers, conversation.tools)
     edit = edited(_messages(fields, conversation, history), wire.context_management)

@@ -131,7 +131,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 def read_prompts(value: Any) -> tuple[Prompt, ...]:
     """One prompt, or several: texts, lists of token ids and texts, objects with a text."""
     if value is None:
-        raise InvalidRequest("prompt: This field is required.", param="prompt")
+        raise InvalidRequest.at("prompt", "This field is required.")
     if isinstance(value, list) and not _is_one(value):
         return tuple(_prompt(item, f"prompt[{index}]") for index, item in enumerate(value))
     return (_prompt(value, "prompt"),)
@@ -151,27 +151,25 @@ def _prompt(value: Any, path: str) -> Prompt:
             return text
         case {"prompt_string": str(text)}:
             if value.get("multimodal_data"):
-                raise _fault(f"{path}.multimodal_data", "Pictures are taken in chat messages.")
+                raise InvalidRequest.at(
+                    f"{path}.multimodal_data", "Pictures are taken in chat messages."
+                )
             return text
         case {"prompt_string": _}:
-            raise _fault(f"{path}.prompt_string", "Expected a text.")
+            raise InvalidRequest.at(f"{path}.prompt_string", "Expected a text.")
         case [_, *_]:
             return tuple(_part(part, f"{path}[{index}]") for index, part in enumerate(value))
         case []:
-            raise _fault(path, "At least one token or text is required.")
-    raise _fault(path, _PROMPT_FORMS)
+            raise InvalidRequest.at(path, "At least one token or text is required.")
+    raise InvalidRequest.at(path, _PROMPT_FORMS)
 
 
 def _part(part: Any, path: str) -> int | str:
     if isinstance(part, bool) or not isinstance(part, int | str):
-        raise _fault(path, "Expected a token id or a text.")
+        raise InvalidRequest.at(path, "Expected a token id or a text.")
     if isinstance(part, int) and not 0 <= part < 2**31:
-        raise _fault(path, "Expected a token id.")
+        raise InvalidRequest.at(path, "Expected a token id.")
     return part
-
-
-def _fault(path: str, message: str) -> InvalidRequest:
-    return InvalidRequest(f"{path}: {message}", param=path)
 
 
 ANY_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED
@@ -326,10 +324,10 @@ class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
         """What is to be tokenized."""
         text = self.prompt if self.content is None else self.content
         if text is None and self.inputs is not None:
-            message = "inputs: TEI's form is not taken. Send one text as content, or as prompt."
-            raise InvalidRequest(message, param="inputs")
+            message = "TEI's form is not taken. Send one text as content, or as prompt."
+            raise InvalidRequest.at("inputs", message)
         if text is None:
-            raise InvalidRequest("content: This field is required.", param="content")
+            raise InvalidRequest.at("content", "This field is required.")
         return text
 
     @property
@@ -569,8 +567,8 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
     fields = read_fields(content)
     wire = fields.read(EmbeddingBody)
     if wire.embd_normalize != EUCLIDEAN:
-        text = "embd_normalize: Vectors are normalized by their Euclidean length (2) alone."
-        raise InvalidRequest(text, param="embd_normalize")
+        text = "Vectors are normalized by their Euclidean length (2) alone."
+        raise InvalidRequest.at("embd_normalize", text)
     field = "content" if wire.content is not None else "input"
     texts = wire.input if wire.content is None else wire.content
     if texts is None:

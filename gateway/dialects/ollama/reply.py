@@ -7,6 +7,7 @@ All times on the wire are nanoseconds.
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import starmap
 from typing import Any, Literal
 
 import msgspec
@@ -97,22 +98,6 @@ class ChunkWire(msgspec.Struct, frozen=True, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class _Call:
-    """A call while it grows."""
-
-    def __init__(self, opened: ToolOpened) -> None:
-        self._opened = opened
-        self._fragments: list[str] = []
-
-    def grow(self, fragment: str) -> None:
-        self._fragments.append(fragment)
-
-    def whole(self) -> CallWire:
-        arguments = given_object("".join(self._fragments))
-        called = CalledWire(self._opened.index, self._opened.name, arguments)
-        return CallWire(self._opened.id, called)
-
-
 class OllamaReply:
     """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`. Calls are
     sent whole, each in a line of its own.
@@ -134,7 +119,7 @@ class OllamaReply:
         self._hides_thinking = hides_thinking
         self._load_seconds = load_seconds
         self._reason = "stop"
-        self._growing: dict[int, _Call] = {}
+        self._growing: dict[int, tuple[ToolOpened, list[str]]] = {}
         self._content: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[CallWire] = []
@@ -172,14 +157,14 @@ class OllamaReply:
         """The call that `event` completes; at the end, the one that broke off."""
         match event:
             case ToolOpened(index):
-                self._growing[index] = _Call(event)
+                self._growing[index] = event, []
             case ArgumentsGrown(index, fragment):
-                self._growing[index].grow(fragment)
+                self._growing[index][1].append(fragment)
             case ToolClosed(index):
-                return (self._growing.pop(index).whole(),)
+                return (_whole(*self._growing.pop(index)),)
             case Finished(reason):
                 self._reason = "length" if reason == "length" else "stop"
-                return tuple(call.whole() for call in self._growing.values())
+                return tuple(starmap(_whole, self._growing.values()))
         return ()
 
     def closing(self, usage: Usage) -> bytes:
@@ -245,6 +230,11 @@ class OllamaReply:
             )
             return msgspec.structs.replace(chunk, message=message)
         return msgspec.structs.replace(chunk, response=content, thinking=thinking or UNSET)
+
+
+def _whole(opened: ToolOpened, fragments: Sequence[str]) -> CallWire:
+    called = CalledWire(opened.index, opened.name, given_object("".join(fragments)))
+    return CallWire(opened.id, called)
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -387,11 +377,6 @@ def show_body(seen: Seen, *, template: str, preset: Preset | None = None) -> byt
             modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
         )
     )
-
-
-def version_body() -> bytes:
-    """The JSON body of the version."""
-    return body(Version())
 
 
 def pulling(file: str, done: int, total: int) -> bytes:

@@ -398,10 +398,10 @@ def hub_name(model: str) -> str:
         model = model.removeprefix(host)
     model = without_latest(hub_id(model))
     if model.count("/") != 1:
-        raise InvalidRequest(
-            "model: Ollama's registry is not supported; use a repository of the hub: "
+        raise InvalidRequest.at(
+            "model",
+            "Ollama's registry is not supported; use a repository of the hub: "
             "hf.co/owner/name:quantization.",
-            param="model",
         )
     return model
 
@@ -485,7 +485,7 @@ def read_copy(body: bytes) -> CopyWire:
 
 def _name(name: str, field: str) -> str:
     if not 0 < len(name) <= NAME_LENGTH or not name.isprintable():
-        raise InvalidRequest(f"{field}: a name of 1 to {NAME_LENGTH} characters.", param=field)
+        raise InvalidRequest.at(field, f"a name of 1 to {NAME_LENGTH} characters.")
     return without_latest(name)
 
 
@@ -506,7 +506,7 @@ class Presets:
     def keep(self, preset: Preset) -> None:
         """In place of one of the same name. Raises InvalidRequest where there are too many."""
         if preset.name not in self._all and len(self._all) >= MOST:
-            raise InvalidRequest(f"model: there are {MOST} made models already.", param="model")
+            raise InvalidRequest.at("model", f"there are {MOST} made models already.")
         self._all[preset.name] = preset
 
     def remove(self, name: str) -> None:

@@ -167,24 +167,25 @@ class TextWire(msgspec.Struct, frozen=True, kw_only=True):
     loading_text: bool | None = None
 
 
-class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request, and the form of its answer."""
+class AnswerForm(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer is written."""
 
-    request: ChatRequest
     stream: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
     loading_text: bool | None = None  # the wait for the model is reported; None: not given
 
 
-class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
+class ChatExchange(AnswerForm, frozen=True, kw_only=True):
+    """A chat request, and the form of its answer."""
+
+    request: ChatRequest
+
+
+class TextExchange(AnswerForm, frozen=True, kw_only=True):
     """A text completion request, and the form of its answer."""
 
     request: TextRequest
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    loading_text: bool | None = None  # as a chat's
 
 
 UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted

@@ -75,20 +75,23 @@ class ClientCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     call_id: str
 
 
-class CallItem(ClientCall, frozen=True, kw_only=True, tag="function_call"):
-    """A call; `arguments` is the text of a JSON object."""
+class NamedCall(ClientCall, frozen=True, kw_only=True):
+    """A call of a tool that the client has described."""
 
     name: str
     namespace: str | UnsetType = UNSET
+
+
+class CallItem(NamedCall, frozen=True, kw_only=True, tag="function_call"):
+    """A call; `arguments` is the text of a JSON object."""
+
     arguments: str
     status: Progress
 
 
-class CustomItem(ClientCall, frozen=True, kw_only=True, tag="custom_tool_call"):
+class CustomItem(NamedCall, frozen=True, kw_only=True, tag="custom_tool_call"):
     """A call of a custom tool; `input` is a text."""
 
-    name: str
-    namespace: str | UnsetType = UNSET
     input: str
     status: Progress
 
@@ -438,15 +441,14 @@ class GrowingItem:
                 )
 
     def _reasoning(self, text: str, status: Progress) -> ReasoningItem:
-        is_over = status != "in_progress"
-        content = packed(text) if self._packs and is_over else UNSET
-        if self.kind == "summary":
-            summary = (SummaryText(text),) if is_over else ()
-            return ReasoningItem(
-                id=self._id, status=status, summary=summary, encrypted_content=content
-            )
-        thought = (ReasoningText(text),) if is_over else ()
-        return ReasoningItem(id=self._id, status=status, content=thought, encrypted_content=content)
+        is_over, sums = status != "in_progress", self.kind == "summary"
+        return ReasoningItem(
+            id=self._id,
+            status=status,
+            summary=(SummaryText(text),) if is_over and sums else (),
+            content=UNSET if sums else (ReasoningText(text),) if is_over else (),
+            encrypted_content=packed(text) if self._packs and is_over else UNSET,
+        )
 
 
 def kind_of(offered: Offered | None) -> Kind:

@@ -401,8 +401,7 @@ def require_calls(items: Sequence[Item], whole: Sequence[Item]) -> None:
     for k, item in enumerate(items):
         if item.get("type") in _RESULTS and item.get("call_id") not in called:
             path = f"input[{k}].call_id"
-            text = f"{path}: No call {item.get('call_id')!r:.80} stands before it."
-            raise InvalidRequest(text, param=path)
+            raise InvalidRequest.at(path, f"No call {item.get('call_id')!r:.80} stands before it.")
 
 
 REFERENCE = "item_reference"
@@ -439,7 +438,7 @@ def referred(items: Sequence[Item]) -> list[str]:
     for k, item in enumerate(items):
         if is_reference(item):
             if not isinstance(item.get("id"), str):
-                raise InvalidRequest(f"input[{k}].id: Expected an id.", param=f"input[{k}].id")
+                raise InvalidRequest.at(f"input[{k}].id", "Expected an id.")
             found.append(item["id"])
     return found
 
@@ -464,8 +463,8 @@ def among(parts: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Item]:
 def refuse_long(size: int) -> None:
     """Raises TooLarge."""
     if size > LONGEST:
-        text = f"input: The items that are referred to have more than {LONGEST:,} bytes together."
-        raise TooLarge(text, param="input")
+        text = f"The items that are referred to have more than {LONGEST:,} bytes together."
+        raise TooLarge.at("input", text)
 
 
 def resolved(items: Sequence[Item], found: Mapping[str, Item]) -> tuple[Item, ...]:

@@ -4,7 +4,7 @@ The model asks for an approval in one response, the user answers in the next: a 
 runs before the model goes on. Here it is only read which those are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -76,7 +76,11 @@ def settled(items: Sequence[Mapping[str, Any]]) -> list[Item]:
     """`items` with what became of each call that waits for its user: one that was refused, or that
     nobody has answered, is a call with that result. Those that ran have an item of their own.
     """
-    answers = _answers(items)
+    answers = {
+        str(item.get("approval_request_id")): item
+        for item in items
+        if item.get("type") == "mcp_approval_response"
+    }
     run = _run_already(items)
     return [dict(_settled(item, answers, run)) for item in items]
 
@@ -114,20 +118,19 @@ def approved_calls(
         name, field = answer.get("approval_request_id"), f"{root}[{k}].approval_request_id"
         request = asked.get(name) if isinstance(name, str) else None
         if request is None and whole:
-            text = f"{field}: No approval {name!r:.80} was asked for in this conversation."
-            raise InvalidRequest(text, param=field)
+            text = f"No approval {name!r:.80} was asked for in this conversation."
+            raise InvalidRequest.at(field, text)
         if request is not None and answer.get("approve") is True and name not in run:
             found.append(_approved(str(name), request, field))
     if len(found) > MOST_APPROVED:
-        message = f"{root}: Expected at most {MOST_APPROVED} approvals."
-        raise InvalidRequest(message, param=root)
+        raise InvalidRequest.at(root, f"Expected at most {MOST_APPROVED} approvals.")
     return tuple({each.id: each for each in found}.values())
 
 
 def _approved(name: str, request: Mapping[str, Any], field: str) -> ApprovedCall:
     arguments = str(request.get("arguments") or "{}")
     if nests_deep(arguments):
-        raise InvalidRequest(f"{field}: Its arguments are {TOO_DEEP}", param=field)
+        raise InvalidRequest.at(field, f"Its arguments are {TOO_DEEP}")
     return ApprovedCall(
         id=name,
         label=str(request.get("server_label")),
@@ -137,19 +140,6 @@ def _approved(name: str, request: Mapping[str, Any], field: str) -> ApprovedCall
     )
 
 
-def _answers(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    return {
-        str(item.get("approval_request_id")): item
-        for item in items
-        if item.get("type") == "mcp_approval_response"
-    }
-
-
 def _run_already(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    return frozenset(_of_calls(items))
-
-
-def _of_calls(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for item in items:
-        if item.get("type") == "mcp_call" and isinstance(item.get("approval_request_id"), str):
-            yield item["approval_request_id"]
+    named = (item.get("approval_request_id") for item in items if item.get("type") == "mcp_call")
+    return frozenset(name for name in named if isinstance(name, str))

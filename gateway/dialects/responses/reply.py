@@ -361,9 +361,7 @@ class ResponsesReply:
         detail = envelope(error).error
         return event(ErrorEvent(error=detail, sequence_number=self._numbers.take()))
 
-    def add(self, delta: Delta) -> None:
-        """Keep some more for `whole`. The events are those of a stream, which are dropped."""
-        self.delta(delta)
+    add = delta  # for `whole`: the events are those of a stream, which are dropped
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""

@@ -238,10 +238,10 @@ def _unapplied(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> Itera
 
 def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:
     if wire.prompt is not None:
-        raise NotFound(
-            f"prompt.id: Prompt {wire.prompt.id!r:.80} not found. No prompts are stored here; send "
+        raise NotFound.at(
+            "prompt.id",
+            f"Prompt {wire.prompt.id!r:.80} not found. No prompts are stored here; send "
             "its text in instructions and input.",
-            param="prompt.id",
         )
     if wire.previous_response_id and wire.conversation:
         raise fields.wrong("conversation", "Not together with previous_response_id.")

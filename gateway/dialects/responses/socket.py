@@ -56,8 +56,7 @@ def read_message(text: bytes) -> ClientMessage:
     message = json_object(text)
     lane = _text(message, "stream_id")
     if lane is not None and not 0 < len(lane) <= LONGEST_LANE:
-        text_ = f"stream_id: Expected 1 to {LONGEST_LANE} characters."
-        raise InvalidRequest(text_, param="stream_id")
+        raise InvalidRequest.at("stream_id", f"Expected 1 to {LONGEST_LANE} characters.")
     match message.get("type"):
         case str(kind) if kind == CREATE:
             return _create(msgspec.json.decode(text, type=dict[str, msgspec.Raw]), message, lane)
@@ -65,7 +64,7 @@ def read_message(text: bytes) -> ClientMessage:
             return Cancel(response=_text(message, "response_id"), lane=lane)
         case str(kind) if kind == STEER:
             return Steer(message=message)
-    raise InvalidRequest(f"type: Expected {CREATE!r} or {CANCEL!r}.", param="type")
+    raise InvalidRequest.at("type", f"Expected {CREATE!r} or {CANCEL!r}.")
 
 
 def _create(
@@ -73,7 +72,7 @@ def _create(
 ) -> Create:
     generates = message.get("generate", True)
     if not isinstance(generates, bool | None):
-        raise InvalidRequest("generate: Expected `bool`.", param="generate")
+        raise InvalidRequest.at("generate", "Expected `bool`.")
     previous = message.get("previous_response_id")
     asked = {name: one for name, one in given.items() if name not in ABOUT_THE_SOCKET}
     return Create(
@@ -89,7 +88,7 @@ def _text(message: Mapping[str, object], name: str) -> str | None:
     given = message.get(name)
     if given is None or isinstance(given, str):
         return given
-    raise InvalidRequest(f"{name}: Expected `str`.", param=name)
+    raise InvalidRequest.at(name, "Expected `str`.")
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):

@@ -186,12 +186,9 @@ async def announce(request: AnyRequest, services: Services) -> ASGIApp:
     when the lease ends; running requests finish.
     """
     wire = Fields(order_object(await request.body()), {}).read(AnnouncementWire)
-    box = alike(Announcement, wire)(
-        url=_announced_url(request, wire),
-    )
+    box = alike(Announcement, wire)(url=_announced_url(request, wire))
     known = await services.announcements.announce(box)
-    lease = LeaseWire(name=known.name, url=known.url, prefix=known.prefix, lease=known.lease)
-    return Plain(msgspec.json.encode(lease))
+    return Plain(body(alike(LeaseWire, known)()))
 
 
 def _announced_url(request: AnyRequest, wire: AnnouncementWire) -> str:
@@ -199,7 +196,7 @@ def _announced_url(request: AnyRequest, wire: AnnouncementWire) -> str:
     if wire.url is not None:
         return wire.url
     if wire.port is None or request.client is None:
-        raise InvalidRequest("url: Expected the server's base URL, or its port.", param="url")
+        raise InvalidRequest.at("url", "Expected the server's base URL, or its port.")
     host = request.client.host
     return f"http://{f'[{host}]' if ':' in host else host}:{wire.port}"
 
@@ -283,16 +280,15 @@ def _day(text: str, param: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        explained = f"{param}: Expected a day like 2026-01-31, got {text[:40]!r}."
-        raise InvalidRequest(explained, param=param) from None
+        explained = f"Expected a day like 2026-01-31, got {text[:40]!r}."
+        raise InvalidRequest.at(param, explained) from None
 
 
 def _groups(text: str) -> Sequence[Group]:
     """In the order of `GROUPS`. Raises InvalidRequest."""
     names = {name.strip() for name in text.split(",") if name.strip()}
     if unknown := sorted(names - {*GROUPS}):
-        explained = f"group: Expected key, model or day, got {unknown[0][:40]!r}."
-        raise InvalidRequest(explained, param="group")
+        raise InvalidRequest.at("group", f"Expected key, model or day, got {unknown[0][:40]!r}.")
     return [name for name in GROUPS if name in names]
 
 

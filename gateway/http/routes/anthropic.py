@@ -16,6 +16,7 @@ from gateway.dialects.anthropic.reply import (
     Ping,
 )
 from gateway.dialects.anthropic.request import AnsweringWire, ConversationWire
+from gateway.dialects.dialect import body
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import Exchange, WireOptions, ignoring
@@ -67,10 +68,10 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """
     asked = (await services.read(anthropic.read_messages, await request.body())).request
     async with attended(request):
-        found = anthropic.count_body(await services.count_tokens(call_of(request, asked)))
+        found = anthropic.Count(await services.count_tokens(call_of(request, asked)))
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()
     headers = {anthropic.ID_HEADER: record_of(request).id, **ignoring(unapplied)}
-    return Plain(found, headers=headers)
+    return Plain(body(found), headers=headers)
 
 
 def _has_pictures(asked: ChatRequest) -> bool:

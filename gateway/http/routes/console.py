@@ -13,6 +13,7 @@ from litestar.types import ASGIApp
 
 from config.product import VERSION
 from config.settings import ApisConfig, Config
+from config.values import alike
 from gateway.dialects import openai
 from gateway.dialects.dialect import body
 from gateway.http.auth import AnyRequest
@@ -72,11 +73,8 @@ def who(services: Services, access: Access, server: str) -> MeWire:
     """The answer of `me`."""
     config = services.config
     folder = bool(config.hub.folder or config.model_dirs)
-    return MeWire(
-        role=access.role,
-        label=access.label,
+    return alike(MeWire, access)(
         models=sorted(access.models) or None,
-        autoload=access.autoload,
         keys=not services.authenticator.is_open,
         version=VERSION,
         server=server,
@@ -144,7 +142,7 @@ async def logs(
 ) -> ASGIApp:
     """Get the last log lines with at least the given level that contain the given text."""
     if len(search) > MOST_SEARCHED:
-        raise InvalidRequest(f"search: at most {MOST_SEARCHED} characters", param="search")
+        raise InvalidRequest.at("search", f"at most {MOST_SEARCHED} characters")
     kept = services.lines.after(0)
     found = services.lines.found(
         level=level, text=search, after=after, limit=min(max(limit, 0), MOST_LINES)

@@ -20,7 +20,7 @@ from backends.contract.samplers import ROWS, Number, Slider
 from config.models import written
 from config.schema import OptionFacts, facts
 from config.settings import ModelConfig
-from config.values import hub_id
+from config.values import alike, hub_id
 from gateway.answers.parameters import undrafted, unsupported
 from gateway.dialects.dialect import body
 from gateway.dialects.fields import Fields, order_object
@@ -147,7 +147,7 @@ def _free_options(services: Services, asked: Mapping[str, Any]) -> Mapping[str, 
 
 async def _local(services: Services, name: str, access: Access) -> ModelEntry:
     """The model, where it runs here. Raises InvalidRequest for any other."""
-    entry = await services.find(name, access)
+    entry = await services.registry.find(name, access)
     if entry.files.elsewhere is not None:
         text = f"{entry.name} runs on another server, which has its own options."
         raise InvalidRequest(text, param="model")
@@ -159,7 +159,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Start loading a model, optionally with other options."""
     order = Fields(order_object(await request.body()), {}).read(LoadOrder)
     options = _free_options(services, order.options) if order.options is not None else None
-    find = services.find if not options else lambda *named: _local(services, *named)
+    find = services.registry.find if not options else lambda *named: _local(services, *named)
     name = (await find(order.model, request.auth)).name
     audit(request, "load", model=name)
     async with services.registry.loading(name, options=options):
@@ -258,7 +258,7 @@ async def add(request: AnyRequest, services: Services) -> ASGIApp:
         await _local(services, added.name, request.auth)
     except ModelUnavailable as error:
         await services.reloader.remove(added.name)
-        raise InvalidRequest(f"path: {error.message}", param="path") from error
+        raise InvalidRequest.at("path", error.message) from error
     wire = CopiedWire(await _model_wire(services, added.name), written(added))
     return Plain(body(wire), status=201)
 
@@ -273,14 +273,14 @@ def _allowed(folders: Sequence[str], given: str) -> Path:
             return path
     except (OSError, ValueError, RuntimeError):  # a zero byte; links in a circle
         pass
-    raise InvalidRequest("path: nothing is there below console.model_paths", param="path")
+    raise InvalidRequest.at("path", "nothing is there below console.model_paths")
 
 
 def _free(services: Services, name: str) -> str:
     if not (name and name.isprintable() and len(name) <= MOST_CHARACTERS):
-        raise InvalidRequest(f"name: expected 1 to {MOST_CHARACTERS} characters", param="name")
+        raise InvalidRequest.at("name", f"expected 1 to {MOST_CHARACTERS} characters")
     if _is_taken(services, name):
-        raise InvalidRequest(f"name: {name!r} is taken already", param="name")
+        raise InvalidRequest.at("name", f"{name!r} is taken already")
     return name
 
 
@@ -455,12 +455,11 @@ async def search(
 def _search(words: str, format: str, sort: str) -> Search:
     """Raises InvalidRequest."""
     if len(words) > MOST_CHARACTERS:
-        raise InvalidRequest(f"words: at most {MOST_CHARACTERS} characters", param="words")
+        raise InvalidRequest.at("words", f"at most {MOST_CHARACTERS} characters")
     sort = sort or ("downloads" if words else "trending")
     for name, value, known in (("format", format, FORMATS), ("sort", sort, SORTINGS)):
         if value not in known:
-            text = f"{name}: expected one of {', '.join(known)}"
-            raise InvalidRequest(text, param=name)
+            raise InvalidRequest.at(name, f"expected one of {', '.join(known)}")
     return msgspec.convert({"words": words, "format": format, "sort": sort}, Search)
 
 
@@ -484,14 +483,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
         commit=found.commit,
         bytes=sum(file.size for file in found.files),
         quantizations=[
-            ChoiceWire(
-                name=one.name,
-                model=one.model,
-                files=one.files,
-                bytes=one.size,
-                here=there,
-                fit=_room(services, one, speeds),
-            )
+            alike(ChoiceWire, one)(bytes=one.size, here=there, fit=_room(services, one, speeds))
             for one, there in zip(offered, here, strict=True)
         ],
     )
@@ -566,7 +558,7 @@ async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     """Upload a GGUF file to the folder for downloads."""
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
-        raise InvalidRequest("content-length: the file's bytes are wanted", param="content-length")
+        raise InvalidRequest.at("content-length", "the file's bytes are wanted")
     audit(request, "upload", file=name, bytes=int(length))
     path = await services.uploads.take(name, int(length), request.stream())
     await services.registry.refresh()

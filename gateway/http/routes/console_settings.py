@@ -151,7 +151,7 @@ async def save(request: AnyRequest, services: Services) -> ASGIApp:
 
 def _text(order: CheckOrder) -> str:
     if len(order.text) > MOST_SETTINGS:
-        raise InvalidRequest(f"text: at most {MOST_SETTINGS} characters", param="text")
+        raise InvalidRequest.at("text", f"at most {MOST_SETTINGS} characters")
     return order.text
 
 
@@ -176,7 +176,7 @@ def _texts(file: Path, order: SaveOrder) -> tuple[str, str]:
 
 
 def _changed() -> InvalidRequest:
-    return InvalidRequest("seen: the file was changed meanwhile: read it again", param="seen")
+    return InvalidRequest.at("seen", "the file was changed meanwhile: read it again")
 
 
 def _read(file: Path) -> str:

@@ -77,8 +77,7 @@ async def call(request: AnyRequest, services: Services) -> ASGIApp:
     async with attended(request), _opened(services, order.server, request.auth) as toolset:
         name = toolset.function(order.server, order.tool)
         if name is None:
-            message = f"tool: No tool {order.tool!r:.64} of {order.server!r:.64}."
-            raise InvalidRequest(message, param="tool")
+            raise InvalidRequest.at("tool", f"No tool {order.tool!r:.64} of {order.server!r:.64}.")
         result = await toolset.runnable[name].run(order.arguments)
         return Plain(body(ToolResultWire(result.text, result.is_error)))
 

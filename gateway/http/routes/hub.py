@@ -49,7 +49,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
 
 def _order(asked: tabby.Download) -> Order:
     if asked.repo_type != "model":
-        raise InvalidRequest("repo_type: only models can be downloaded", param="repo_type")
+        raise InvalidRequest.at("repo_type", "only models can be downloaded")
     return msgspec.structs.replace(
         to_fetch(asked.repo_id),
         revision=asked.revision,
@@ -137,7 +137,7 @@ def to_fetch(model: str) -> Order:
     try:
         return hub_model(model).order
     except InvalidRequest as error:
-        raise InvalidRequest(f"model: {error.message}", param="model") from None
+        raise InvalidRequest.at("model", error.message) from None
 
 
 @delete("/models", status_code=200, access="admin")
@@ -152,7 +152,7 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
 
 async def deletion(services: Services, model: str, access: Access) -> Callable[[], Awaitable[None]]:
     """What deletes a model's files. Raises at once what forbids it, and ModelNotFound."""
-    entry = await services.find(model, access)
+    entry = await services.registry.find(model, access)
     if entry.files.node is not None:
         text = f"{entry.name} lies on another machine, {entry.files.node.node.name}"
         raise InvalidRequest(text, param="model")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from backends.contract.protocol import SpecialTokens
 from backends.contract.samplers import Sampling
 from config.changes import MASK
+from config.values import alike
 from gateway.answers.recording import (
     Part,
     PartKind,
@@ -174,9 +175,7 @@ def _prompts(
 ) -> Iterator[PromptWire]:
     for number, prompt in enumerate(prompts):
         spelled = None if pieces is None else texts_of(pieces[number])
-        yield PromptWire(
-            text=prompt.text, tokens=prompt.tokens, pieces=spelled, images=prompt.images
-        )
+        yield alike(PromptWire, prompt)(pieces=spelled)
 
 
 def texts_of(pieces: Sequence[bytes]) -> list[str]:
@@ -210,7 +209,7 @@ def _wire(
     error: GatewayError | None,
 ) -> InspectionWire:
     terms = record.recording.terms if record.recording is not None else Terms()
-    return InspectionWire(
+    return alike(InspectionWire, terms)(
         request=standing,
         method=record.method,
         path=record.path,
@@ -219,10 +218,7 @@ def _wire(
         body_cut=record.body.is_cut,
         stages=stages(record, standing),
         backend=terms.backend or None,
-        split=terms.split,
         sampling=_changed(terms.sampling) if terms.sampling else {},
-        max_tokens=terms.max_tokens,
-        unapplied=terms.unapplied,
         control=tuple(special.control) if special else (),
         prompts=prompts,
         answers=[_answer(written) for written in seen],

@@ -135,7 +135,11 @@ async def drop(
     model: str | None = None,
 ) -> ASGIApp:
     """Drop kept conversations: one by its id, those of a conversation's name, or a model's."""
-    path = None if model is None else str((await services.find(model, request.auth)).files.path)
+    path = (
+        None
+        if model is None
+        else str((await services.registry.find(model, request.auth)).files.path)
+    )
     chosen = _chosen(request, id, conversation, path)
     audit(request, "drop kept", id=id, conversation=conversation, model=model)
     return Plain(msgspec.json.encode(KeptChanged(services.registry.kept.store.drop(chosen))))

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from backends.contract.errors import BackendError
 from backends.contract.protocol import ModelInfo, Slots, SlotState
 from backends.machine.paths import replace_file
+from config.values import alike
 from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import openai
 from gateway.dialects.dialect import body
@@ -176,14 +177,10 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
     assert entry is not None, "a name that resolves has its files"
     known = await services.capabilities.of(status)
     length = card(status, known, None).context_length or entry.files.context_length
-    info = status.info or ModelInfo(
-        backend=entry.files.backend,
-        format=entry.files.format,
-        architecture=entry.files.architecture,
+    info = status.info or alike(ModelInfo, entry.files)(
+        layers={},  # by device: where they lie isn't known
         context_length=length,
         max_concurrent=entry.options.max_concurrent,
-        vocab_size=entry.files.vocab_size,
-        size_bytes=entry.files.size_bytes,
         chat_template=known.template if known else None,
     )
     return Plain(body(wire.tokenizer_info(info)))
@@ -230,15 +227,15 @@ class StreamWire(msgspec.Struct, frozen=True, kw_only=True):
 def checked_conversation(name: str, param: str) -> str:
     """A conversation's name as a client wrote it. Raises InvalidRequest."""
     if not name:
-        raise InvalidRequest(f"{param}: This parameter is required.", param=param)
+        raise InvalidRequest.at(param, "This parameter is required.")
     if len(name) > LONGEST or not name.isprintable():
-        raise InvalidRequest(f"{param}: Expected at most {LONGEST} characters.", param=param)
+        raise InvalidRequest.at(param, f"Expected at most {LONGEST} characters.")
     return name
 
 
 def _number(text: str, param: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidRequest(f"{param}: Expected a number from 0 on.", param=param)
+        raise InvalidRequest.at(param, "Expected a number from 0 on.")
     return int(text)
 
 
@@ -326,8 +323,8 @@ async def slots(
 async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
     """Save, restore or erase a slot's prompt cache, by `action`."""
     if action not in get_args(wires.Action):
-        message = "action: Expected save, restore or erase, behind the question mark."
-        raise InvalidRequest(message, param="action")
+        message = "Expected save, restore or erase, behind the question mark."
+        raise InvalidRequest.at("action", message)
     if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
         raise NotFound(f"Slot {slot!r:.40} not found.", param="id_slot")
     asked = wire.read(await request.body(), wires.SlotOrder)
@@ -360,9 +357,9 @@ def _file(services: Services, name: str) -> Path:
     if folder is None:
         raise NotSupported("Slots can't be saved: llamaserver.slot_save_path is not set.")
     if "/" in name:
-        raise InvalidRequest("filename: Expected a name without a folder.", param="filename")
+        raise InvalidRequest.at("filename", "Expected a name without a folder.")
     if name.endswith(DIGEST):
-        raise InvalidRequest(f"filename: {DIGEST} ends a digest's name.", param="filename")
+        raise InvalidRequest.at("filename", f"{DIGEST} ends a digest's name.")
     return within(Path(folder).expanduser(), name, "filename")
 
 
@@ -414,8 +411,8 @@ def _save(path: Path, data: bytes | bytearray) -> None:
         replace_file(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
         replace_file(path, data)
     except OSError as error:
-        message = f"filename: {path.name} can't be written: {error.strerror}."
-        raise InvalidRequest(message, param="filename") from error
+        message = f"{path.name} can't be written: {error.strerror}."
+        raise InvalidRequest.at("filename", message) from error
 
 
 def _saved(path: Path) -> tuple[bytes, bool]:
@@ -431,14 +428,14 @@ def _saved(path: Path) -> tuple[bytes, bool]:
             return data, False
         expected = digest.read_bytes().split(maxsplit=1)
     except OSError as error:
-        message = f"filename: {path.name} can't be read: {error.strerror}."
-        raise InvalidRequest(message, param="filename") from error
+        message = f"{path.name} can't be read: {error.strerror}."
+        raise InvalidRequest.at("filename", message) from error
     if expected[:1] != [sha256(data).hexdigest().encode()]:
-        message = (
-            f"filename: {path.name} is not what was saved: its digest is another than that of "
-            f"{digest.name}. Save the slot anew."
+        raise InvalidRequest.at(
+            "filename",
+            f"{path.name} is not what was saved: its digest is another than that of "
+            f"{digest.name}. Save the slot anew.",
         )
-        raise InvalidRequest(message, param="filename")
     return data, True
 
 

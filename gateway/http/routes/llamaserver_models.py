@@ -39,7 +39,7 @@ from gateway.terms.tasks import relayed
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Load a model and stream the progress. `transformers chat` calls this first."""
     named = wire.read(await request.body(), wire.NamedModel)
-    name = (await services.find(named.model, request.auth)).name
+    name = (await services.registry.find(named.model, request.auth)).name
     audit(request, "load", model=name)
 
     async def send_events(events: EventStream) -> None:
@@ -130,7 +130,7 @@ def _state_data(status: ModelStatus) -> wire.StateData:
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Start loading a model. `GET /models` returns the progress."""
     named = wire.read(await request.body(), wire.NamedModel)
-    name = (await services.find(named.model, request.auth)).name
+    name = (await services.registry.find(named.model, request.auth)).name
     audit(request, "load", model=name)
     async with services.registry.loading(name):
         return Plain(wire.SUCCESS)

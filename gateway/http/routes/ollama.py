@@ -17,6 +17,7 @@ from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
+from gateway.dialects.dialect import body
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import reply as wires
 from gateway.dialects.ollama.request import (
@@ -130,7 +131,7 @@ async def _presence(
     audit(request, "unload" if gone else "load", model=asked.model)
 
     async def be_present(on_wait: OnWait | None = None) -> None:
-        name = (await services.find(asked.model, access)).name
+        name = (await services.registry.find(asked.model, access)).name
         if not gone or services.registry.status(name).state in ("loading", "loaded"):
             async with services.registry.lease(
                 name, keep_alive=asked.keep_alive, on_wait=on_wait, access=access
@@ -197,7 +198,7 @@ async def alive() -> None:
 @get("/api/version", access="user")
 async def version() -> ASGIApp:
     """Get the version of the supported Ollama API."""
-    return Plain(wires.version_body())
+    return Plain(body(wires.Version()))
 
 
 @get("/api/tags", access="user")
@@ -285,8 +286,8 @@ async def _made_of(
     InvalidRequest where the name is a model's, ModelNotFound.
     """
     if services.made_models.find(name) is None and _is_here(services, name, access):
-        raise InvalidRequest(f"{field}: {name!r} is a model of this server.", param=field)
-    entry = await services.find(_known_name(services, base, access), access)
+        raise InvalidRequest.at(field, f"{name!r} is a model of this server.")
+    entry = await services.registry.find(_known_name(services, base, access), access)
     given = services.made_models.find(base) or ollama.Preset(name=name, base=entry.name)
     return replace(given, name=name, created=int(time()))
 

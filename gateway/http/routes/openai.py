@@ -13,6 +13,7 @@ from gateway.answers.answer import Answer
 from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.anthropic.reply import ModelPage, ModelWire
+from gateway.dialects.dialect import body
 from gateway.dialects.llamaserver.request import asks_own_form
 from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.openai.chat_reply import ChatChunk, ChatCompletion
@@ -183,7 +184,7 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     status = await services.found(str(model_id).removeprefix("/"), request.auth)
     if anthropic.VERSION in request.headers:
         known = await services.capabilities.of(status)
-        return Plain(anthropic.model_body(_for_anthropic(status, known)))
+        return Plain(body(_for_anthropic(status, known)))
     return Plain(openai.model_card(await services.card(status)))
 
 

@@ -76,7 +76,7 @@ async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     reading = Reading(services, request.auth, held(request).take)
     exchange, talk = await reading.whole(await reading.read(await request.body()))
     if not exchange.request.model:
-        raise InvalidRequest("model: Required here.", param="model")
+        raise InvalidRequest.at("model", "Required here.")
     name = fresh_id()
     reply = responses.CompactReply(
         exchange.whole, id=f"resp_{name}", created=int(time.time()), new_id=items.numbered(name)
@@ -172,8 +172,8 @@ async def retrieve(
         return Plain(await _part(request, services, response_id, "document"))
     events = await _part(request, services, response_id, "events")
     if not events:
-        message = "stream: Only a streamed response in the background can be read again as events."
-        raise InvalidRequest(message, param="stream")
+        message = "Only a streamed response in the background can be read again as events."
+        raise InvalidRequest.at("stream", message)
     left = events.split(b"\n\n")[max(0, starting_after + 1) :]
     return Plain(b"\n\n".join(left) + DONE, media_type=SSE.media_type.encode())
 

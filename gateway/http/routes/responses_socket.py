@@ -188,7 +188,7 @@ class Connection:
                 ):
                     turn.scope.cancel()
                     return
-        raise InvalidRequest("response_id: No such response runs here.", param="response_id")
+        raise InvalidRequest.at("response_id", "No such response runs here.")
 
     async def _close_in_time(self) -> None:
         """Once the server stops and nothing runs, or where nothing came for so long."""

@@ -64,7 +64,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
 async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load an embedding model. The response is sent when it is loaded."""
     order = tabby.read(await request.body(), tabby.EmbeddingLoad)
-    entry = await services.find(order.embedding_model_name, request.auth)
+    entry = await services.registry.find(order.embedding_model_name, request.auth)
     require_task(entry, "embed")
     audit(request, "load", model=entry.name)
     given = order.embeddings_device not in (None, "auto")
@@ -108,7 +108,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     at the end.
     """
     order = tabby.read_load(await request.body())
-    entry = await services.find(order.model, request.auth)
+    entry = await services.registry.find(order.model, request.auth)
     template = order.template and await _template(services, order.template, "prompt_template")
     options = _options(order, entry, services, request.auth) or None
     audit(request, "load", model=entry.name)
@@ -139,8 +139,8 @@ def _options(
     """The options to load with. Raises InvalidRequest for what it doesn't know."""
     files = entry.files
     if order.backend not in (None, files.backend):
-        text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
-        raise InvalidRequest(text, param="backend")
+        text = f"{entry.name} is a model for {files.backend}, not for {order.backend}"
+        raise InvalidRequest.at("backend", text)
     if files.elsewhere is not None:
         if order.asked or order.draft is not None:
             raise InvalidRequest(f"{entry.name} runs on another server, which has its own options")
@@ -151,13 +151,11 @@ def _options(
     if order.draft is None:
         return options
     if "draft_model" not in own:
-        raise InvalidRequest(
-            f"draft_model: {files.backend} has no draft models", param="draft_model"
-        )
+        raise InvalidRequest.at("draft_model", f"{files.backend} has no draft models")
     try:
         draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
     except ModelNotFound as error:
-        raise ModelNotFound(f"draft_model: {error.message}", param="draft_model") from None
+        raise ModelNotFound.at("draft_model", error.message) from None
     return tabby.joined(options, own["draft_model"](str(draft.files.path)))
 
 
@@ -171,7 +169,7 @@ def _vision(
     if sees and "vision" in own:
         return own["vision"](order.vision)
     problem = "takes images, and can't be loaded without" if sees else "takes no images"
-    raise InvalidRequest(f"vision: {entry.name} {problem}", param="vision")
+    raise InvalidRequest.at("vision", f"{entry.name} {problem}")
 
 
 async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:

@@ -14,7 +14,6 @@ from gateway.http.auth import AnyRequest
 from gateway.http.openapi import Described, Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
-from gateway.prompt.parting import Parting
 
 
 class PartingWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +67,8 @@ def _wire(talk: Talk, services: Services) -> TalkWire:
         conversation=talk.name or None,
         key=services.authenticator.label(talk.owner),
         hit_rate=None if talk.hit_rate is None else round(talk.hit_rate, 4),
-        parting=_parting(talk.parting),
+        parting=alike(PartingWire, talk.parting)() if talk.parting else None,
     )
-
-
-def _parting(parted: Parting | None) -> PartingWire | None:
-    if parted is None:
-        return None
-    return PartingWire(at=parted.at, of=parted.of, what=parted.what, sentence=parted.sentence)
 
 
 ROUTES: Routes = {talks: Described(gives=(TalksWire,))}
