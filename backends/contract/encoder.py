@@ -6,12 +6,12 @@ vectors = await container.encode(inputs)                # of all of them, in the
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from backends.contract.protocol import ModelInfo
+from backends.contract.protocol import LoadedModel
 
 
 class EncoderInput(msgspec.Struct, frozen=True):
@@ -26,35 +26,11 @@ class EncoderInput(msgspec.Struct, frozen=True):
     cut: int = 0
 
 
-class EncoderTokenizer(Protocol):
-    """What every container here has, whatever its task."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """See `ModelContainer.tokenize`."""
-        ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        """See `ModelContainer.detokenize`."""
-        ...
-
-
-class EncoderContainer(EncoderTokenizer, Protocol):
+class EncoderContainer(LoadedModel, Protocol):
     """A model in memory that makes vectors (its task is "embed"), or scores of documents for a
     query ("rank"): tokens in and bytes out. Its texts are read in the gateway's process, wherever
     it runs. Every container passes tests/backends/encoder_contract.py.
     """
-
-    @property
-    def failure(self) -> str | None:
-        """Why it can't encode any more; None while it can."""
-        ...
-
-    def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `ModelContainer.on_failure`."""
-        ...
 
     def read(self, text: str, most: int | None = None) -> EncoderInput:
         """The tokens of `text`, of which the last are left out so that there are at most `most` in
@@ -73,10 +49,6 @@ class EncoderContainer(EncoderTokenizer, Protocol):
         When it returns, or was cancelled, the device no longer works for them. Raises InvalidJob,
         InputTooLong, GenerationFailed, OutOfMemory.
         """
-        ...
-
-    async def aclose(self) -> None:
-        """Free the device. Called only when nothing is being encoded; harmless a second time."""
         ...
 
 

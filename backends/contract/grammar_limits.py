@@ -5,11 +5,9 @@ engines, which run it. It is counted, not timed, so a grammar is taken or refuse
 machine.
 """
 
-from typing import Protocol
-
 from llguidance import LLParserLimits
 
-from backends.contract.protocol import ModelInfo
+from backends.contract.protocol import Tokenizing
 
 # Nodes of the regexes: about 50,000 of them are built in a millisecond. The largest of 200 schemas
 # from the field needs less than 10,000.
@@ -35,15 +33,6 @@ def parser_limits() -> LLParserLimits:
         max_grammar_size=GRAMMAR_SYMBOLS,
         verbose_errors=False,
     )
-
-
-class Tokenizing(Protocol):
-    """What both an engine and a container report of their vocabulary."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
 
 
 def control_tokens(vocabulary: Tokenizing) -> dict[str, int]:

@@ -8,10 +8,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.protocol import ModelInfo
 from config.engines import EngineOptions
+
+log = structlog.get_logger(__name__)
 
 BEGINNING = 1 << 20  # bytes: a file's header, with the name and shape of every tensor
 FORMAT = 2  # of what engines take out
@@ -38,6 +41,15 @@ def identity(files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
     facts = (FORMAT, info.backend, info.build, info.context_length, info.max_concurrent, chosen)
     digest.update(msgspec.msgpack.encode(facts, order="deterministic"))
     return digest.hexdigest()
+
+
+def identity_if_there(files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
+    """As `identity`; "": a file can't be read any more, so that nothing can be kept."""
+    try:
+        return identity(files, options, info)
+    except OSError as error:
+        log.warning("conversations are not kept", model=files.path.name, reason=str(error))
+        return ""
 
 
 def fingerprint(path: Path) -> bytes:

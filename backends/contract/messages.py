@@ -171,14 +171,10 @@ class TakenHead(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, taken: Taken) -> "TakenHead":
         """What is to be said of it before its bytes come."""
-        return cls(
-            owner=taken.owner,
+        return alike(cls, taken)(
             tokens=packed(taken.tokens),
-            cuts_from=taken.cuts_from,
             sizes=tuple(one.nbytes for one in taken.buffers),
             places=tuple(part.cells for part in taken.parts),
-            seconds=taken.seconds,
-            conversation=taken.conversation,
         )
 
     def taken(self, buffers: Sequence[Bytes]) -> Taken:

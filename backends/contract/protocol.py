@@ -367,7 +367,7 @@ class Tokenizer(Protocol):
     """A model's texts and tokens. Needs no device; any thread may call it."""
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """See `ModelContainer.tokenize`."""
+        """See `Tokenizing.tokenize`."""
         ...
 
     def detokenize(self, tokens: Sequence[int]) -> str: ...
@@ -419,28 +419,11 @@ class Slots(Protocol):
         ...
 
 
-class ModelContainer(Protocol):
-    """A model in memory. Every container passes `tests/backends/container_contract.py`, as it is
-    and with bytes between its two ends.
-
-    Texts become tokens, and tokens texts, in the caller's process: by its tokenizer.
-    """
+class Tokenizing(Protocol):
+    """What engines and containers tell of a model's texts and tokens, whatever its task."""
 
     @property
     def info(self) -> ModelInfo: ...
-
-    @property
-    def failure(self) -> str | None:
-        """Why it can't generate any more; None while it can. The engine reports it once, before the
-        errors of the jobs that it ends.
-        """
-        ...
-
-    def on_failure(self, tell: Callable[[], None]) -> None:
-        """`tell` is called on the event loop's thread when there is a `failure`, whether the model
-        is used then or not.
-        """
-        ...
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: control-token texts become their tokens. Adds no bos of its own."""
@@ -452,6 +435,35 @@ class ModelContainer(Protocol):
         Raises InvalidJob for a token that is not in the vocabulary.
         """
         ...
+
+
+class LoadedModel(Tokenizing, Protocol):
+    """What every model in memory has, whatever its task."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can't be used any more; None while it can. The engine reports it once, before the
+        errors of the jobs that it ends.
+        """
+        ...
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """`tell` is called on the event loop's thread when there is a `failure`, whether the model
+        is used then or not.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free the device. Called only when no job is open; harmless a second time."""
+        ...
+
+
+class ModelContainer(LoadedModel, Protocol):
+    """A model in memory. Every container passes `tests/backends/container_contract.py`, as it is
+    and with bytes between its two ends.
+
+    Texts become tokens, and tokens texts, in the caller's process: by its tokenizer.
+    """
 
     def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
         """The bytes of each token, which need not be whole UTF-8. Raises as `detokenize`."""
@@ -467,10 +479,6 @@ class ModelContainer(Protocol):
         Raises on entry: PromptTooLong, InvalidJob. Raises while iterating: GenerationFailed,
         OutOfMemory; InvalidJob where a constraint and what else the job forbids leave no token.
         """
-        ...
-
-    async def aclose(self) -> None:
-        """Free the device. Called only when no generation is open; harmless a second time."""
         ...
 
 

@@ -245,7 +245,7 @@ class RemoteContainer(ABC):
 
     @property
     def failure(self) -> str | None:
-        """See `ModelContainer.failure`; servers elsewhere come back by themselves."""
+        """See `LoadedModel.failure`; servers elsewhere come back by themselves."""
         return None
 
     def on_failure(self, tell: Callable[[], None]) -> None:  # noqa: B027 - elsewhere there is none

@@ -19,27 +19,22 @@ class StopScanner:
         self._stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
         self._first = frozenset(stop[0] for stop in stops)
-        self._held = ""
-
-    @property
-    def held(self) -> str:
-        """The text that may still become a stop string."""
-        return self._held
+        self.held = ""  # the text that may still become a stop string
 
     def feed(self, text: str) -> str | StopFound:
         """The text that can be handed on now, or where it stops."""
         if not self._stops:
             return text
-        window = self._held + text
+        window = self.held + text
         if found := self._first_stop(window):
             return found
         keep = self._held_length(window)
-        self._held = window[len(window) - keep :]
+        self.held = window[len(window) - keep :]
         return window[: len(window) - keep]
 
     def flush(self) -> str:
         """Text held back that turned out to be only text."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
     def _first_stop(self, window: str) -> StopFound | None:

@@ -21,7 +21,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from backends.contract.errors import BackendError, GenerationFailed, InvalidJob
 from backends.contract.grammar_limits import TOO_MUCH, control_tokens, parser_limits
-from backends.contract.protocol import Constraint, Generation, ModelInfo
+from backends.contract.protocol import Constraint, Generation, Tokenizer, Tokenizing
 from backends.engines.threads import cores
 
 _NEVER = float("-inf")
@@ -290,17 +290,8 @@ def _compute(matchers: Sequence[Matcher]) -> None:
 _MARK = "\x02"
 
 
-class EngineTokenizer(Protocol):
+class EngineTokenizer(Tokenizer, Tokenizing, Protocol):
     """The part of `engine.Engine` that describes tokens; any thread may call it."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
-
-    def piece(self, token: int) -> bytes: ...
-
-    def ends(self, token: int) -> bool: ...
 
 
 class _Spelled:

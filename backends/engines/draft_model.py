@@ -25,6 +25,7 @@ from backends.contract.errors import LoadFailed
 from backends.engines.cells import Slot, common, place
 from backends.engines.repetitions import Draft
 from backends.engines.speculation import MOST, PAYS, TOGETHER, Acceptance, StepCosts, StepTerms
+from backends.engines.tokenizing import Vocabulary
 from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
 
 
@@ -98,15 +99,6 @@ def draft_files(
 
 
 PADDING = 128  # tokens by which vocabularies may differ: rows that fill up a matrix
-
-
-class Vocabulary(Protocol):
-    """The texts of tokens, as bytes."""
-
-    @property
-    def size(self) -> int: ...
-
-    def piece(self, token: int) -> bytes: ...
 
 
 def check_vocabularies(name: str, own: Vocabulary, target: Vocabulary) -> None:

@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Generic, TypeAlias, TypeVar, TypeVarTuple
 
 import anyio
 import msgspec
@@ -52,7 +52,6 @@ from backends.contract.messages import (
     Finish,
     Keep,
     KeptAnswered,
-    KeptAsked,
     Leave,
     Left,
     Outcomes,
@@ -61,7 +60,15 @@ from backends.contract.messages import (
 )
 from backends.contract.protocol import Ended, Generation, ModelInfo, Output, Progress, Report
 from backends.engines.constraints import Grammars, MaskThreads, Matcher, unbanned
-from backends.engines.engine import Engine, JobFailed, PromptRead, PromptScored, PutBack, Token
+from backends.engines.engine import (
+    Engine,
+    JobFailed,
+    Owned,
+    PromptRead,
+    PromptScored,
+    PutBack,
+    Token,
+)
 from backends.engines.jobs import (
     DriverJob,
     SlotKeeper,
@@ -74,19 +81,6 @@ from backends.engines.jobs import (
 from backends.engines.kept import BeginningsAfar
 from backends.engines.transcript import BannedStrings, Transcript, Written
 from backends.places.container import PortContainer
-
-
-class Owned(Protocol):
-    """What the thread itself does with its engine."""
-
-    def recover(self) -> None:
-        """After a failed step: start anew."""
-        ...
-
-    def close(self) -> None:
-        """Free the device."""
-        ...
-
 
 E = TypeVar("E", bound=Owned)
 Job = TypeVar("Job")
@@ -104,7 +98,7 @@ class Submit(msgspec.Struct, Generic[Job], frozen=True):
 
 class EngineThread(ABC, Generic[E, Job, OtherCommand]):
     """The thread that an engine belongs to: commands to it, events to the event loop it was created
-    on. It knows no jobs. A subclass calls `_start` when it is fully constructed.
+    on. It knows no jobs. A subclass starts it when it is fully constructed.
     """
 
     def __init__(self, engine: E, name: str) -> None:
@@ -118,16 +112,14 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def submit(self, running: Job) -> None:
-        self._put(Submit(running))
+        self.put(Submit(running))
 
     async def close(self) -> None:
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
 
-    def _start(self) -> None:
-        self._thread.start()
-
-    def _put(self, command: Submit[Job] | OtherCommand) -> None:
+    def put(self, command: Submit[Job] | OtherCommand) -> None:
+        """To be taken between two steps."""
         self._commands.put(command)
         if self._ended:  # checked second: whichever side comes last finds the command
             self._answer_the_rest()
@@ -283,19 +275,12 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         self._waiting: Turns[DriverJob] = Turns()  # by their adapters
         self._active: dict[int, DriverJob] = {}
         self._jobs: dict[int, DriverJob] = {}  # both
-        self._orders = SlotOrders(engine.info, self._by_age, keeper, self._tell)
+        self._orders = SlotOrders(engine.info, self._by_age, keeper, self.tell)
         self._masks = MaskThreads()
-        self._start()
+        self._thread.start()
 
-    def put(self, command: JobCommand) -> None:
-        """To be taken between two steps."""
-        self._put(command)
-
-    def ask(self, question: KeptAsked) -> None:
-        """Of the store in another process. By any thread."""
-        self._tell(question)
-
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """By any thread: what the gateway is to hear, or to be asked of its store."""
         if self.directly:
             self._hand_on(event)
         else:
@@ -307,7 +292,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
 
     def _break(self, reason: BackendError) -> None:
         super()._break(reason)
-        self._tell(Broke(str(reason)))
+        self.tell(Broke(str(reason)))
 
     def _work(self) -> None:
         while self._open:
@@ -332,11 +317,11 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             case Submit(running):
                 self._fail((running,), closed())
             case Leave(key):
-                self._tell(Left(key))
+                self.tell(Left(key))
             case Finish() | Withdraw():
                 pass  # the job was given up, or the order
             case order:
-                self._tell(Answered(order.number, Failure.of(closed())))
+                self.tell(Answered(order.number, Failure.of(closed())))
 
     def _take_commands(self) -> None:
         idle = not (self._jobs or self._orders)
@@ -353,7 +338,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
                     try:
                         self._drop(key)
                     finally:
-                        self._tell(Left(key))
+                        self.tell(Left(key))
                 case Withdraw(number):
                     self._orders.withdraw(number)
                 case Close():
@@ -376,7 +361,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         if (running := self._jobs.get(key)) is not None:
             cached = self._drop(key)
             ended = running.ended(Written(cause="stopped"), cached)
-            self._tell(Outcomes(((key, ended),)))
+            self.tell(Outcomes(((key, ended),)))
 
     def _release(self, running: DriverJob) -> int | None:
         """See `Engine.release`. None where that fails: the device may still work for the job, so
@@ -442,7 +427,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
                 if self._take(running, result, now, outputs, left[result.key]).void:
                     left[result.key] = 0
         if outputs:
-            self._tell(Outcomes(tuple(outputs)))
+            self.tell(Outcomes(tuple(outputs)))
 
     def _note(
         self,
@@ -505,7 +490,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         failure = Failure.of(error)
         for running in jobs:
             self._jobs.pop(running.key, None)
-        self._tell(Outcomes(tuple((running.key, failure) for running in jobs)))
+        self.tell(Outcomes(tuple((running.key, failure) for running in jobs)))
 
 
 class EnginePort:
@@ -561,7 +546,7 @@ class EnginePort:
     def _keep(self) -> None:
         """The store is in another process: its engine asks through this port."""
         if isinstance(self._engine, Keeping):
-            self._afar = BeginningsAfar(self._driver.ask)
+            self._afar = BeginningsAfar(self._driver.tell)
             self._engine.kept = self._afar
 
     def _hand_on(self, event: Event) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from backends.contract.encoder import EncoderInput, EncoderTokenizer
+from backends.contract.encoder import EncoderInput
 from backends.contract.errors import BackendError, GenerationFailed
 from backends.contract.messages import (
     Broke,
@@ -29,8 +29,9 @@ from backends.contract.messages import (
     Leave,
     Left,
 )
-from backends.contract.protocol import ModelInfo
+from backends.contract.protocol import ModelInfo, Tokenizing
 from backends.engines.driver import EngineThread, Submit, closed
+from backends.engines.engine import Owned
 from backends.places.encoder_container import PortEncoder
 
 # The target time of a pass: new requests wait no longer for it, nor do cancelled ones.
@@ -48,7 +49,7 @@ class Pass(msgspec.Struct, frozen=True):
     pads: bool
 
 
-class EncoderEngine(EncoderTokenizer, Protocol):
+class EncoderEngine(Tokenizing, Owned, Protocol):
     """One model on one device. Only one thread calls it, except what reads texts, which any may."""
 
     @property
@@ -59,14 +60,6 @@ class EncoderEngine(EncoderTokenizer, Protocol):
 
         Raises OutOfMemory or GenerationFailed; then `recover` is called.
         """
-        ...
-
-    def recover(self) -> None:
-        """After a failed pass: start anew."""
-        ...
-
-    def close(self) -> None:
-        """Free the device."""
         ...
 
 
@@ -135,11 +128,11 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
         self._jobs: deque[EncoderJob] = deque()
         self._rate = FIRST_GUESS
         self.on_failure: Callable[[], None] = lambda: None
-        self._start()
+        self._thread.start()
 
     def stop(self, job: EncoderJob, stopped: Callable[[], None]) -> None:
         """`stopped` is called once the device no longer works for the request."""
-        self._put(Stop(job, lambda: self._call(stopped)))
+        self.put(Stop(job, lambda: self._call(stopped)))
 
     def _work(self) -> None:
         while self._open:

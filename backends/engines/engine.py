@@ -9,13 +9,11 @@ from backends.contract.beginnings import Tier
 from backends.contract.errors import BackendError
 from backends.contract.protocol import (
     Generation,
-    ModelInfo,
     PromptProgress,
     Scored,
-    Tokenizer,
     TokenLogprob,
 )
-from backends.engines.constraints import Mask
+from backends.engines.constraints import EngineTokenizer, Mask
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
@@ -66,11 +64,20 @@ class JobFailed(msgspec.Struct, frozen=True):
 StepResult: TypeAlias = Token | PromptScored | PromptRead | PutBack | JobFailed
 
 
-class Engine(Tokenizer, Protocol):
-    """One model on one device. Only one thread calls it, except as a tokenizer."""
+class Owned(Protocol):
+    """What the thread itself does with its engine."""
 
-    @property
-    def info(self) -> ModelInfo: ...
+    def recover(self) -> None:
+        """After a failed step: forget all jobs and start anew."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+class Engine(EngineTokenizer, Owned, Protocol):
+    """One model on one device. Only one thread calls it, except as a tokenizer."""
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         """Take a job; never more than `info.max_concurrent` at once, and none together with others
@@ -110,12 +117,4 @@ class Engine(Tokenizer, Protocol):
         """Forget a job. When this returns, the device does no more work for it. Returns how many
         tokens of its prompt were found in the KV cache.
         """
-        ...
-
-    def recover(self) -> None:
-        """After a failed step: forget all jobs and start anew."""
-        ...
-
-    def close(self) -> None:
-        """Free the device."""
         ...

@@ -63,11 +63,11 @@ def _interspersed(text: Fields, layers: int) -> int | None:
     for name in ("attn_layer_indices", "full_attn_idxs"):
         if isinstance(numbered := text.get(name), list):
             return len(numbered)
-    if period := first_number(text, ("full_attention_interval",), 0):
+    if period := number(text, "full_attention_interval"):
         return layers // period
-    if period := first_number(text, ("attn_layer_period",), 0):
-        return len(range(first_number(text, ("attn_layer_offset",), 0), layers, period))
-    if first_number(text, ("linear_num_value_heads",), 0):
+    if period := number(text, "attn_layer_period"):
+        return len(range(number(text, "attn_layer_offset"), layers, period))
+    if number(text, "linear_num_value_heads"):
         return layers // 4  # as Qwen3-Next and Qwen3.5 have them where nothing is said
     return None
 
@@ -77,16 +77,12 @@ def state_bytes(text: Fields) -> int:
     the convolution before it.
     """
     kernel = first_number(text, KERNELS, 4)
-    if heads := first_number(text, ("linear_num_value_heads",), 0):  # a gated delta rule
-        key, value = (
-            first_number(text, (f"linear_{one}_head_dim",), 0) for one in ("key", "value")
-        )
-        keys = first_number(text, ("linear_num_key_heads",), 0) * key
+    if heads := number(text, "linear_num_value_heads"):  # a gated delta rule
+        key, value = (number(text, f"linear_{one}_head_dim") for one in ("key", "value"))
+        keys = number(text, "linear_num_key_heads") * key
         return 4 * (heads * key * value + (2 * keys + heads * value) * kernel)
     if "conv_L_cache" in text or "block_multiple_of" in text:  # LFM2: a convolution alone
-        return (
-            4 * first_number(text, ("hidden_size",), 0) * first_number(text, ("conv_L_cache",), 3)
-        )
+        return 4 * number(text, "hidden_size") * first_number(text, ("conv_L_cache",), 3)
     inner, state = _inner(text), _state(text)
     seen = inner + 2 * first_number(text, GROUPS, 0) * state
     return 4 * (inner * state + seen * kernel) if state else 0
@@ -252,7 +248,7 @@ def described(
         chat_template=chat_template(path),
         tool_template=chat_template(path, TOOL_USE),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
-        vocab_size=first_number(text, ("vocab_size",), 0),
+        vocab_size=number(text, "vocab_size"),
         heads=first_number(text, HEADS, 0),
         activation_bytes=activation_bytes(text),
         generation_defaults=generation_defaults(path),
@@ -347,14 +343,13 @@ def tensor_bytes(file: Path) -> Mapping[str, int]:
             if length > LONGEST_HEADER:
                 raise LoadFailed(f"{file} has a header of {length:,} bytes")
             header = json.loads(opened.read(length))
-        found = {
+        return {
             name: entry["data_offsets"][1] - entry["data_offsets"][0]
             for name, entry in header.items()
             if name != "__metadata__"
         }
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise LoadFailed(f"{file} can't be read as safetensors: {error}") from error
-    return found
 
 
 def context_length(text: Fields) -> int:
@@ -379,9 +374,7 @@ def activation_bytes(text: Fields) -> int:
     their product) or the queries, keys and values, besides the residual stream.
     """
     width, heads = first_number(text, WIDTHS, 0), first_number(text, HEADS, 1)
-    experts = first_number(text, ("moe_intermediate_size",), 0) * first_number(
-        text, EXPERTS_USED, 1
-    )
+    experts = number(text, "moe_intermediate_size") * first_number(text, EXPERTS_USED, 1)
     inner = max(first_number(text, INNER, 4 * width), experts)
     attention = 3 * heads * first_number(text, ("head_dim",), width // heads)
     return 4 * (4 * width + max(3 * inner, attention))
@@ -550,10 +543,9 @@ def _with(made: EncoderSteps, kind: str, path: Path, folder: Path) -> EncoderSte
 
 def _modules(folder: Path) -> Sequence[Fields]:
     try:
-        found = msgspec.json.decode((folder / "modules.json").read_bytes(), type=list[Fields])
+        return msgspec.json.decode((folder / "modules.json").read_bytes(), type=list[Fields])
     except (OSError, msgspec.DecodeError) as error:
         raise LoadFailed(f"{folder / 'modules.json'} can't be read: {error}") from error
-    return found
 
 
 def _pooling(path: Path) -> tuple[str, ...]:

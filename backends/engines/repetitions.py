@@ -80,7 +80,7 @@ class Repetitions:
         place, length = self._longest(end, own=own)
         if not length:
             return None
-        sureness = _sureness(length)
+        sureness = max(index for index, least in enumerate(FROM) if length >= least)
         if own:
             sureness = self._followed(len(end), place, sureness, copying=copying)
         tokens = self._following(place, most, own=own)
@@ -160,10 +160,6 @@ _TOKEN = (1 << _BITS) - 1
 PRIORS: Sequence[float] = (0.4, 0.5, 0.65, 0.8, 0.9, 0.85)
 FROM: Sequence[int] = (1, SHORTEST, 6, 10, 16)
 LONG, RESUMED = 4, 5
-
-
-def _sureness(length: int) -> int:
-    return max(index for index, least in enumerate(FROM) if length >= least)
 
 
 # A key's recent answers, which its next ones may repeat.

@@ -42,6 +42,7 @@ from backends.engines.constraints import Mask
 from backends.engines.driver import DrivenContainer
 from backends.engines.engine import JobFailed, PromptScored, Token
 from config.engines import EngineOptions, ScriptedOptions
+from config.values import alike
 
 SUFFIX = re.compile(r"\.script\.json$")
 COMPANIONS: tuple[str, ...] = ()
@@ -261,17 +262,12 @@ class ScriptedEngine(ByteTokenizer):
         self._lines = script.lines
         self._pause = 1 / options.tokens_per_second if options.tokens_per_second else 0.0
         self._speakers: dict[int, Speaker] = {}
-        self.info = ModelInfo(
-            backend="scripted",
-            format=files.format,
-            architecture=files.architecture,
+        self.info = alike(ModelInfo, files)(
+            layers={},  # by device: where they lie isn't known
             context_length=options.context_length or files.context_length,
             max_concurrent=options.max_concurrent,
             vocab_size=VOCABULARY,
             longest_token_bytes=1,
-            size_bytes=files.size_bytes,
-            chat_template=files.chat_template,
-            modalities=files.modalities,
             scores_prompts=True,
             constrains=True,
         )

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens
+from config.values import alike
 
 
 class Vocabulary(Protocol):
@@ -43,15 +44,12 @@ def known_info(
     """What is known of a model before its engine is asked: `length` tokens for one job, `together`
     jobs at a time.
     """
-    return ModelInfo(
-        backend=files.backend,
-        format=files.format,
-        architecture=files.architecture,
+    return alike(ModelInfo, files)(
+        layers={},  # by device: where they lie isn't known
         context_length=length,
         max_concurrent=together,
         vocab_size=vocabulary.size,
         longest_token_bytes=vocabulary.longest_token_bytes,
-        size_bytes=files.size_bytes,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
         tokenizer_path=str(files.path),

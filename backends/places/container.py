@@ -16,7 +16,6 @@ import anyio
 
 from backends.contract.beginnings import Beginnings
 from backends.contract.bounds import bounded, check_choice, check_tokens
-from backends.contract.encoder import EncoderTokenizer
 from backends.contract.errors import CLOSED, GenerationFailed, InvalidJob, NotAble
 from backends.contract.messages import (
     Answered,
@@ -57,6 +56,7 @@ from backends.contract.protocol import (
     Scored,
     SlotState,
     Tokenizer,
+    Tokenizing,
 )
 from backends.machine.futures import settle
 from backends.places.kept.desk import BeginningsDesk
@@ -295,7 +295,7 @@ class PortEnd:
     reads texts. Create it on the event loop.
     """
 
-    def __init__(self, port: Port, tokenizer: EncoderTokenizer | Tokenizer) -> None:
+    def __init__(self, port: Port, tokenizer: Tokenizing | Tokenizer) -> None:
         """`tokenizer`: the model's, in this process."""
         self.port = port
         self.failure: str | None = None
@@ -319,11 +319,11 @@ class PortEnd:
         return self._tokenizer.detokenize(tokens)
 
     def on_failure(self, tell: Callable[[], None]) -> None:
-        """See `ModelContainer.on_failure`."""
+        """See `LoadedModel.on_failure`."""
         self._on_failure = tell
 
     async def aclose(self) -> None:
-        """See `ModelContainer.aclose`."""
+        """See `LoadedModel.aclose`."""
         if not self._close_sent:
             self._close_sent = True
             if self._lost is None:
@@ -366,13 +366,9 @@ class PortContainer(PortEnd):
         self._ends = tokenizer.ends
         self._mailboxes = Mailboxes()
         self._orders = PendingOrders(port)
-        self._slots = PortSlots(port.info, self._orders)
+        self.slots = PortSlots(port.info, self._orders)
         self._desk: BeginningsDesk | None = None
         super().__init__(port, tokenizer)
-
-    @property
-    def slots(self) -> PortSlots:
-        return self._slots
 
     @property
     def pace(self) -> float | None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import anyio
 
 from backends.contract.bounds import check_inputs
-from backends.contract.encoder import EncoderInput, EncoderTokenizer
+from backends.contract.encoder import EncoderInput
 from backends.contract.messages import Encode, Encoded, Event, Failure, Leave, Left, Port
-from backends.contract.protocol import Tokenizer
+from backends.contract.protocol import Tokenizer, Tokenizing
 from backends.contract.reading import EncoderReader
 from backends.machine.futures import settle
 from backends.places.container import PortContainer, PortEnd
@@ -19,7 +19,7 @@ from backends.places.container import PortContainer, PortEnd
 class PortEncoder(PortEnd):
     """An `EncoderContainer` whose engine is behind a port."""
 
-    def __init__(self, port: Port, tokenizer: EncoderTokenizer | Tokenizer) -> None:
+    def __init__(self, port: Port, tokenizer: Tokenizing | Tokenizer) -> None:
         assert port.info.reading is not None, "it reads texts"
         self._open: dict[int, asyncio.Future[Encoded | Left]] = {}
         reader = EncoderReader(

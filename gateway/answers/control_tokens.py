@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from backends.contract.encoder import EncoderTokenizer
-from backends.contract.protocol import SpecialTokens
+from backends.contract.protocol import SpecialTokens, Tokenizing
 from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end
@@ -68,7 +67,7 @@ class Spellings:
 class PromptTokenizer:
     """For one container; `spellings` are those of its control tokens."""
 
-    def __init__(self, container: EncoderTokenizer, spellings: Spellings) -> None:
+    def __init__(self, container: Tokenizing, spellings: Spellings) -> None:
         self._container = container
         self._spellings = spellings
         self._kinds: dict[str, str] = {}

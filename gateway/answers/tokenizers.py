@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from backends.contract.encoder import EncoderTokenizer
-from backends.contract.protocol import ModelContainer
+from backends.contract.protocol import ModelContainer, Tokenizing
 from backends.contract.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
+from config.values import alike
 from gateway.answers.call import Call
 from gateway.answers.interpreter import as_configured
 from gateway.answers.remote import template_parameters, thinking_of
@@ -157,10 +157,7 @@ class Tokenizers(msgspec.Struct, frozen=True):
 
 
 def _encoding(call: Call[TextToEncode]) -> RemoteEncoding:
-    asked = call.request
-    return RemoteEncoding(
-        text=asked.text, special=asked.special, add_bos=asked.add_bos, caller=call.caller
-    )
+    return alike(RemoteEncoding, call.request)(caller=call.caller)
 
 
 def _conversation(request: ChatRequest, caller: Caller) -> RemoteChat:
@@ -173,6 +170,6 @@ def _conversation(request: ChatRequest, caller: Caller) -> RemoteChat:
     )
 
 
-def _without_control(container: EncoderTokenizer, tokens: Sequence[int]) -> tuple[int, ...]:
+def _without_control(container: Tokenizing, tokens: Sequence[int]) -> tuple[int, ...]:
     control = {container.tokenize(text, special=True) for text in container.info.special.control}
     return tuple(token for token in tokens if (token,) not in control)

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.contract.encoder import EncoderTokenizer
-from backends.contract.protocol import ModelContainer, ModelInfo
+from backends.contract.protocol import ModelContainer, ModelInfo, Tokenizing
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt
@@ -49,7 +48,7 @@ class Tokens(msgspec.Struct):
 
     async def of(
         self,
-        container: EncoderTokenizer,
+        container: Tokenizing,
         text: str,
         *,
         special: bool = True,
@@ -252,7 +251,7 @@ def pieces_of(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) 
 
 
 def _of_text(
-    container: EncoderTokenizer, text: str, *, special: bool, add_bos: bool | None
+    container: Tokenizing, text: str, *, special: bool, add_bos: bool | None
 ) -> tuple[int, ...]:
     bos = container.info.special.bos
     wanted = bool(bos) and (container.info.adds_bos if add_bos is None else add_bos)

@@ -12,8 +12,8 @@ import structlog
 from anyio import to_thread
 
 from backends.contract.catalog import CPU, ModelFiles, command
-from backends.contract.identity import identity
-from backends.contract.protocol import ModelInfo, Report
+from backends.contract.identity import identity_if_there
+from backends.contract.protocol import Report
 from backends.contract.remote import Container
 from backends.places.container import PortContainer
 from backends.places.kept.files import Folder, Seal, salt_in
@@ -74,7 +74,7 @@ class Conversations:
             there = container.info.identity
             own = f"{there} of {files.node.node.address}" if there else ""
         else:
-            own = await to_thread.run_sync(_identity, files, options, container.info)
+            own = await to_thread.run_sync(identity_if_there, files, options, container.info)
         if not own:
             return
         container.keep_in(self.store.beginnings(own, str(files.path)))
@@ -102,15 +102,6 @@ class ContainerLoader(msgspec.Struct, frozen=True):
                 await container.aclose()
             raise
         return container
-
-
-def _identity(files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
-    """Of a model on this machine. "": its files can't be read any more."""
-    try:
-        return identity(files, options, info)
-    except OSError as error:
-        log.warning("conversations are not kept", model=files.path.name, reason=str(error))
-        return ""
 
 
 def _seal(config: KeptConfig, folder: Path) -> Seal:

@@ -12,8 +12,9 @@ from backends.contract import catalog
 from backends.contract.errors import GenerationFailed, InvalidJob
 from backends.contract.protocol import Generation, ModelContainer
 from backends.contract.samplers import Sampling
+from backends.engines.exllama.container import driven
 from backends.engines.exllama.jobs import STRETCH
-from backends.engines.exllamav2.container import ExLlamaV2Library, installed, load_with
+from backends.engines.exllamav2.container import LOADING, ExLlamaV2Library, installed
 from config.engines import DraftOptions, ExLlamaV2Options
 from tests.backends.batching import (
     BATCHING,
@@ -120,7 +121,7 @@ def broken_library(steps: int) -> ExLlamaV2Library:
 
 async def test_a_failed_step_fails_its_requests_and_a_new_generator_serves_the_next() -> None:
     files = catalog.recognise(bundled.SAFETENSORS, "exllamav2")
-    container = await load_with(lambda: broken_library(3), files, OPTIONS, lambda _: None)
+    container = await driven(LOADING, lambda: broken_library(3), files, OPTIONS, lambda _: None)
     subject = Subject(container, prompt=GREETING, long=STORY)
     with pytest.raises(GenerationFailed, match="illegal memory access"):
         await run(container, job(subject, STORY))

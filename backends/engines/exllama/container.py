@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from backends.contract.catalog import ModelFiles, command
 from backends.contract.errors import BackendMissing
 from backends.contract.protocol import ModelContainer, Progress, Report
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
 L = TypeVar("L")
 
 INSTEAD = "the same model as GGUF or as plain safetensors runs without it"
+
+
+class ExLlamaLibrary(msgspec.Struct, frozen=True):
+    """What both libraries have: classes, and the number of CUDA cards."""
+
+    config: Any
+    model: Any
+    tokenizer: Any
+    lora: Any
+    generator: Any
+    job: Any
+    devices: int
 
 
 async def driven(

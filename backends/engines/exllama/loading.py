@@ -148,8 +148,6 @@ class ExLlamaModel(ABC):
         known = known_info(files, self.vocabulary, length=self.plan.length, together=together)
         return msgspec.structs.replace(
             known,
-            chat_template=files.chat_template,
-            tool_template=files.tool_template,
             modalities=("text", "image") if self.pictures else ("text",),
             samplers=SUPPORTED,
             rewinds=True,

@@ -8,30 +8,23 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-import msgspec
-
 from backends.contract.catalog import ModelFiles
-from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
+from backends.contract.protocol import ModelContainer, Report
 from backends.engines.exllama.adapters import tell_apart
-from backends.engines.exllama.container import driven, imported
+from backends.engines.exllama.container import ExLlamaLibrary, driven, imported
 from backends.engines.vocabulary import tokenizer_of
 from config.engines import EngineOptions, ExLlamaV2Options
 
+LOADING = "backends.engines.exllamav2.loading"  # imported late, as it imports torch
 
-class ExLlamaV2Library(msgspec.Struct, frozen=True):
-    """Classes of exllamav2 0.3.2, and the few facts about the machine that depend on it."""
 
-    config: Any  # ExLlamaV2Config
-    model: Any  # ExLlamaV2
+class ExLlamaV2Library(ExLlamaLibrary, frozen=True):
+    """What is used of exllamav2 0.3.2."""
+
     caches: Mapping[str, Any]  # ExLlamaV2Cache…, by our name of the type
-    tokenizer: Any  # ExLlamaV2Tokenizer
-    lora: Any  # ExLlamaV2Lora
     vision: Any  # ExLlamaV2VisionTower
-    generator: Any  # ExLlamaV2DynamicGenerator
-    job: Any  # ExLlamaV2DynamicJob
     settings: Any  # ExLlamaV2Sampler.Settings
     assert_paged: Callable[[], None]  # exllamav2.attn.assert_paged_attn
-    devices: int  # CUDA cards
 
 
 def installed() -> ExLlamaV2Library:
@@ -81,24 +74,12 @@ def guessing_later(generator: Any) -> Any:
 
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, exllamav2 stops at its next module."""
-    return await load_with(installed, files, options, report)
-
-
-async def load_with(
-    library: Callable[[], ExLlamaV2Library],
-    files: ModelFiles,
-    options: EngineOptions,
-    report: Report,
-) -> ModelContainer:
-    """As `load`, with the library that `library` gives on the loading thread."""
     assert isinstance(options, ExLlamaV2Options)
-    return await driven("backends.engines.exllamav2.loading", library, files, options, report)
+    return await driven(LOADING, installed, files, options, report)
 
 
 def preload() -> None:
     """See `ContainerModule.preload`: the library opens the cards when it is imported."""
 
 
-def tokenizer(info: ModelInfo) -> Tokenizer:
-    """See `ContainerModule.tokenizer`."""
-    return tokenizer_of(info)
+tokenizer = tokenizer_of

@@ -8,30 +8,23 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import msgspec
-
 from backends.contract.catalog import ModelFiles
-from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
+from backends.contract.protocol import ModelContainer, Report
 from backends.engines.exllama.adapters import tell_apart
-from backends.engines.exllama.container import driven, imported
+from backends.engines.exllama.container import ExLlamaLibrary, driven, imported
 from backends.engines.vocabulary import tokenizer_of
 from config.engines import EngineOptions, ExLlamaV3Options
 
+LOADING = "backends.engines.exllamav3.loading"  # imported late, as it imports torch
 
-class ExLlamaV3Library(msgspec.Struct, frozen=True):
-    """Classes of exllamav3 1.6.5, and the few facts about the machine that depend on it."""
 
-    config: Any  # Config
-    model: Any  # Model
+class ExLlamaV3Library(ExLlamaLibrary, frozen=True):
+    """What is used of exllamav3 1.6.5."""
+
     cache: Any  # Cache
     quantized: Any  # CacheLayer_quant
-    tokenizer: Any  # Tokenizer
-    lora: Any  # LoRA
-    generator: Any  # Generator
-    job: Any  # Job
     steps: Any  # the module exllamav3.generator.sampler, which holds CustomSampler and SS_…
     unset_memory_fraction: Callable[[list[int]], None]
-    devices: int  # CUDA cards
 
 
 def installed() -> ExLlamaV3Library:
@@ -60,24 +53,12 @@ def _collected(devices: int) -> ExLlamaV3Library:
 
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, exllamav3 stops at its next module."""
-    return await load_with(installed, files, options, report)
-
-
-async def load_with(
-    library: Callable[[], ExLlamaV3Library],
-    files: ModelFiles,
-    options: EngineOptions,
-    report: Report,
-) -> ModelContainer:
-    """As `load`, with the library that `library` gives on the loading thread."""
     assert isinstance(options, ExLlamaV3Options)
-    return await driven("backends.engines.exllamav3.loading", library, files, options, report)
+    return await driven(LOADING, installed, files, options, report)
 
 
 def preload() -> None:
     """See `ContainerModule.preload`: the library opens the cards when it is imported."""
 
 
-def tokenizer(info: ModelInfo) -> Tokenizer:
-    """See `ContainerModule.tokenizer`."""
-    return tokenizer_of(info)
+tokenizer = tokenizer_of

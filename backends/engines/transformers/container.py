@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from backends.contract.catalog import ModelFiles, command
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing
-from backends.contract.protocol import ModelContainer, ModelInfo, Report, Tokenizer
-from backends.engines.driver import DrivenContainer, Owned, run_loading_weights
+from backends.contract.protocol import ModelContainer, Report
+from backends.engines.driver import DrivenContainer, run_loading_weights
 from backends.engines.encoder_driver import DrivenEncoder
+from backends.engines.engine import Owned
 from backends.engines.vocabulary import tokenizer_of
 from config.engines import EngineOptions, TransformersOptions
 
@@ -47,9 +48,7 @@ def preload() -> None:
         _module(name)
 
 
-def tokenizer(info: ModelInfo) -> Tokenizer:
-    """See `ContainerModule.tokenizer`."""
-    return tokenizer_of(info)
+tokenizer = tokenizer_of
 
 
 def _engine(

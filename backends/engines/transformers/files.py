@@ -489,6 +489,4 @@ def facts(options: EngineOptions) -> LoadFacts:
     )
 
 
-def vocabulary(path: Path) -> Mapping[str, bytes]:
-    """See `FilesModule.vocabulary`."""
-    return model_folder.vocabulary(path)
+vocabulary = model_folder.vocabulary

@@ -483,10 +483,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
     response = named.get("response_template")
     return msgspec.structs.replace(
         known_info(files, vocabulary, length=length, together=together),
-        chat_template=files.chat_template,
-        tool_template=files.tool_template,
         response_template=msgspec.json.encode(response).decode() if response else None,
-        modalities=files.modalities,
         samplers=SUPPORTED,
         rewinds=True,
         constrains=True,

@@ -42,6 +42,7 @@ from backends.places.encoder_container import PortEncoder
 from backends.places.nodes import node as place
 from config.engines import EngineOptions
 from config.nodes import NodeConfig
+from config.values import alike
 
 CONNECTING = 60.0  # seconds until Ray's cluster is reached
 CHECKING = 5.0  # seconds until it is known whether a node is there
@@ -274,13 +275,7 @@ class ClusterNodes:
                     settle(future, brought)
 
     def _join(self, node: str, facts: NodeFacts) -> None:
-        config = NodeConfig(
-            name=node,
-            address=facts.address,
-            token=facts.token,
-            tls=facts.fingerprint is not None,
-            fingerprint=facts.fingerprint,
-        )
+        config = alike(NodeConfig, facts)(name=node, tls=facts.fingerprint is not None)
         known = self.nodes.get(node)
         if known is None:
             log.info("a node joined", node=node, address=facts.address, devices=facts.total)

@@ -57,9 +57,9 @@ from backends.contract.framing import (
     WorkerEvent,
     decode_command,
 )
-from backends.contract.identity import identity
+from backends.contract.identity import identity_if_there
 from backends.contract.messages import Close, Closed, Event, Failure, Lost
-from backends.contract.protocol import ModelInfo, Progress
+from backends.contract.protocol import Progress
 from backends.machine.control_groups import main_memory, main_memory_free
 from backends.machine.devices import devices
 from backends.machine.futures import settle
@@ -275,7 +275,7 @@ class Session(asyncio.Protocol):
         port = await place.workers.start(backend, files, options, self._report)
         async with ended_unless_whole(port):
             vocabulary = await asyncio.to_thread(place.vocabulary, files, port.info)
-            own = await asyncio.to_thread(place.identity, files, options, port.info)
+            own = await asyncio.to_thread(identity_if_there, files, options, port.info)
         self._port = port
         self._frames.most = LARGEST  # pictures and saved slots
         info = replace(port.info, identity=own)
@@ -347,14 +347,6 @@ class Place:
         path = Path(info.tokenizer_path)
         found = self.catalog[files.backend].files.vocabulary(path)
         return VocabularyFiles(dict(found), None if path.is_dir() else path.name)
-
-    def identity(self, files: ModelFiles, options: EngineOptions, info: ModelInfo) -> str:
-        """What its kept conversations hold for. "": none can be kept."""
-        try:
-            return identity(files, options, info)
-        except OSError as error:
-            log.warning("conversations are not kept", model=files.path.name, reason=str(error))
-            return ""
 
     def _known(self, backend: str | None) -> str | None:
         if backend is not None and backend not in self.catalog:

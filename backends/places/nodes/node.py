@@ -58,6 +58,7 @@ from backends.places.nodes.lines import acknowledged, keep_alive, unacknowledged
 from backends.places.worker import GOODBYE, FramedPort, ended_unless_whole
 from config.engines import EngineOptions
 from config.nodes import NodeConfig, split
+from config.values import alike
 
 CONNECTING = 5.0  # seconds until both ends know each other
 DESCRIBING = 30.0  # seconds to read a model's headers there
@@ -308,10 +309,7 @@ async def fitted(node: NodeConfig, files: ModelFiles, options: EngineOptions) ->
     """
     encoded = msgspec.Raw(msgspec.msgpack.encode(replace(options, host="worker")))
     found = await _asked(node, files.path.name, Fit(replace(files, node=None), encoded), Fitted)
-    share = NodeShare(
-        node=node, need=found.need, placements=found.placements, total=found.total, free=found.free
-    )
-    return replace(found.files, node=share)
+    return replace(found.files, node=alike(NodeShare, found)(node=node))
 
 
 async def _asked(node: NodeConfig, model: str, command: Recognise | Fit, kind: type[T]) -> T:

@@ -4,10 +4,13 @@ import errno
 import socket
 import ssl
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
 from backends.contract.errors import UpstreamError
+
+T = TypeVar("T")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -76,6 +79,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def broken(what: str) -> Unhealthy:
     """It sent something invalid."""
     return Unhealthy(f"The upstream sent {what}.", code="upstream_broken")
+
+
+def decoded(body: bytes, kind: type[T], otherwise: str) -> T:
+    """A body as a `kind`. Raises Unhealthy, which says what came `otherwise`."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise broken(otherwise) from None
 
 
 def too_large(what: str) -> Unhealthy:

@@ -8,8 +8,9 @@ requests for them get its fallbacks.
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import httpx
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.remote import RemoteOrigin, RemoteStanding, RemoteState
 from backends.machine.paths import replace_file
-from backends.places.upstream.faults import Fault, broken, kind_of, late
+from backends.places.upstream.faults import Fault, decoded, kind_of, late
 from backends.places.upstream.refusals import Cleaner, refusal
 from backends.places.upstream.relay import httpx_errors, plain, read_body
 from backends.places.upstream.replicas import Balance, Replica
@@ -31,6 +32,8 @@ from config.upstreams import UpstreamConfig
 from config.values import alike
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 MOST_MODELS = 10_000
 MAX_NAME = 256  # characters
@@ -109,38 +112,34 @@ class ServerModels(msgspec.Struct, frozen=True):
 
 def read_list(body: bytes) -> ServerModels:
     """The models of a list; invalid entries are passed over. Raises Unhealthy."""
-    try:
-        cards = msgspec.json.decode(body, type=_List).data[:MOST_MODELS]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise broken("no list of models") from None
+    cards = decoded(body, _List, "no list of models").data[:MOST_MODELS]
     found = {offer.id: (offer, card) for card in cards if (offer := _offer(card)) is not None}
     ours = {name: card for name, (offer, card) in found.items() if offer.roundhouse}
     standings = dict(_standings(ours)) if ours else None
     return ServerModels(tuple(offer for offer, _ in found.values()), standings)
 
 
+def _read(data: Any, kind: type[T]) -> T | None:
+    """None for what isn't a `kind`."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(data, kind)
+    return None
+
+
 def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:
     for name, card in cards.items():
-        try:
-            standing = msgspec.convert(card, _Standing)
-        except msgspec.ValidationError:
-            continue
-        yield (
-            name,
-            alike(RemoteStanding, standing)(
+        if (standing := _read(card, _Standing)) is not None:
+            found = alike(RemoteStanding, standing)(
                 percent=standing.status.percent,
                 memory=standing.memory or "",
                 missing=standing.missing_bytes or 0,
-            ),
-        )
+            )
+            yield name, found
 
 
 def _offer(data: Any) -> Offer | None:
-    try:
-        card = msgspec.convert(data, _Card)
-    except msgspec.ValidationError:
-        return None
-    if not 0 < len(card.id) <= MAX_NAME or not card.id.isprintable():
+    card = _read(data, _Card)
+    if card is None or not 0 < len(card.id) <= MAX_NAME or not card.id.isprintable():
         return None
     ours = card.owned_by == ROUNDHOUSE
     return Offer(
@@ -155,11 +154,8 @@ def _offer(data: Any) -> Offer | None:
 
 def _origin(card: _Card) -> RemoteOrigin | None:
     """As far from here as the other server is, and one more. None: an older one doesn't say it."""
-    try:
-        wire = msgspec.convert(card.origin, _Origin)
-    except msgspec.ValidationError:
-        return None
-    return RemoteOrigin(wire.server, wire.model, wire.hops + 1)
+    wire = _read(card.origin, _Origin)
+    return RemoteOrigin(wire.server, wire.model, wire.hops + 1) if wire is not None else None
 
 
 def _length(card: _Card) -> int | None:

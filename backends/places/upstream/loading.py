@@ -17,7 +17,7 @@ from msgspec import Meta
 from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.protocol import Progress, Report
 from backends.places.upstream.events import EventReader
-from backends.places.upstream.faults import broken, cut, late
+from backends.places.upstream.faults import cut, decoded, late
 from backends.places.upstream.relay import httpx_errors, plain, refused
 from backends.places.upstream.replicas import Replica
 from backends.places.upstream.upstream import Upstream
@@ -118,10 +118,7 @@ async def _events(upstream: Upstream, response: httpx.Response) -> AsyncGenerato
         except StopAsyncIteration:
             return
         for payload in payloads:
-            try:
-                yield msgspec.json.decode(payload, type=_LoadEvent)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise broken("invalid load progress") from None
+            yield decoded(payload, _LoadEvent, "invalid load progress")
 
 
 @asynccontextmanager

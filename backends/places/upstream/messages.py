@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -337,11 +337,6 @@ _STATUS = {
 }
 
 
-class _Hash(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-    def digest(self) -> bytes: ...
-
-
 class _BlockWire(msgspec.Struct, frozen=True):
     type: str = ""
     text: str | None = None
@@ -404,7 +399,7 @@ class _OpenBlock:
         self.wire = wire
         self.call: int | None = None  # which call of the answer
         self.has_arguments = False
-        self.thought: _Hash | None = None
+        self.thought: hashlib.blake2b | None = None
         self.signature: list[str] = []
         self.signed = 0  # characters
 
@@ -419,7 +414,6 @@ class MessagesReader:
         self._usage = _UsageWire()
         self._finished = False
         self.is_done = False  # the other server ended the answer
-        self.template = None  # it keeps what it reads of reasoning
 
     @property
     def is_whole(self) -> bool:

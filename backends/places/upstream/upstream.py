@@ -66,6 +66,7 @@ from backends.places.upstream.wire import (
     text_body,
 )
 from config.upstreams import ServerKind, UpstreamConfig
+from config.values import alike
 
 T = TypeVar("T")
 
@@ -429,14 +430,12 @@ def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
 def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
     """What is known of a model; the configuration knows best."""
     configured = config.capabilities
-    return RemoteTarget(
+    return alike(RemoteTarget, offer)(
         upstream=config.name,
         model=offer.id,
         context_length=config.context_length or offer.context_length,
         capabilities=offer.capabilities if configured is None else configured,
         fallbacks=config.fallbacks,
-        roundhouse=offer.roundhouse,
-        origin=offer.origin,
         fetches_images=not config.fetch_images,
     )
 

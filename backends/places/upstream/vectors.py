@@ -8,14 +8,14 @@ import binascii
 import math
 from array import array
 from base64 import b64decode
-from typing import Any
 
 import msgspec
 
 from backends.contract.remote import RemoteVectors
-from backends.places.upstream.faults import broken
+from backends.places.upstream.faults import broken, decoded
 
 WIDEST = 1 << 16  # values of one vector
+UNREADABLE = "a body without vectors or scores"
 LARGEST = 3.4e38  # what float32 holds
 
 
@@ -47,7 +47,7 @@ class _Results(msgspec.Struct, frozen=True):
 
 def read_vectors(body: bytes, count: int) -> RemoteVectors:
     """The vectors of `count` texts, by their indices. Raises Unhealthy."""
-    answer = _decoded_vectors(body, _Embeddings)
+    answer = decoded(body, _Embeddings, UNREADABLE)
     vectors: list[bytes | None] = [None] * count
     for place, one in enumerate(answer.data):
         at = place if one.index is None else one.index
@@ -65,9 +65,9 @@ def read_vectors(body: bytes, count: int) -> RemoteVectors:
 def read_scores(body: bytes, count: int) -> RemoteVectors:
     """The scores of `count` documents, by their indices. Raises Unhealthy."""
     if body.lstrip()[:1] == b"[":
-        answer = _Results(_decoded_vectors(body, list[_Result]))
+        answer = _Results(decoded(body, list[_Result], UNREADABLE))
     else:
-        answer = _decoded_vectors(body, _Results)
+        answer = decoded(body, _Results, UNREADABLE)
     scores: list[bytes | None] = [None] * count
     for one in answer.results:
         score = one.score if one.relevance_score is None else one.relevance_score
@@ -78,13 +78,6 @@ def read_scores(body: bytes, count: int) -> RemoteVectors:
     if len(found) < count:
         raise broken(f"{len(found)} scores of {count} documents")
     return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
-
-
-def _decoded_vectors(body: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise broken("a body without vectors or scores") from None
 
 
 def _vector(value: list[float] | str) -> bytes:

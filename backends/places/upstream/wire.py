@@ -10,7 +10,7 @@ nothing is sent, and the caller checks the answer.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -42,7 +42,7 @@ from backends.contract.remote import (
     RemoteRerank,
     RemoteText,
 )
-from backends.places.upstream.faults import broken
+from backends.places.upstream.faults import broken, decoded
 from config.upstreams import ServerKind, UpstreamConfig
 
 Spelled: TypeAlias = dict[str, Any]  # fields of a body
@@ -367,7 +367,7 @@ def _choice(choice: ToolChoice) -> str | Body:
             return choice
 
 
-T = TypeVar("T")
+UNREADABLE = "a body without tokens or text"
 
 # What servers of a kind lack. Ollama, OpenAI and their like have none of it.
 _NO_TOKENS = frozenset({"ollama", "openai", "tgi"})
@@ -479,7 +479,7 @@ def decode_call(tokens: tuple[int, ...], model: str, server: ServerKind | None) 
 
 def read_tokens(body: bytes) -> tuple[int, ...]:
     """Raises Unhealthy."""
-    found = _read(body, _Encoded)
+    found = decoded(body, _Encoded, UNREADABLE)
     tokens = found.ids if found.tokens is None else found.tokens
     if tokens is None:
         raise broken("no tokens")
@@ -490,7 +490,7 @@ def read_spelled(body: bytes, text: str) -> tuple[tuple[int, ...], tuple[bytes, 
     """The tokens of `text`, and the bytes of each. Raises Unhealthy, and UpstreamError where the
     server gives no pieces.
     """
-    found, tokens = _read(body, _Encoded), read_tokens(body)
+    found, tokens = decoded(body, _Encoded, UNREADABLE), read_tokens(body)
     pieces = [one.piece for one in found.tokens or () if isinstance(one, _Id)]
     if len(pieces) == len(tokens) and None not in pieces:
         return tokens, tuple(_piece(one) for one in pieces if one is not None)
@@ -545,7 +545,7 @@ def _by_pieces(spelled: str) -> bytes:
 
 def read_text(body: bytes) -> str:
     """Raises Unhealthy."""
-    found = _read(body, _Text)
+    found = decoded(body, _Text, UNREADABLE)
     texts = (found.prompt, found.content, found.text, found.result)
     text = next((one for one in texts if one is not None), None)
     if text is None:
@@ -555,7 +555,7 @@ def read_text(body: bytes) -> str:
 
 def read_count(body: bytes) -> int:
     """Raises Unhealthy."""
-    return max(0, _read(body, _Count).input_tokens)
+    return max(0, decoded(body, _Count, UNREADABLE).input_tokens)
 
 
 def lacking(what: str) -> UpstreamError:
@@ -568,10 +568,3 @@ def lacking(what: str) -> UpstreamError:
 def _refuse(server: ServerKind | None, unable: frozenset[str]) -> None:
     if server in unable:
         raise lacking("tokenizing route" if server in _NO_TOKENS else "route for chat tokens")
-
-
-def _read(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise broken("a body without tokens or text") from None

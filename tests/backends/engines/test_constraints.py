@@ -168,6 +168,9 @@ class Letters:
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return tuple(text.encode())
 
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode()
+
     def piece(self, token: int) -> bytes:
         self.reading.set()
         assert self.open.wait(HANG)

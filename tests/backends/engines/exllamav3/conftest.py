@@ -8,7 +8,8 @@ import pytest
 import bundled
 from backends.contract.catalog import ModelFiles, recognise
 from backends.contract.protocol import ModelContainer, Progress
-from backends.engines.exllamav3.container import load_with
+from backends.engines.exllama.container import driven
+from backends.engines.exllamav3.container import LOADING
 from config.engines import ExLlamaV3Options
 from tests.backends.engines.exllama.machine import answers
 from tests.backends.engines.exllamav3.standin import Machine
@@ -31,4 +32,4 @@ async def load(
     model: ModelFiles | None = None,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> ModelContainer:
-    return await load_with(machine.library, model or files(), options, report)
+    return await driven(LOADING, machine.library, model or files(), options, report)
