@@ -250,7 +250,7 @@ class Answer:
         source: AsyncIterator[Delta] | None = None,
     ) -> None:
         """`source`: all choices' deltas as they come; None where `batches` finds them elsewhere."""
-        self._lease = lease
+        self.lease = lease  # by which its model is held
         self.model = lease.name
         self.backend = lease.container.info.backend
         self.fingerprint = fingerprint(lease)
@@ -268,11 +268,6 @@ class Answer:
         self._source = source
         self._check: ContentCheck | None = None
         self._checked: dict[int, Checked] = {}  # by choice
-
-    @property
-    def lease(self) -> Lease:
-        """By which its model is held."""
-        return self._lease
 
     @property
     def sampling(self) -> Sampling | None:
@@ -305,13 +300,7 @@ class Answer:
     def record(self, recording: Recording) -> None:
         """Note it in `recording` from now on: to be said before the first delta."""
         job = self._choices[0].job if self._choices else None
-        terms = Terms(
-            backend=self.backend,
-            sampling=self.sampling,
-            max_tokens=job.max_tokens if job else None,
-            split=self.split,
-            unapplied=self.unapplied,
-        )
+        terms = alike(Terms, self)(max_tokens=job.max_tokens if job else None)
         first = recording.answer(terms, self._recorded_prompts())
         for choice in self._choices:
             choice.recorded = recording.choice(first + choice.prompt)
@@ -335,7 +324,7 @@ class Answer:
         if not self._choices:
             return None
         tokens = self._choices[0].job.prompt[-characters:]
-        return self._lease.local.detokenize(tokens)[-characters:]
+        return self.lease.local.detokenize(tokens)[-characters:]
 
     def usage(self) -> Usage:
         """Usage so far, with `first`; complete once `deltas` is exhausted. Each of the request's
@@ -351,7 +340,7 @@ class Answer:
         """Of one choice that has ended; None where another server generates it."""
         if not self._choices:
             return None
-        choice, info = self._choices[index], self._lease.local.info
+        choice, info = self._choices[index], self.lease.local.info
         return ChoiceReport(
             usage=_usage((choice,)),
             job=bounded(choice.job, info),
@@ -446,8 +435,8 @@ def jobs_of(
     """
     info = lease.local.info
     if params.after_samplers and not info.reports_after_samplers:
-        text = f"post_sampling_probs: {info.backend} returns the model's own probabilities alone."
-        raise InvalidRequest(text, param="post_sampling_probs")
+        text = f"{info.backend} returns the model's own probabilities alone."
+        raise InvalidRequest.at("post_sampling_probs", text)
     sampling = params.sampling.over(lease.entry.usual_sampling)
     if params.sampling.text_biases:
         sampling = _biased(sampling, params.sampling.text_biases, lease)

@@ -6,6 +6,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from backends.contract.remote import UNKNOWN_CALLER, Caller
+from config.values import alike
 from gateway.keys.access import Access
 from gateway.registry import Waiting
 
@@ -28,10 +29,4 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def of(self, request: U) -> "Call[U]":
         """The same caller's, for another request."""
-        return Call(
-            request=request,
-            access=self.access,
-            caller=self.caller,
-            on_wait=self.on_wait,
-            conversation=self.conversation,
-        )
+        return alike(Call, self)(request=request)

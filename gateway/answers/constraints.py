@@ -171,7 +171,7 @@ class Constraints:
                 )
             except Unwritable as error:  # by this format
                 field = "tools" if wanted.tools else "tool_choice"
-                raise InvalidRequest(f"{field}: {error}", param=field) from None
+                raise InvalidRequest.at(field, error) from None
 
         asked = (request.callable_tools, request.tool_choice, request.one_call)
         key = (
@@ -203,7 +203,7 @@ def _require(container: ModelContainer, field: str) -> None:
     """Raises InvalidRequest where the engine takes no masks."""
     if not container.info.constrains:
         backend = container.info.backend
-        raise InvalidRequest(f"{field}: {backend} can't hold an output to a form", param=field)
+        raise InvalidRequest.at(field, f"{backend} can't hold an output to a form")
 
 
 def _any_strict(request: ChatRequest) -> bool:
@@ -216,8 +216,7 @@ def _any_strict(request: ChatRequest) -> bool:
 
 def _refuse_begun(request: ChatRequest, field: str) -> None:
     if request.continue_final:
-        message = f"{field}: Not together with an answer that was begun by the client."
-        raise InvalidRequest(message, param=field)
+        raise InvalidRequest.at(field, "Not together with an answer that was begun by the client.")
 
 
 class Kept(Generic[T]):

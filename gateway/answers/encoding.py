@@ -182,10 +182,8 @@ class Encoders(msgspec.Struct, frozen=True):
         request = call.request
         queries = {query for query, _ in request.pairs}
         if len(queries) > 1:
-            text = (
-                f"{request.field}: {model.name} runs on another server: one text to several only."
-            )
-            raise InvalidRequest(text, param=request.field)
+            text = f"{model.name} runs on another server: one text to several only."
+            raise InvalidRequest.at(request.field, text)
         ranking = alike(RerankRequest, request)(
             model=model.name,
             query=queries.pop(),
@@ -242,11 +240,9 @@ class Encoders(msgspec.Struct, frozen=True):
         inputs = work(lambda: True) if short else await self.threads.run(work)
         with translated():
             vectors = await container.encode(inputs)
-        return Encoded(
+        return alike(Encoded, lease)(
             model=lease.name,
             backend=container.info.backend,
-            queued_seconds=lease.queued_seconds,
-            load_seconds=lease.load_seconds,
             vectors=vectors,
             prompt_tokens=sum(len(one.tokens) for one in inputs),
             cut=sum(one.cut > 0 for one in inputs),
@@ -273,11 +269,9 @@ async def _encoded_remotely(
     """What another server answers. Raises GatewayError."""
     with translated():
         found = await asked
-    return Encoded(
+    return alike(Encoded, lease)(
         model=lease.name,
         backend=lease.container.info.backend,
-        queued_seconds=lease.queued_seconds,
-        load_seconds=lease.load_seconds,
         vectors=found.vectors,
         prompt_tokens=found.prompt_tokens,
         unapplied=tuple(f for f in request.unapplied if f.name not in request.further),
@@ -287,13 +281,12 @@ async def _encoded_remotely(
 def _check_texts(texts: Sequence[str], field: str) -> None:
     """Before a model is loaded for them. Raises InvalidRequest."""
     if fault := ENCODED_TEXTS.fault(tuple(texts)):
-        raise InvalidRequest(f"{field}: {fault}", param=field)
+        raise InvalidRequest.at(field, fault)
 
 
 def _check_dimensions(request: EmbeddingRequest, info: Vectors) -> None:
     if request.dimensions is not None and request.dimensions > info.width:
-        text = f"dimensions: This model's vectors have {info.width} values."
-        raise InvalidRequest(text, param="dimensions")
+        raise InvalidRequest.at("dimensions", f"This model's vectors have {info.width} values.")
 
 
 def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[Unapplied, ...]]:
@@ -301,8 +294,7 @@ def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[Unappl
     if request.prompt is not None:
         if request.prompt not in info.prompts:
             names = ", ".join(repr(name) for name in info.prompts) or "none"
-            text = f"prompt_name: This model's prompts are: {names}."
-            raise InvalidRequest(text, param="prompt_name")
+            raise InvalidRequest.at("prompt_name", f"This model's prompts are: {names}.")
         return info.prompts[request.prompt], ()
     if request.purpose is None:
         return info.prompt, ()

@@ -110,7 +110,7 @@ def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
     kinds["default"] = {key: overrides[key] for key in rest}
     for key, one in kinds["added"].items():
         if not isinstance(one.override, list):
-            raise InvalidRequest(f"{key}: only a list can be additive", param=key)
+            raise InvalidRequest.at(key, "only a list can be additive")
     return OverridePreset(
         name=name, overrides=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
     )
@@ -166,7 +166,7 @@ def _override(name: str, given: Any) -> Override:
     try:
         return msgspec.convert(given, Override)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{name}: {error}", param=name) from None
+        raise InvalidRequest.at(name, error) from None
 
 
 def _answering(overrides: Mapping[str, Override]) -> GenerationParams:

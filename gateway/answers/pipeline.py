@@ -369,10 +369,10 @@ class Pipeline(msgspec.Struct, kw_only=True):
             return
         param = "n" if n > 1 else "prompt"
         asked = f"{prompts} prompts with n = {n} ask" if prompts > 1 else f"n = {n} asks"
-        raise InvalidRequest(
-            f"{param}: {asked} for {prompts * n} choices; this server gives at most "
+        raise InvalidRequest.at(
+            param,
+            f"{asked} for {prompts * n} choices; this server gives at most "
             f"{self.rules.max_choices} to one request (server.max_choices).",
-            param=param,
         )
 
     async def _album(

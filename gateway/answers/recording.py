@@ -17,6 +17,7 @@ import msgspec
 
 from backends.contract.protocol import Ended, Piece
 from backends.contract.samplers import Sampling
+from config.values import alike
 from gateway.terms.events import (
     ArgumentsGrown,
     Content,
@@ -121,14 +122,10 @@ class _OpenPart:
         self.texts.clear()
 
     def seen(self) -> Part:
-        return Part(
-            kind=self.kind,
+        return alike(Part, self)(
             text="".join(self._joined),
             name=self.opened.name if self.opened else "",
             id=self.opened.id if self.opened else "",
-            is_whole=self.is_whole,
-            known_at=self.known_at,
-            first=self.first,
         )
 
 

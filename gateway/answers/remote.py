@@ -110,25 +110,17 @@ def template_parameters(request: ChatRequest) -> Body:
 
 def text_parameters(request: TextRequest, params: GenerationParams, lease: Lease) -> Body:
     """Everything of a text completion but prompts, the shape and n."""
-    found = _shared(params, lease)
-    if params.logprobs is not None:
-        found["logprobs"] = params.logprobs
-    if request.suffix is not None:
-        found["suffix"] = request.suffix
-    if request.add_bos is not None:
-        found["add_bos_token"] = request.add_bos
-    return found
+    own = {"logprobs": params.logprobs, "suffix": request.suffix, "add_bos_token": request.add_bos}
+    return _shared(params, lease) | {name: one for name, one in own.items() if one is not None}
 
 
 def _refuse_local_only(params: GenerationParams) -> None:
     """Raises InvalidRequest for what takes the model's own vocabulary or samplers."""
     where = "the model runs on another server"
     if params.sampling.text_biases:
-        text = f"logit_bias: Send token ids, because {where}."
-        raise InvalidRequest(text, param="logit_bias")
+        raise InvalidRequest.at("logit_bias", f"Send token ids, because {where}.")
     if params.after_samplers:
-        text = f"post_sampling_probs: Not available, because {where}."
-        raise InvalidRequest(text, param="post_sampling_probs")
+        raise InvalidRequest.at("post_sampling_probs", f"Not available, because {where}.")
 
 
 def _shared(params: GenerationParams, lease: Lease) -> Body:
@@ -189,13 +181,7 @@ def _budget_name(request: ChatRequest) -> str:
 
 def thinking_of(request: ChatRequest) -> RemoteThinking:
     """The same for servers that name it differently."""
-    thinking = request.thinking
-    return RemoteThinking(
-        enabled=thinking.enabled,
-        effort=thinking.effort,
-        budget=thinking.budget,
-        budget_name=_budget_name(request),
-    )
+    return alike(RemoteThinking, request.thinking)(budget_name=_budget_name(request))
 
 
 def embedding_parameters(request: EmbeddingRequest, caller: Caller) -> RemoteEmbedding:
@@ -357,8 +343,8 @@ async def remote_text(
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
     are_texts = all(isinstance(prompt, str) for prompt in request.prompts)
     if request.echo and (params.logprobs is not None or not are_texts):
-        text = "echo: not with logprobs or token ids, for a model that runs on another server."
-        raise InvalidRequest(text, param="echo")
+        text = "not with logprobs or token ids, for a model that runs on another server."
+        raise InvalidRequest.at("echo", text)
     prompts = _handed(request)
     remote = RemoteText(
         prompts=prompts,
@@ -391,13 +377,13 @@ def remote_changes(
 def _handed(request: TextRequest) -> tuple[str | tuple[int, ...], ...]:
     """The prompts, where they are such as other servers take. Raises InvalidRequest."""
     if request.fill is not None:
-        text = "input_suffix: The model runs on another server, and its tokens are known there."
-        raise InvalidRequest(text, param="input_suffix")
+        text = "The model runs on another server, and its tokens are known there."
+        raise InvalidRequest.at("input_suffix", text)
     found = []
     for prompt in request.prompts:
         if not isinstance(prompt, str) and any(isinstance(part, str) for part in prompt):
-            text = "prompt: Texts and token ids in turn, and the model runs on another server."
-            raise InvalidRequest(text, param="prompt")
+            text = "Texts and token ids in turn, and the model runs on another server."
+            raise InvalidRequest.at("prompt", text)
         found.append(prompt)
     return tuple(found)  # type: ignore[arg-type]
 

@@ -292,10 +292,10 @@ class Uploads:
 
     def _target(self, name: str) -> Path:
         if "/" in name or not name.endswith(SUFFIX):
-            raise InvalidRequest(f"name: a file name that ends in {SUFFIX} is wanted", param="name")
+            raise InvalidRequest.at("name", f"a file name that ends in {SUFFIX} is wanted")
         target = within(self._hub.root(), name, "name")
         if target.exists():
-            raise InvalidRequest(f"name: {name} already exists", param="name")
+            raise InvalidRequest.at("name", f"{name} already exists")
         return target
 
     def _require_room(self, length: int) -> None:
@@ -349,7 +349,7 @@ def _placed(part: Path, target: Path) -> None:
     try:
         os.link(part, target)
     except FileExistsError as error:
-        raise InvalidRequest(f"name: {target.name} already exists", param="name") from error
+        raise InvalidRequest.at("name", f"{target.name} already exists") from error
     except OSError:  # a file system without links
         part.rename(target)
 

@@ -157,7 +157,7 @@ _KEEPING = (
     ThinkingSwitch("clear_thinking", on=False, off=True),
 )
 _EFFORT = "reasoning_effort"
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # from least to most
 _EFFORTS_OF_NOTHING = ("none", "no_think", "minimal", "low")  # the nearest to off comes first
 _FREE_EFFORT = "sentineleffort"
 _TRAINED_EFFORTS = ("low", "medium", "high")  # of gpt-oss, whose template prints what it is given
@@ -342,7 +342,7 @@ def _efforts(
         return _TRAINED_EFFORTS
     texts = {
         effort: trial.text((USER,), traits, variables={**switched_on, _EFFORT: effort})
-        for effort in _EFFORTS
+        for effort in EFFORTS
     }
     if len(set(texts.values())) == 1:
         return ()

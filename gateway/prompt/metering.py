@@ -281,17 +281,12 @@ def stripped(*, left: bool, right: bool) -> Operation:
     return run
 
 
-def _padded(text: str, size: Any, fill: str, *, left: bool, right: bool) -> str:
-    missing = max(0, bounded(size) - len(text)) if left != right else 0
-    return joined((fill * missing if left else "", text, fill * missing if right else ""))
-
-
 def _ljust(text: str, size: Any, fill: str = " ") -> str:
-    return _padded(text, size, fill, left=False, right=True)
+    return joined((text, fill * max(0, bounded(size) - len(text))))
 
 
 def _rjust(text: str, size: Any, fill: str = " ") -> str:
-    return _padded(text, size, fill, left=True, right=False)
+    return joined((fill * max(0, bounded(size) - len(text)), text))
 
 
 def center(text: str, size: Any = 80, fill: str = " ") -> str:

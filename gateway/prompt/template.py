@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.contract.protocol import SpecialTokens
-from gateway.prompt.analysis import Renderer, Trial, analyse
+from gateway.prompt.analysis import EFFORTS, Renderer, Trial, analyse
 from gateway.prompt.conversation import (
     Continuation,
     TemplateTraits,
@@ -64,9 +64,6 @@ from gateway.terms.request import (
 # What a client requests of reasoning, as the variables that a template reads.
 
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # from least to most
-
-
 def thinking_variables(thinking: Thinking, traits: TemplateTraits) -> dict[str, Any]:
     """Only what the client named: for the rest the template's own defaults apply."""
     variables: dict[str, Any] = {}
@@ -104,12 +101,12 @@ def with_reasoning(
 
 def nearest_effort(effort: str, known: tuple[str, ...]) -> str:
     """The one of `known` that is nearest to `effort`; `effort` itself if it is an unusual one."""
-    if effort not in _EFFORTS and effort not in known:
+    if effort not in EFFORTS and effort not in known:
         return clients(effort)
     if effort in known or not known:
         return effort
-    place = _EFFORTS.index(effort)
-    return min(known, key=lambda candidate: abs(_EFFORTS.index(candidate) - place))
+    place = EFFORTS.index(effort)
+    return min(known, key=lambda candidate: abs(EFFORTS.index(candidate) - place))
 
 
 # Stands for the words of a message to be continued, so that their place is found again.
@@ -337,7 +334,6 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     clients: Spans = ()
     prefix: str = ""  # the words of a continued message, which belong to the answer already
-    has_bos: bool = False  # begins with the model's bos token: no second one is added
     pictures: tuple[ImagePart, ...] = ()
     unapplied: tuple[Unapplied, ...] = ()
     # Where in `text` later prompts may part from this one, ascending: before what the user said
@@ -396,7 +392,6 @@ class ChatTemplate:
         self.source = source
         self.format = FORMATS["plain"]  # what the model writes by itself
         self._whose = f"The chat template of '{name}'" if name else "The chat template"
-        self._bos = special.bos
         self._tokens = {
             "bos_token": special.bos,
             "eos_token": special.eos,
@@ -459,7 +454,6 @@ class ChatTemplate:
             text=plain(text),
             clients=spans_of(text),
             prefix=plain(begun.text) if begun is not None else "",
-            has_bos=bool(self._bos) and text.startswith(self._bos),
             pictures=pictures,
             unapplied=_MENDED if any(map(_has_broken_call, request.messages)) else (),
             marks=marks_of(text, request.messages),

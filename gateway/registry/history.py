@@ -73,7 +73,7 @@ class History:
         self._learned = Learned(version=VERSION) if path is None else _read(path)
         self._cards: Cards = {}
         self._digests: dict[Path, tuple[ModelFiles, str]] = {}
-        self._is_new = False
+        self.is_new = False  # something was learned since it was saved
 
     def begin(self, cards: Cards) -> None:
         """From now on it is of a machine with these."""
@@ -94,7 +94,7 @@ class History:
         if earlier is not None and measurement.pace is None:
             measurement = msgspec.structs.replace(measurement, pace=earlier.pace)
         self._learned.loads[key] = measurement
-        self._is_new = True
+        self.is_new = True
 
     def note_pace(self, files: ModelFiles, options: EngineOptions, pace: float) -> float:
         """It wrote so many steps a second; what is known of it now."""
@@ -102,7 +102,7 @@ class History:
         known = self._learned.loads.get(key, Measurement(size=None))
         mixed = _mixed(known.pace, pace)
         self._learned.loads[key] = msgspec.structs.replace(known, pace=mixed)
-        self._is_new = True
+        self.is_new = True
         return mixed
 
     def note_reads(self, reads: Mapping[str, float], pace: float) -> None:
@@ -123,7 +123,7 @@ class History:
             key = self._device(device)
             before = self._learned.bandwidths.get(key)
             self._learned.bandwidths[key] = _mixed(before, reads[device] / seconds)
-            self._is_new = True
+            self.is_new = True
 
     @property
     def bandwidths(self) -> Mapping[str, float]:
@@ -149,18 +149,13 @@ class History:
 
     def save(self) -> None:
         """Write the file as a whole or not at all. Blocks; for a worker thread."""
-        self._is_new = False
+        self.is_new = False
         if self._path is None:
             return
         try:
             replace_file(self._path, msgspec.json.format(msgspec.json.encode(self._learned)))
         except OSError as error:
             log.warning("measurements not saved", path=str(self._path), reason=str(error))
-
-    @property
-    def is_new(self) -> bool:
-        """Whether something was learned since it was saved."""
-        return self._is_new
 
     def _device(self, name: str) -> str:
         return f"{name} {self._cards.get(name, 0)}"
@@ -211,13 +206,12 @@ def default_path() -> Path:
 def _read(path: Path) -> Learned:
     try:
         learned = msgspec.json.decode(path.read_bytes(), type=Learned)
+        if learned.version == VERSION:
+            return learned
+        reason = f"it is of version {learned.version}, not {VERSION}"
     except FileNotFoundError:
         return Learned(version=VERSION)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
-        log.warning("measurements begun anew", path=str(path), reason=str(error))
-        return Learned(version=VERSION)
-    if learned.version != VERSION:
-        reason = f"it is of version {learned.version}, not {VERSION}"
-        log.warning("measurements begun anew", path=str(path), reason=reason)
-        return Learned(version=VERSION)
-    return learned
+        reason = str(error)
+    log.warning("measurements begun anew", path=str(path), reason=reason)
+    return Learned(version=VERSION)

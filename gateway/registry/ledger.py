@@ -19,23 +19,18 @@ class MemoryLedger:
     """Reads the scheduler's `records`. `budgets`: bytes per device; one not named has none."""
 
     def __init__(self, budgets: Bytes, records: Records) -> None:
-        self._budgets = dict(budgets)
+        self.budgets = dict(budgets)
         self._records = records
         # Bytes of main memory that conversations have: given up for loads, and not for parking.
         self.kept: Callable[[], int] = lambda: 0
 
-    @property
-    def budgets(self) -> Bytes:
-        """Bytes for models, per device."""
-        return self._budgets
-
     def apply(self, budgets: Bytes) -> None:
         """From now on these are the budgets."""
-        self._budgets = dict(budgets)
+        self.budgets = dict(budgets)
 
     def excess(self) -> Bytes:
         """Bytes per device by which more is promised than there is, besides what leaves anyway."""
-        over = {device: -self.free(device) - self.coming(device) for device in self._budgets}
+        over = {device: -self.free(device) - self.coming(device) for device in self.budgets}
         return {device: size for device, size in over.items() if size > 0}
 
     def shortfall(self, need: Bytes) -> int:
@@ -44,11 +39,11 @@ class MemoryLedger:
 
     def free(self, device: str) -> int:
         """Bytes promised to no model; negative, where a model took more than was estimated."""
-        return self._budgets.get(device, 0) - self._records.promised(device)
+        return self.budgets.get(device, 0) - self._records.promised(device)
 
     def promised(self) -> Bytes:
         """Bytes promised to models, per device."""
-        return {device: self._records.promised(device) for device in self._budgets}
+        return {device: self._records.promised(device) for device in self.budgets}
 
     def coming(self, device: str, *, surely: bool = False) -> int:
         """Bytes that become free soon; `surely`: of models that can't be called back."""
@@ -94,7 +89,7 @@ class MemoryLedger:
         """Those of `needs` that are free, whoever it is reserved for. Few are of hundreds, so this
         is the check that most need.
         """
-        budgets, promised, own = self._budgets, self._records.promised_sizes, claim.held
+        budgets, promised, own = self.budgets, self._records.promised_sizes, claim.held
         for need in needs:
             for device, size in need.items():
                 free = budgets.get(device, 0) - promised.get(device, 0)
@@ -138,7 +133,7 @@ class MemoryLedger:
     def attainable(self, name: str, devices: Iterable[str]) -> Bytes:
         """What `name` could have of each of `devices`, if all models went that may."""
         return {
-            device: max(0, self._budgets.get(device, 0) - self._pinned(device, besides=name))
+            device: max(0, self.budgets.get(device, 0) - self._pinned(device, besides=name))
             for device in devices
         }
 
@@ -159,7 +154,7 @@ class MemoryLedger:
             where = " and ".join(sorted(main_devices(need)))
             return f"{name} has no device of its own: {other.model.name} lies on {where}"
         for device, size in need.items():
-            budget, pinned = self._budgets.get(device, 0), self._pinned(device, besides=name)
+            budget, pinned = self.budgets.get(device, 0), self._pinned(device, besides=name)
             if size > budget - pinned:
                 taken = f", of which pinned models hold {gibibytes(pinned)}" if pinned else ""
                 return (
@@ -175,7 +170,7 @@ class MemoryLedger:
         """
         wanted = dict(claim.need)
         for device, size in claim.need.items():
-            most = self._budgets.get(device, 0) - self._pinned(device, besides=claim.model.name)
+            most = self.budgets.get(device, 0) - self._pinned(device, besides=claim.model.name)
             wanted[device] = max(size, min(most, max(size * 5 // 4, self.free(device) + 1)))
         more = any(size > self.free(device) for device, size in wanted.items())
         return wanted if more else None

@@ -26,6 +26,7 @@ from backends.places.container import PortContainer
 from backends.places.nodes.node import NodePort
 from backends.places.warm import WarmFiles
 from config.engines import EngineOptions
+from config.values import alike
 from gateway.registry.entry import FileIdentity, ModelEntry, identity
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
@@ -290,26 +291,14 @@ class Moves(msgspec.Struct, kw_only=True):
             failed = self._failed(loading, name, str(error), memory=False)
             return replace(failed, moved=isinstance(error, NodeLost))
         arrived = self.clock.now()
-        self.residents[name] = Resident(
-            plan=loading.plan,  # it may have been described anew meanwhile
-            container=container,
-            identity=loading.identity,
-            started=loading.started,
-            arrived=arrived,
-        )
+        # Its plan may have been described anew meanwhile.
+        self.residents[name] = alike(Resident, loading)(container=container, arrived=arrived)
         await reclaim()  # what its load took besides: weights as they lay in the file, say
         after = await to_thread.run_sync(self.gauge.used)
         grown = _growth(before, after, order.need) if is_alone() else None
-        measurement = replace(
-            _measured(
-                _info_at(node_of(order.need), container.info),
-                grown,
-                order.need,
-                by_command=bool(plan.entry.files.remote),
-            ),
-            load_seconds=arrived - loading.started,
-        )
         info = _info_at(node_of(order.need), container.info)
+        found = _measured(info, grown, order.need, by_command=bool(plan.entry.files.remote))
+        measurement = replace(found, load_seconds=arrived - loading.started)
         return self._arrived(order, plan, measurement, info)
 
     async def _brought(

@@ -3,6 +3,7 @@ device, the effect of a load now, and what was measured.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -349,21 +350,15 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         plan = self.planner.known(entry)
         if plan is None or entry.files.elsewhere is not None:
             return None
-        resident, loading = (
-            self.moves.residents.get(entry.name),
-            self.moves.loading.get(entry.name),
-        )
-        now, model = self.clock.now(), self.planner.model(entry)
-        return ModelCost(
+        moves, now = self.moves, self.clock.now()
+        resident, loading = moves.residents.get(entry.name), moves.loading.get(entry.name)
+        return alike(ModelCost, self.planner.model(entry))(
             devices=self._devices(entry.name, plan),
             parts=_parts(plan),
             measured=plan.measured,
             load_seconds=self.planner.last_load(plan),
             loading_for=now - loading.started if loading else None,
             loaded_for=now - resident.arrived if resident else None,
-            slots=model.slots,
-            pinned=model.pinned,
-            ttl=model.ttl,
         )
 
     def _first(self, entry: ModelEntry) -> ModelEntry:
@@ -468,19 +463,12 @@ NO_PARTS = Parts(weights=0, cache=0, projector=0, engine=0)
 
 def _parts(plan: LoadPlan) -> Parts:
     """Projectors lie with the weights, as their file is read with them."""
-    projector = 0
-    if plan.entry.files.projector is not None:
-        projector = min(plan.need.weights, _size(plan))
-    return Parts(
-        weights=plan.need.weights - projector,
-        cache=plan.need.cache,
-        projector=projector,
-        engine=plan.need.engine,
-    )
+    need = plan.need
+    projector = min(need.weights, _size(plan.entry.files.projector))
+    return alike(Parts, need)(weights=need.weights - projector, projector=projector)
 
 
-def _size(plan: LoadPlan) -> int:
-    path = plan.entry.files.projector
+def _size(path: Path | None) -> int:
     try:
         return path.stat().st_size if path is not None else 0
     except OSError:  # gone meanwhile

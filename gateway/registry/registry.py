@@ -28,6 +28,7 @@ from backends.places.upstream.fleet import Fleet
 from config.errors import ConfigError
 from config.nodes import NodeConfig
 from config.settings import Config
+from config.values import alike
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
 from gateway.registry.gauges import KEPT_FREE, Gauge, SystemGauge, bandwidths
@@ -94,7 +95,7 @@ class Registry:
         self.watchers = Watchers()
         self.supervisor = Supervisor()
         self._names = ModelNames(library, self.watchers.note)
-        self._closing = False
+        self.is_closing = False  # it answers nobody any more
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -157,14 +158,7 @@ class Registry:
             clock=self._clock,
             kept=lambda: self.kept.store.memory,
         )
-        self._reconfiguration = Reconfiguration(
-            scheduler=self._scheduler,
-            planner=self._planner,
-            moves=self._moves,
-            names=self._names,
-            orders=self._orders,
-            clock=self._clock,
-        )
+        self._reconfiguration = alike(Reconfiguration, self.overview)()  # the same parts
         if self.cluster is not None:
             nodes = self.cluster.running(self.supervisor, self._nodes_changed)
             await self._exits.enter_async_context(nodes)
@@ -215,14 +209,9 @@ class Registry:
         held |= {one.model.name: one.held for one in self._scheduler.records() if one.held}
         return {name: devices for name, devices in held.items() if node in nodes_of(devices)}
 
-    @property
-    def is_closing(self) -> bool:
-        """It answers nobody any more."""
-        return self._closing
-
     def _nodes_changed(self) -> None:
         """Nodes joined, left, or are to take no models any more."""
-        if self._closing:
+        if self.is_closing:
             return
         self._planner.nodes_changed()
         self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), self._config.swap))
@@ -256,7 +245,7 @@ class Registry:
 
     def cut_off(self) -> None:
         """Refuse all tickets, old and new, abort running answers, unload all. Returns at once."""
-        self._closing = True
+        self.is_closing = True
         self.watchers.end()
         self._orders.carry_out(self._scheduler.closing(self._now))
         self._places.abort()
@@ -271,7 +260,7 @@ class Registry:
         """From now on these are the models, budgets and rules. Running answers go on, leases have
         what they began with; what is not mentioned in the changes stays in memory as it is.
         """
-        if self._closing:
+        if self.is_closing:
             return
         known = self._library.known()
         self._config, self._library = config, models.library
@@ -465,19 +454,16 @@ class Registry:
         """
         there = self.overview.statuses(only=self._names.present)
         usable = (status for status in there if status.state == "loaded" and status.task == task)
-        names = (
-            status.id for status in usable if status.id in self._names.present
-        )  # a preset is not
         known = self._names.entries()
-        present = (self._names.present[name] for name in names)
-        models = (known.get(one.replica_of, one) for one in present)
+        present = (self._names.present.get(status.id) for status in usable)  # a preset is not
+        models = (known.get(one.replica_of, one) for one in present if one is not None)
         return next((one for one in models if access.allows(one.name)), None)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but the folders are scanned first for what is not known, or could not be
         used. Raises ModelNotFound also where `access` doesn't reach, ShuttingDown at the end.
         """
-        if self._closing:
+        if self.is_closing:
             raise ShuttingDown("the server is stopping")
         in_use = None if name else self.in_use(access)
         return await self._names.find(name, access) if in_use is None else in_use
@@ -518,7 +504,7 @@ class Registry:
         """All models, or those that `only` names, as they are now, in the order of `in_order`.
         Never waits: changed folders are seen by the next call.
         """
-        if not self._closing and self._library.is_stale():
+        if not self.is_closing and self._library.is_stale():
             self._names.scan_soon()
         return self.overview.statuses(only)
 
@@ -548,9 +534,8 @@ class Registry:
         """Whether it takes requests here, but the Roundhouse that runs it would have to load it
         first.
         """
-        if (remote := entry.files.elsewhere) is None or self._scheduler.phase(
-            entry.name
-        ) != "loaded":
+        remote = entry.files.elsewhere
+        if remote is None or self._scheduler.phase(entry.name) != "loaded":
             return False
         standing = self.fleet.standing(remote)
         return standing is not None and standing.state in ("unloaded", "failed")
@@ -570,14 +555,9 @@ class Registry:
             yield place
         finally:
             self._places.give_up(place)
-            if not place.answered:
-                self._orders.carry_out(
-                    self._scheduler.cancelled(self._now, place.ticket.number), entry.name
-                )
-            elif place.is_lease:
-                self._orders.carry_out(
-                    self._scheduler.released(self._now, place.ticket.number), entry.name
-                )
+            ends = self._scheduler.released if place.answered else self._scheduler.cancelled
+            if place.is_lease or not place.answered:
+                self._orders.carry_out(ends(self._now, place.ticket.number), entry.name)
             self._orders.note_change()
 
     def _changed(self, name: str) -> None:
@@ -597,7 +577,7 @@ class Registry:
         self._watch(event)
 
     def _aborted(self, name: str) -> GatewayError:
-        if self._closing:
+        if self.is_closing:
             return ShuttingDown("the server is stopping")
         return ModelUnavailable(f"{name} was unloaded by an administrator", param="model")
 
@@ -607,7 +587,7 @@ class Registry:
         return next((fit.why for fit in fits if fit.verdict == "too_large"), None)
 
     def _load_soon(self, name: str) -> None:
-        if not self._closing:
+        if not self.is_closing:
             self._tasks.start_soon(self.supervisor.attempt, "preload", self._preload, name)
 
     async def _preload(self, name: str) -> None:

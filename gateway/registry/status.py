@@ -128,7 +128,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         """
         container = self.tokenizer
         if self.entry.files.task == "generate":
-            raise InvalidRequest(f"model: {self.name} writes texts.", param="model")
+            raise InvalidRequest.at("model", f"{self.name} writes texts.")
         return cast(EncoderContainer, container)
 
     @property
@@ -219,8 +219,8 @@ def require_task(entry: ModelEntry, task: Task) -> None:
     """
     files = entry.files
     if files.remote is None and files.task != task:
-        text = f"model: {entry.name} {KINDS[files.task]} ({files.backend}): {TASKS[task]}."
-        raise InvalidRequest(text, param="model")
+        text = f"{entry.name} {KINDS[files.task]} ({files.backend}): {TASKS[task]}."
+        raise InvalidRequest.at("model", text)
 
 
 class ModelLoaded(msgspec.Struct, frozen=True):

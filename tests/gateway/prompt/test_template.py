@@ -76,16 +76,11 @@ def test_what_a_template_refuses_is_the_clients_error_in_the_templates_words() -
 # -------------------------------------------------------------------------------------------- bos
 
 
-def test_a_template_that_writes_bos_says_so() -> None:
-    assert template("llama3").render(request(user("Hi"))).has_bos
-    assert not template("qwen3").render(request(user("Hi"))).has_bos
-
-
 def test_a_model_without_bos_has_none_in_its_prompt() -> None:
     rendered = ChatTemplate("{{ bos_token + messages[0].content }}", SpecialTokens()).render(
         request(user("Hi"))
     )
-    assert (rendered.text, rendered.has_bos) == ("Hi", False)
+    assert rendered.text == "Hi"
 
 
 # ------------------------------------------------------------------------------------------ roles
