@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from gateway.splitter.formats import FORMATS
+from gateway.splitter.payloads.reading import Markers
 from gateway.splitter.splitter import Splitter
 from gateway.terms.events import Content, Event, Finished, ToolOpened
 from gateway.terms.request import Tool
@@ -31,7 +32,7 @@ BEGINNINGS = {
 }
 _RULES = tuple((name, re.compile(pattern)) for name, pattern in BEGINNINGS.items())
 OPENERS = tuple(dict.fromkeys(FORMATS[name].syntaxes[0].openers[0] for name in BEGINNINGS))
-_OPENER = re.compile("|".join(map(re.escape, OPENERS)))
+_OPENER = Markers(OPENERS)
 _MAY_BEGIN = re.compile(r"[<\[]|\s\Z")
 
 
@@ -68,7 +69,7 @@ class UnparsedCalls:
             if len(text) - found.start() < LONGEST:
                 return self._passed(text, found.start())
             start = found.end()
-        return self._passed(text, len(text) - _partial(text))
+        return self._passed(text, _OPENER.held_from(text, start))
 
     def _passed(self, text: str, end: int) -> list[Event]:
         """Up to `end`, but for the white space before it; the rest is held."""
@@ -90,14 +91,3 @@ class UnparsedCalls:
 def _family(text: str, start: int) -> str | None:
     """The format of the call that begins at `start`."""
     return next((name for name, rule in _RULES if rule.match(text, start)), None)
-
-
-def _partial(text: str) -> int:
-    """How many characters at the end of `text` an opener may begin with."""
-    longest = max(map(len, OPENERS)) - 1
-    sizes = range(min(longest, len(text)), 0, -1)
-    return next((size for size in sizes if _begins_opener(text[-size:])), 0)
-
-
-def _begins_opener(text: str) -> bool:
-    return any(opener.startswith(text) for opener in OPENERS)
