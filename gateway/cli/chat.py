@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -15,15 +16,20 @@ import msgspec
 from rich.console import Console
 
 from gateway.cli import CommandFailed
+from gateway.cli.blocks import Blocks
 from gateway.cli.remote import Remote
 
 CHAT = "/v1/chat/completions"
+TOOLS, CALL = "/v1/admin/mcp/tools?server=", "/v1/admin/mcp/call"
+MOST_ROUNDS = 16  # of calls after one message
+REFUSED = "The user did not allow this call."
 BLOCK = '"""'
 HELP = """/clear          forget the conversation
 /model NAME     talk with another model
 /models         the server's models
 /set NAME VALUE a parameter of requests, such as temperature; without VALUE its default
 /system TEXT    another system message; without TEXT none
+/tools NAME …   tools of these MCP servers, each call once you allow it; without NAME none
 /retry          the last answer once more
 /help           this list
 /quit           leave; so does Ctrl-D. Ctrl-C ends an answer
@@ -79,6 +85,8 @@ class Chat:
         self._system = system
         self._settings: dict[str, Any] = {}
         self._messages: list[dict[str, Any]] = []
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._allowed: set[str] = set()
         self._is_terminal = sys.stdin.isatty()
 
     def talk(self) -> None:
@@ -115,14 +123,14 @@ class Chat:
         known = list(self._messages)
         try:
             self._take(line)
-        except (CommandFailed, KeyboardInterrupt) as error:
+        except (CommandFailed, KeyboardInterrupt, EOFError) as error:
             self._messages = known
             print(f"({str(error) or 'stopped'})", file=sys.stderr)
 
     def _take(self, line: str) -> None:
         match line.split(maxsplit=1):
             case ["/clear"]:
-                self._messages.clear()
+                self._messages, self._allowed = [], set()
             case ["/model", name]:
                 self._model = self._known(name)
             case ["/models"]:
@@ -131,9 +139,9 @@ class Chat:
                 self._set(*setting.split(maxsplit=1))
             case ["/system", *text]:
                 self._system = text[0] if text else None
+            case ["/tools", *names]:
+                self._tools = dict(self._offered(" ".join(names).split()))
             case ["/retry"]:
-                if not self._messages:
-                    raise CommandFailed("no answer yet")
                 self._messages = self._messages[:-1]
                 self._answer()
             case ["/help"]:
@@ -145,9 +153,20 @@ class Chat:
                 self._answer()
 
     def _answer(self) -> None:
-        """What was said before Ctrl-C stays in the conversation."""
+        for _ in range(MOST_ROUNDS):
+            if not (calls := self._said()):
+                break
+            self._messages += [self._ran(call) for call in calls]
+
+    def _said(self) -> list[dict[str, Any]]:
+        """Its calls of tools. What was said before Ctrl-C stays in the conversation."""
+        if not self._messages:
+            raise CommandFailed("no answer yet")
         messages = [*_system(self._system), *self._messages]
         body = {**self._settings, "model": self._model, "messages": messages}
+        if self._tools:
+            tools = ({**tool, "name": name} for name, tool in self._tools.items())
+            body["tools"] = [{"type": "function", "function": tool} for tool in tools]
         display = Display()
         try:
             display.show(self._server, body)
@@ -155,10 +174,37 @@ class Chat:
             if not display.content:
                 raise
             print("(stopped)", file=sys.stderr)
+            display.calls.clear()
         else:
             if self._is_terminal and display.speed:
                 print(f"({display.speed})", file=sys.stderr)
-        self._messages.append({"role": "assistant", "content": display.content})
+        message = {"role": "assistant", "content": display.content}
+        calls = [*display.calls.values()] if self._tools else []
+        self._messages.append({**message, "tool_calls": calls} if calls else message)
+        return calls
+
+    def _ran(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The message with its result."""
+        name, given = call["function"]["name"], call["function"]["arguments"]
+        try:
+            tool = self._tools[name]
+            order = {"server": tool["server"], "tool": tool["name"]}
+            order["arguments"] = json.loads(given or "{}")
+            text = self._server.post(CALL, order)["text"] if self._allows(tool) else REFUSED
+        except (CommandFailed, KeyError, ValueError, RecursionError) as error:
+            text = f"Error: {error}"
+        print(inert(text))
+        return {"role": "tool", "tool_call_id": call["id"], "content": text}
+
+    def _allows(self, tool: dict[str, Any]) -> bool:
+        """Nobody can be asked in a pipe."""
+        if tool["function"] in self._allowed or not self._is_terminal:
+            return self._is_terminal
+        always = "" if tool["asks"] else "[a]lways in this conversation, "
+        said = input(f"Run {inert(tool['name'])}? [y]es, {always}[n]o: ").strip()[:1]
+        if said == "a" and always:
+            self._allowed.add(tool["function"])
+        return said in ("y", "a")
 
     def _list(self) -> None:
         for card in self._server.get("/v1/models", "data")["data"]:
@@ -172,6 +218,13 @@ class Chat:
                 value = json.loads(value)
             self._settings[name] = value
 
+    def _offered(self, servers: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Their tools, by what a model calls them."""
+        for server in servers:
+            for tool in self._server.get(f"{TOOLS}{quote(server)}", "tools")["tools"]:
+                print(inert(f"{tool['name']}  {tool['description']}"))
+                yield tool["function"], {**tool, "server": server}
+
     def _known(self, model: str) -> str:
         """`model`, where the server has it; "" is its default. Raises CommandFailed."""
         self._server.get(f"/v1/models/{quote(model, safe='/')}" if model else "/v1/models")
@@ -179,24 +232,29 @@ class Chat:
 
 
 class Display:
-    """Shows one answer. `content`: what was said so far, without its reasoning."""
+    """Shows one answer. `content`: what was said so far, without its reasoning; `calls`: of tools,
+    by their places in it.
+    """
 
     def __init__(self) -> None:
         self.content = ""
+        self.calls: dict[int, dict[str, Any]] = {}
         self.speed = ""  # of a finished answer
-        self._console = Console(highlight=False)
-        self._began = self._thinks = False
+        console = Console(highlight=False)
+        self._blocks = Blocks(console) if console.is_terminal else None
 
     def show(self, server: Remote, body: dict[str, Any]) -> None:
         """To its end; Ctrl-C leaves what has come in `content`. Raises CommandFailed."""
+        choice: dict[str, Any] = {}
         try:
             for choice in self._choices(server, body):
-                self._began = True
                 self._take(choice["delta"])
-                self._note(choice)
         finally:
-            if self._began:
-                self._console.print()
+            if self._blocks:
+                self._blocks.end()
+            elif self.content or self.calls:
+                print()
+        _note(choice)
 
     def _choices(self, server: Remote, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A spinner turns until the first: a model may be loaded before it."""
@@ -213,28 +271,31 @@ class Display:
                 self.speed = f"{tokens} tokens, {tokens / taken:.1f} a second"
 
     def _take(self, delta: dict[str, Any]) -> None:
+        self._say(delta.get("reasoning_content"), "dim")
+        self._say(delta.get("content"))
+        self.content += delta.get("content") or ""
+        for part in delta.get("tool_calls") or ():
+            new = {"id": part.get("id"), "type": "function", "function": defaultdict(str)}
+            function = self.calls.setdefault(part["index"], new)["function"]
+            for name, more in part.get("function", {}).items():
+                self._say(f"\n[{more}] " if name == "name" else more, "cyan")
+                function[name] += more
+
+    def _say(self, text: str | None, style: str = "") -> None:
         # In a pipe or a file reasoning can't be distinguished from the answer, so it is left out
         # there.
-        if (reasoning := delta.get("reasoning_content")) and self._console.is_terminal:
-            self._console.print(inert(reasoning), style="dim", end="", markup=False, soft_wrap=True)
-            self._thinks = True
-        if text := delta.get("content"):
-            self._print("\n\n" * self._thinks + text)
-            self.content, self._thinks = self.content + text, False
-        for call in delta.get("tool_calls") or ():
-            function = call.get("function", {})
-            name = f"\n[{function['name']}] " if "name" in function else ""
-            self._print(name + function.get("arguments", ""))
+        if self._blocks and text:
+            self._blocks.add(inert(text), style)
+        elif text and style != "dim":
+            print(inert(text), end="", flush=True)
 
-    def _print(self, text: str) -> None:
-        self._console.print(inert(text), end="", markup=False, soft_wrap=True)
 
-    def _note(self, choice: dict[str, Any]) -> None:
-        """What is wrong with a finished answer, where it isn't taken for a part of it."""
-        if choice.get("finish_reason") == "length":
-            print("\n(cut at the limit of tokens)", file=sys.stderr)
-        if fault := choice.get("schema_fault"):
-            print(f"\n(it misses its schema: {fault})", file=sys.stderr)
+def _note(choice: dict[str, Any]) -> None:
+    """What is wrong with an answer, by its last part."""
+    if choice.get("finish_reason") == "length":
+        print("(cut at the limit of tokens)", file=sys.stderr)
+    if fault := choice.get("schema_fault"):
+        print(f"(it misses its schema: {fault})", file=sys.stderr)
 
 
 def inert(text: str) -> str:

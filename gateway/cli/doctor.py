@@ -1,5 +1,5 @@
 """`roundhouse doctor`: the engines, devices and compilers of this machine, and what is missing; and
-the table of engines by platform in docs/installation.md: how they are installed, what was tested.
+its row of the table in docs/installation.md.
 """
 
 import os
@@ -13,7 +13,6 @@ from pathlib import Path
 from backends.contract.catalog import (
     BACKENDS,
     CPU,
-    IN_WSL,
     PLATFORMS,
     SCRIPT,
     Backend,
@@ -71,24 +70,6 @@ ROWS: Mapping[str, tuple[Platform, str]] = {
     "rocm": ("Linux, ROCm", "llama.cpp"),
     "vulkan": ("Linux, Vulkan", "llama.cpp"),
 }
-
-
-def markdown() -> str:
-    """The table in docs/installation.md."""
-    engines = list(TABLE[PLATFORMS[0]])
-    lines = [f"| platform | {' | '.join(engines)} |", "|---" * (1 + len(engines)) + "|"]
-    for name, ways in TABLE.items():
-        cells = " | ".join(_cell(ways[engine]) for engine in engines)
-        lines.append(f"| {name} | {cells} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(way: Way) -> str:
-    if not way.command:
-        return way.note
-    tried = f"**tried**: {way.tried}" if way.tried else "not tried"
-    command = way.command if way == IN_WSL else f"`{way.command}`"
-    return f"{command}{f' ({way.note})' * bool(way.note)}: {tried}"
 
 
 TOOLS = ("cc", "c++", "cmake", "nvcc", "hipcc", "glslc")

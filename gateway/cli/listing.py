@@ -5,18 +5,22 @@ import os
 import shutil
 import socket
 import sys
-import textwrap
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from gateway.cli.remote import Remote
 
 GIB, MIB = 2**30, 2**20
+UNFOLDED = 10**6  # cells of a line in a pipe or a file
+NARROWEST = 12  # cells of a column that is folded
 UNITS = 100  # as `gateway.registry.memory` has it
 
 
@@ -56,15 +60,9 @@ def _configured(arguments: Namespace) -> list[dict[str, Any]]:
 
     config = with_models(load_config(arguments.config, os.environ), ())
     library = ModelLibrary(with_downloads(config))
+    known, facts = {"state": "no server"}, ("backend", "format", "context_length", "size_bytes")
     return [
-        {
-            "id": entry.name,
-            "state": "no server",
-            "backend": entry.files.backend,
-            "format": entry.files.format,
-            "context_length": entry.files.context_length,
-            "size_bytes": entry.files.size_bytes,
-        }
+        {"id": entry.name, **known, **{name: getattr(entry.files, name) for name in facts}}
         for entry in library.entries()
         if not entry.replica_of
     ]
@@ -78,28 +76,20 @@ def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
         names = (name for card in cards for name in (card["id"], *card.get("aliases", ())))
         print("\n".join(map(_plain, names)))
         return 0
-    rows = [
-        (
-            str(card["id"]),
-            _state(card),
-            size(card.get("size_bytes")),
-            *_memory(card),
-            str(card.get("backend") or ""),
-            str(card.get("context_length") or ""),
-            _until(card, card.get("state")),
-            _fits(card),
-            str(card.get("why_failed") or ""),
-        )
-        for card in cards
-    ]
     heads = ("MODEL", "STATE", "FILES", "MEMORY", "DEVICE", "ENGINE", "CONTEXT", "UNTIL", "FITS")
-    table((*heads, "PROBLEM"), rows)
+    table((*heads, "PROBLEM"), [*map(_model, cards)])
     return 0
 
 
-def _state(card: Mapping[str, Any]) -> str:
-    parent = card.get("parent")
-    return f"same as {parent}" if parent else str(card.get("state") or "")
+def _model(card: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Its row."""
+    get, files = card.get, size(card.get("size_bytes"))
+    known = (get("id"), _state(card), files, *_memory(card), get("backend"), get("context_length"))
+    return (*known, _until(card, get("state")), _fits(card), get("why_failed"))
+
+
+def _state(card: Mapping[str, Any]) -> str | None:
+    return f"same as {parent}" if (parent := card.get("parent")) else card.get("state")
 
 
 def _memory(card: Mapping[str, Any]) -> tuple[str, str]:
@@ -138,21 +128,8 @@ def _residents(status: Mapping[str, Any], kept: Mapping[str, Any], *, as_json: b
     if as_json:
         print(json.dumps({**status, "kept": kept}, indent=2))
         return 0
-    rows = [
-        (
-            str(one["model"]),
-            _state(one),
-            *_memory(one),
-            str(one.get("engine") or ""),
-            str(one.get("context_length") or ""),
-            str(one["in_use"]),
-            str(one["waiting"]),
-            _until(one, one["state"]),
-        )
-        for one in status["models"]
-    ]
     heads = ("MODEL", "STATE", "MEMORY", "DEVICE", "ENGINE", "CONTEXT", "IN USE", "QUEUED", "UNTIL")
-    table(heads, rows)
+    table(heads, [*map(_resident, status["models"])])
     for one in status.get("failed", ()):
         print(f"{_plain(one['model'])}: {_plain(str(one['reason']))}")
     if kept["data"]:
@@ -162,18 +139,17 @@ def _residents(status: Mapping[str, Any], kept: Mapping[str, Any], *, as_json: b
     return 0
 
 
-def _kept(one: Mapping[str, Any]) -> tuple[str, ...]:
+def _resident(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Its row."""
+    known = (one["model"], _state(one), *_memory(one), one.get("engine"), one.get("context_length"))
+    return (*known, one["in_use"], one["waiting"], _until(one, one["state"]))
+
+
+def _kept(one: Mapping[str, Any]) -> tuple[Any, ...]:
     """A kept conversation's row."""
-    return (
-        str(one["id"]),
-        str(one["model"]),
-        str(one["tokens"]),
-        size(one["size"]),
-        ", ".join(one["tiers"]),
-        str(one["uses"]),
-        _duration(one["idle"]),
-        f"{one['conversation'] or ''}{' (pinned)' if one['pinned'] else ''}",
-    )
+    name = f"{one['conversation'] or ''}{' (pinned)' if one['pinned'] else ''}"
+    known = (one["id"], one["model"], one["tokens"], size(one["size"]), ", ".join(one["tiers"]))
+    return (*known, one["uses"], _duration(one["idle"]), name)
 
 
 def _usage(server: "Remote", arguments: Namespace) -> int:
@@ -188,40 +164,30 @@ def _usage(server: "Remote", arguments: Namespace) -> int:
         return 0
     groups = [str(name) for name in found["group"]]
     numbers = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
-    rows = [
-        (*(str(row.get(name) or "") for name in groups), *(str(row[name]) for name in numbers))
-        for row in found["data"]
-    ]
+    rows = [[*map(row.get, (*groups, *numbers))] for row in found["data"]]
     heads = ("REQUESTS", "FAILED", "PROMPT", "CACHED", "ANSWER")
     table((*(name.upper() for name in groups), *heads), rows)
     return 0
 
 
-NARROWEST = 20  # cells of the last column, which is folded at a terminal's edge
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns without lines, which other programs can read too. Nothing is cut: the last column is
-    folded at a terminal's edge, the others never are.
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns without lines, which other programs can read too. Nothing is cut: in a terminal the
+    widest columns are folded, so that all have room.
     """
     cells = [[_plain(cell) for cell in row] for row in (heads, *rows)]
-    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)][:-1]
-    left = sum(widths) + 2 * len(widths)
-    edge = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    for *row, last in cells:
-        padded = "".join(
-            cell + " " * (width - cell_len(cell) + 2)
-            for cell, width in zip(row, widths, strict=True)
-        )
-        folded = textwrap.wrap(last, max(edge - left, NARROWEST)) if edge else [last]
-        print((padded + "".join(folded[:1])).rstrip())
-        for more in folded[1:]:
-            print(" " * left + more)
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    least = sum(min(width, NARROWEST) + 2 for width in widths)
+    grid = Table.grid(*(Column(overflow="fold") for _ in heads), padding=(0, 2, 0, 0))
+    for row in cells:
+        grid.add_row(*map(Text, row))
+    edge = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNFOLDED
+    for line in Console(width=max(edge, least)).render_lines(grid, pad=False):
+        print("".join(part.text for part in line).rstrip())
 
 
-def _plain(cell: str) -> str:
-    """A name may hold control characters."""
-    return "".join(c if c.isprintable() else "?" for c in cell)
+def _plain(cell: Any) -> str:
+    """A name may hold control characters; None is nothing."""
+    return "".join(c if c.isprintable() else "?" for c in str("" if cell is None else cell))
 
 
 def size(count: int | None) -> str:

@@ -448,9 +448,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     async def read_speeds(self) -> Mapping[str, float]:
         """Bytes a second that each device is read with, as far as it is known."""
-        main = await to_thread.run_sync(main_bandwidth)
-        planner = self.planner
-        return {CPU: main, **planner.bandwidths, **planner.history.bandwidths}
+        known = {**self.planner.bandwidths, **self.planner.history.bandwidths}
+        return {CPU: await to_thread.run_sync(main_bandwidth), **known}
 
 
 def _may_go(record: ModelRecord, name: str) -> bool:

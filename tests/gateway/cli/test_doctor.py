@@ -5,11 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from backends.contract.catalog import BACKENDS
+from backends.contract.catalog import BACKENDS, IN_WSL, PLATFORMS, Way
 from gateway.cli import main
-from gateway.cli.doctor import TABLE, markdown, row_of, this_platform
+from gateway.cli.doctor import TABLE, row_of, this_platform
 
 ROOT = Path(__file__).parents[3]
+
+
+def markdown() -> str:
+    """The table in docs/installation.md."""
+    engines = list(TABLE[PLATFORMS[0]])
+    lines = [f"| platform | {' | '.join(engines)} |", "|---" * (1 + len(engines)) + "|"]
+    for name, ways in TABLE.items():
+        cells = " | ".join(_cell(ways[engine]) for engine in engines)
+        lines.append(f"| {name} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(way: Way) -> str:
+    if not way.command:
+        return way.note
+    tried = f"**tried**: {way.tried}" if way.tried else "not tried"
+    command = way.command if way == IN_WSL else f"`{way.command}`"
+    return f"{command}{f' ({way.note})' * bool(way.note)}: {tried}"
 
 
 def test_the_documentation_shows_it() -> None:

@@ -18,14 +18,34 @@ import httpx
 import pytest
 
 from tests.hang import HANG
-from tests.served import assert_sound
+from tests.promises.test_mcp import LINES, listening, script
+from tests.served import COLOUR, assert_sound, served
 
 COMMAND = (sys.executable, "-m", "gateway.cli")
 INTERRUPT = b"\x03"
 STOP = b"\x13"  # Ctrl-S: the terminal takes nothing until the next key that means something
 END = b"\x04"
+CURSOR = re.compile(r"\x1b\[\?25[hl]")
+WORDS = "Twelve quiet engines were turning slowly. " * 4
+MARKDOWN = f"""## Engines
+
+{WORDS}**All** of them.
+The `next` line <b>kept</b>.
+
+1. one
+2. two
+
+```python
+print(1)
+
+print(2)
+```
+
+[1]: http://a.example/b
+"""
 SCRIPT = {
     "lines": [
+        {"when": "Markdown", "say": f"{MARKDOWN}\n{'End. ' * 200}"},
         {"when": "Hello", "say": "<think>\nA greeting.\n</think>\n\nThe engine turns."},
         {"say": "The engine turns. " * 5_000},  # a conversation is asked for its first words, too
     ]
@@ -108,6 +128,22 @@ class Terminal:
         return self.shown.decode(errors="replace").replace("\r\n", "\n")
 
 
+def on_screen(shown: str) -> str:
+    """What stands there in the end: lines that were shown meanwhile are taken away again."""
+    rows, at = [""], 0
+    for part in re.split(r"(\n|\x1b\[\d+A|\x1b\[2K)", CURSOR.sub("", shown)):
+        if part == "\n":
+            at += 1
+            rows += [""] * (at == len(rows))
+        elif part == "\x1b[2K":
+            rows[at] = ""
+        elif up := re.fullmatch(r"\x1b\[(\d+)A", part):
+            at -= int(up[1])
+        else:
+            rows[at] += part.replace("\r", "")
+    return "\n".join(rows)
+
+
 def _take_terminal() -> None:
     """As a shell does: it heeds Ctrl-C, even if who runs the tests ignores it (`nohup`, `&`)."""
     import fcntl
@@ -184,9 +220,64 @@ def test_a_narrow_terminal_cuts_no_name(url: str, tmp_path: Path) -> None:
 def test_reasoning_is_dimmed(url: str, tmp_path: Path) -> None:
     with Terminal("run", "demo", "Hello!", "--url", url, folder=tmp_path) as terminal:
         assert terminal.end() == 0
-    dimmed = "".join(re.findall(r"\x1b\[2m(.*?)\x1b\[0m", terminal.text, flags=re.DOTALL))
+    shown = on_screen(terminal.text)
+    dimmed = "".join(re.findall(r"\x1b\[2m(.*?)\x1b\[0m", shown, flags=re.DOTALL))
     assert dimmed.strip() == "A greeting."
-    assert "The engine turns." in re.sub(r"\x1b\[2m.*?\x1b\[0m", "", terminal.text)
+    assert "The engine turns." in re.sub(r"\x1b\[2m.*?\x1b\[0m", "", shown)
+
+
+def test_markdown_is_shown_and_lines_are_folded_between_words(url: str, tmp_path: Path) -> None:
+    with Terminal("run", "demo", "Markdown!", "--url", url, folder=tmp_path, columns=50) as client:
+        assert client.end() == 0
+    shown = on_screen(client.text)
+    assert "\x1b[1mAll\x1b[0m" in shown
+    rows = [row.strip() for row in COLOUR.sub("", shown).splitlines()]
+    assert max(map(len, rows)) <= 50
+    text = " ".join(filter(None, rows))
+    assert f"Engines {WORDS}All of them. The next line <b>kept</b>. 1 one 2 two" in text
+    assert rows[rows.index("print(1)") + 2] == "print(2)"
+    assert "[1]: http://a.example/b End. End." in text
+    assert text.count("End.") == 200
+    assert "The next line <b>kept</b>." in rows, "its lines stay lines"
+    assert not {*"*`#"} & {*text}
+
+
+def test_a_tool_runs_once_its_user_allows_it(tmp_path: Path) -> None:
+    with listening("streamable-http") as address:
+        allowed = {"allow_private_addresses": True, "require_approval": ["weather"]}
+        tools = {"name": "honest", "url": address, **allowed}
+        model = script(tmp_path, "caller", LINES, context_length=32_768)
+        config = {"models": [model], "mcp": [tools]}
+        with (
+            served(tmp_path, config) as server,
+            Terminal("chat", "caller", "--url", server.url, folder=tmp_path) as chat,
+        ):
+            chat.read_to("/help")
+            for line, shown in (
+                ("/tools nothing", "nothing"),
+                ("/tools honest", "weather"),
+                ("Please add.", "Run add? [y]es, [a]lways in this conversation, [n]o:"),
+                ("y", "It is five."),
+                ("/clear", "> "),
+                ("The weather?", "Run weather? [y]es, [n]o:"),
+                ("n", "Then not."),
+                ("/clear", "> "),
+                ("Add for ever.", "Run add?"),
+                ("a", "\r\n> "),
+            ):
+                chat.press(f"{line}\n".encode())
+                chat.read_to(shown)
+            chat.press(END)
+            assert chat.end() == 0
+    assert chat.text.count("Run add?") == 2
+    assert on_screen(chat.text).count("Again.") == 16, "it has to end"
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_tables_stay_within_the_terminal(columns: int, tmp_path: Path) -> None:
+    with Terminal("doctor", folder=tmp_path, columns=columns) as doctor:
+        assert doctor.end() == 0
+    assert max(map(len, doctor.text.splitlines())) <= columns
 
 
 def test_ctrl_c_ends_an_answer_and_then_forgets_a_line_and_the_conversation_goes_on(
