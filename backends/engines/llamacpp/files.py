@@ -109,6 +109,8 @@ def generation_defaults(header: Header, path: Path) -> Sampling:
 PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)  # as gguf-split names them
 SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 COMPANIONS = (f"*{memory.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
+# The first ggml_type that llama.cpp doesn't know, and whose those are.
+OF_IK, FOREIGN = 97, "of a quantization that ik_llama.cpp alone reads (IQ4_KS, Q4_K_R4, …)"
 # Matrices in main memory that a card holds a copy of while it computes a prompt with them.
 MOVED = 1
 
@@ -180,6 +182,8 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
     headers = [header, *map(read_header, files[1:])]
     tensors = [tensor for part in headers for tensor in part.tensors]
+    if any(tensor.kind >= OF_IK for tensor in tensors):
+        raise LoadFailed(f"{path.name} is {FOREIGN}: take another quantization")
     encodes = architecture in memory.ENCODERS
     graph = memory.graph(header, tensors)
     projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})

@@ -15,6 +15,7 @@ from backends.contract.errors import BackendError, LoadFailed
 from backends.engines.llamacpp.files import estimate, parts, recognise
 from backends.engines.llamacpp.layout import cache_layout
 from config.engines import LlamaCppOptions
+from tests.backends import gguf_raw
 
 
 def test_the_bundled_model_is_known_from_its_header() -> None:
@@ -127,3 +128,16 @@ def test_numbers_that_llama_cpp_would_take_for_others_are_refused() -> None:
     for name in ("context_length", "cache_tokens", "batch_size", "gpu_layers", "max_concurrent"):
         with pytest.raises(msgspec.ValidationError, match=name):
             msgspec.convert({name: 2**32 + 512}, LlamaCppOptions)
+
+
+@pytest.mark.parametrize("kind", [144, 212])
+def test_a_quantization_that_llamacpp_lacks_is_refused_before_a_load(
+    tmp_path: Path, kind: int
+) -> None:
+    """IQ4_KS and Q4_K_R4, ik_llama.cpp's."""
+    file = gguf_raw.read(bundled.GGUF).retyped("blk.0.attn_q.weight", kind)
+    path = gguf_raw.write(file, tmp_path / "model.gguf")
+    with pytest.raises(
+        LoadFailed, match=r"ik_llama\.cpp alone reads .*: take another quantization"
+    ):
+        recognise(path)
