@@ -20,6 +20,10 @@ class Imported(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
+class NotAModel(Exception):
+    """A command line can't be a model here. The message is the reason."""
+
+
 def given(**values: Any) -> Data:
     """Those that say something: an option's default is left out."""
     return {name: value for name, value in values.items() if value}

@@ -13,15 +13,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.cli.importing.imported import Data, Imported
+from gateway.cli.importing.imported import Data, Imported, NotAModel
 
 ALL_LAYERS = 99  # and more: what people write for all of them
 EVERY_EXPERT = 999  # layers: more than any model has
 ON = ("on", "1", "true", "enabled")
-
-
-class NotAModel(Exception):
-    """This command line can't be a model here. The message is the reason."""
 
 
 Setting: TypeAlias = tuple[str, Callable[[str], Any]]
@@ -214,7 +210,7 @@ class _Line:
         data[last] = value
 
     def _lacks(self, flag: str, value: str) -> None:
-        self.lacking.append(f"{flag} {value}".rstrip())
+        self.lacking.append(f"{flag} {value}".rstrip() + " has no equal")
 
     def _hub_file(self, flag: str, value: str) -> None:
         scheme, _, rest = str(self.found.get("path", "")).partition(":")

@@ -20,8 +20,8 @@ from config.document import parse
 from config.errors import Source
 from config.loader import read_text
 from config.upstreams import OWN_FIELDS
-from gateway.cli.importing import llama_server
-from gateway.cli.importing.imported import SAMPLING, Data, Imported, given
+from gateway.cli.importing import llama_server, tabby
+from gateway.cli.importing.imported import SAMPLING, Data, Imported, NotAModel, given
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared, not listened on
 DEFAULT = "(default)"  # its name of the group of models that are in none
@@ -34,6 +34,7 @@ _MACRO = re.compile(r"\$\{(?!PORT\}|PID\}|env\.)[A-Za-z0-9_-]+\}")
 _FILE = re.compile(r"(?:^|\s)(?:-m|--model)[\s=]+(/\S+\.gguf)(?=\s|$)")
 _COMMENT = re.compile(r"^\s*#.*\n?", re.MULTILINE)
 
+READERS = ((llama_server.is_one, llama_server.native), (tabby.is_one, tabby.native))
 # What is not read here although it is a setting of llama-swap's, and what is there instead.
 WITHOUT_EQUAL: Mapping[str, str] = {
     "captureBuffer": "requests are not recorded",
@@ -184,17 +185,17 @@ class _Translation:
 
     def _native(self, where: str, command: str, data: Data) -> Data | None:
         """The same as a model of this program; None: it stays a command."""
-        if self._commands or not llama_server.is_one(command):
+        native = next((read for is_one, read in READERS if is_one(command)), None)
+        if self._commands or native is None:
             return None
         line = self._source.lines.get(f"$.{where}.cmd")
         at = f"{where}.cmd" + (f" (line {line})" if line else "")
         try:
-            found = llama_server.native(command)
-        except llama_server.NotAModel as error:
+            found = native(command)
+        except NotAModel as error:
             self._note(at, f"it stays a command: {error}")
             return None
-        for flag in found.notes:
-            self._note(at, f"{flag} has no equal")
+        self.notes += [f"{at}: {note}" for note in found.notes]
         entry = found.config
         filters = data.get("filters") or {}
         said = self._sampling(f"{where}.filters.setParams", filters.get("setParams") or {})

@@ -4,20 +4,28 @@ The facts are those of its config_sample.yml and api_tokens_sample.yml. Its opti
 the same as in a load request, so they go through the same tables (`FilesModule.LOAD_OPTIONS`).
 """
 
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from backends.contract.catalog import BACKENDS, Translation
 from backends.contract.errors import BackendError
 from config.document import parse
-from config.errors import Source
+from config.errors import ConfigError, Source
 from config.loader import read_text
-from gateway.cli.importing.imported import Data, Imported, given
+from gateway.cli.importing.imported import Data, Imported, NotAModel, given
 from gateway.dialects.tabby import DraftWire, LoadWire, engine_options, joined
 from gateway.terms.errors import InvalidRequest
 
 SECTIONS = ("network", "model", "draft_model", "lora", "embeddings", "sampling", "memory")
+# Of a flag, by its beginning; else it is the model's.
+_SECTION = re.compile(
+    "(?P<draft_model>draft_|ngram_|dynamic_)|(?P<network>host|port|disable_|api_|send_|log_)|"
+    "(?P<memory>sysmem_|cuda_)|(?P<lora>lora)|(?P<embeddings>embedding)|(?P<sampling>override_)"
+)
+OF_ENTRY = ("name", "preload")  # which the one who runs the command says
 PASSED_OVER = ("logging", "developer", "prompt_logging")
 # What is so here anyway, or has its place elsewhere in the configuration.
 OF_MODEL = {
@@ -34,16 +42,54 @@ LOADED = {*LoadWire.__struct_fields__, *DraftWire.__struct_fields__} - OF_MODEL
 def imported(path: Path) -> Imported:
     """The config.yml at `path`, or in that folder. Raises ConfigError."""
     file = path / "config.yml" if path.is_dir() else path
-    data, source = parse(read_text(file), str(file))
+    folder, source = _folder(read_text(file), file)
+    return Imported(folder.config(source), tuple(folder.notes))
+
+
+def is_one(command: str) -> bool:
+    """Whether `command` may start a TabbyAPI itself: `python main.py`."""
+    with suppress(ValueError):
+        program, script = (PurePath(word).name for word in shlex.split(command)[:2])
+        return program.startswith("python") and script == "main.py"
+    return False
+
+
+def native(command: str) -> Imported:
+    """The model that `command` serves, as an entry of `models`, by its config.yml and the flags
+    over that; what of it has no equal. Raises NotAModel.
+    """
+    _, script, *words = shlex.split(command)
+    flags: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            flags.append(list(filter(None, word[2:].partition("=")[::2])))
+        elif flags:
+            flags[-1].append(word)
+    options = {name.replace("-", "_"): values for name, *values in flags}
+    (named,) = options.pop("config", None) or [""]
+    file = Path(named or PurePath(script).parent / "config.yml")
+    try:
+        text = read_text(file) if named or file.is_file() else "model: {}"
+        folder, _ = _folder(text, file)
+        entry = next(folder.with_flags(options), {"path": "none is named"})
+    except (ConfigError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NotAModel(f"{file}: {error}") from error
+    if not Path(entry["path"]).exists():
+        raise NotAModel(f"its model isn't there: {entry['path']}")
+    return Imported({k: v for k, v in entry.items() if k not in OF_ENTRY}, tuple(folder.notes))
+
+
+def _folder(text: str, file: Path) -> tuple["_Folder", Source]:
+    data, source = parse(text, str(file))
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise source.error("$", "not TabbyAPI's configuration: a section `model` is expected")
-    for name in (*SECTIONS, "model"):
+    for name in SECTIONS:
         if not isinstance(data.get(name) or {}, dict):
             raise source.error(f"$.{name}", "a section is expected")
     folder = _Folder(file.parent, {name: data.get(name) or {} for name in SECTIONS})
     for name in sorted(data.keys() - {*SECTIONS, *PASSED_OVER}):
         folder.notes.append(f"{name}: it is not known")
-    return Imported(folder.config(source), tuple(folder.notes))
+    return folder, source
 
 
 class _Folder:
@@ -80,6 +126,14 @@ class _Folder:
         keys = [{"key": str(key)} for key in (users if isinstance(users, list) else [users])]
         admin = given.get("admin_key")
         return [*keys, *([{"key": str(admin), "role": "admin"}] if admin else [])]
+
+    def with_flags(self, flags: Mapping[str, Sequence[str]]) -> Iterator[Data]:
+        """The model, where these go over the file's options."""
+        for name, values in flags.items():
+            read = [parse(value, name)[0] for value in values]
+            section = (found := _SECTION.match(name)) and found.lastgroup
+            self._sections[section or "model"][name] = read[0] if len(read) == 1 else read
+        return self._model(self._sections["model"])
 
     def _model(self, model: Data) -> Iterator[Data]:
         name = model.get("model_name")

@@ -7,7 +7,8 @@ import pytest
 from config.check import convert
 from config.engines import LlamaCppOptions
 from config.errors import Source
-from gateway.cli.importing.llama_server import EVERY_EXPERT, NotAModel, is_one, native
+from gateway.cli.importing.imported import NotAModel
+from gateway.cli.importing.llama_server import EVERY_EXPERT, is_one, native
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_models_of_the_hub(flags: str, path: str) -> None:
     ],
 )
 def test_what_has_no_equal_is_named(flags: str) -> None:
-    assert native(f"llama-server -m /m.gguf {flags} --jinja").notes == (flags,)
+    assert native(f"llama-server -m /m.gguf {flags} --jinja").notes == (f"{flags} has no equal",)
 
 
 @pytest.mark.parametrize(

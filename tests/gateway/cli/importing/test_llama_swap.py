@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import bundled
 from config.errors import ConfigError
 from config.loader import load_text
 from gateway.cli import main
@@ -353,3 +354,55 @@ models:
             assert answer.status_code == 200, answer.text
             models = server.client.get("/v1/models").json()["data"]
             assert [one["state"] for one in models if one["state"] == "loaded"] == ["loaded"]
+
+
+TABBY = """
+model: {model_dir: models, model_name: mine.gguf, max_seq_len: 512, cache_mode: Q8, rope_alpha: 2.5}
+sampling: {override_preset: safe}
+network: {port: 5000}
+"""
+
+
+@pytest.mark.parametrize("script", ["main.py --config FOLDER/config.yml", "FOLDER/main.py"])
+def test_a_tabbyapi_becomes_a_model(script: str, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.gguf").symlink_to(bundled.GGUF)
+    (tmp_path / "config.yml").write_text(TABBY)
+    line = f"{script.replace('FOLDER', str(tmp_path))} --port ${{PORT}} --disable-auth true"
+    found = imported(
+        f"models:\n  a:\n    cmd: python3 {line} --max-seq-len 256\n    aliases: [b]\n"
+    )
+    assert found.config["models"] == [
+        {
+            "name": "a",
+            "path": str(tmp_path / "models" / "mine.gguf"),
+            "backend": "llamacpp",
+            "options": {"context_length": 256, "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
+            "aliases": ["b"],
+        }
+    ]
+    problem = "model.rope_alpha: llamacpp has no option like rope_alpha"
+    assert f"models.a.cmd (line 3): {problem}" in found.notes
+
+
+def test_flags_alone_name_a_tabbyapis_model(tmp_path: Path) -> None:
+    (tmp_path / "mine.gguf").symlink_to(bundled.GGUF)
+    line = f"venv/bin/python main.py --model-dir {tmp_path} --model-name=mine.gguf --cache-size 512"
+    (model,) = imported(f"models: {{a: {{cmd: '{line} --port ${{PORT}}'}}}}").config["models"]
+    assert model["path"] == str(tmp_path / "mine.gguf")
+    assert model["options"] == {"cache_tokens": 512}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--config /none/config.yml", "/none/config.yml: /none/config.yml: $: can't be read"),
+        ("--model-name gone", "its model isn't there: models/gone"),
+        ("--listen", "its model isn't there: none is named"),  # another program's main.py
+    ],
+)
+def test_a_tabbyapi_whose_model_is_not_here_stays_a_command(line: str, reason: str) -> None:
+    found = imported(f"models:\n  a:\n    cmd: python main.py {line} --port ${{PORT}}\n")
+    assert found.config["models"][0]["command"] == f"python main.py {line} --port ${{PORT}}"
+    start = f"models.a.cmd (line 3): it stays a command: {reason}"
+    assert any(note.startswith(start) for note in found.notes), found.notes
