@@ -118,6 +118,9 @@ def _message(role: Role, text: str, **fields: Any) -> Message:
     return Message(role=role, parts=(TextPart(text),) if text else (), **fields)
 
 
+_ASKING = (_message("user", f"{ASK}00"),)
+
+
 def _exchange(number: int, calls: Calls, text: str) -> Iterator[Message]:
     yield _message("user", f"{ASK}{number:02}")
     made = tuple(
@@ -135,11 +138,13 @@ def turns_of(trial: Trial, traits: TemplateTraits) -> tuple[Turn, ...]:
     switches = traits.thinking_switches
     on = {switch.variable: switch.on for switch in switches if switch.on is not None}
     native = traits.tools == traits.calls == "native"
-    calling = _calling(trial, traits, on) if native else ()
-    return (*calling, *_speaking(trial, traits, on))
+    write = partial(trial.text, traits=traits, variables=on)
+    asked = write(_ASKING).rpartition(f"{ASK}00")[2]
+    calling = _calling(write, traits, asked) if native else ()
+    return (*calling, *_speaking(write, traits, asked))
 
 
-def _calling(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Iterator[Turn]:
+def _calling(write: Callable[..., str], traits: TemplateTraits, asked: str) -> Iterator[Turn]:
     answers = [Said("", "", calls) for calls in _CALLS if traits.parallel_calls or len(calls) == 1]
     answers += [Said("", _SPOKEN, _CALLS[0])] if traits.calls_with_text else []
     messages = [
@@ -148,16 +153,14 @@ def _calling(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Ite
         for message in _exchange(number, said.calls, said.text)
     ]
     messages.append(_message("user", f"{ASK}{len(answers):02}"))
-    text = partial(trial.text, traits=traits, tools=TOOLS, variables=on)
-    whole, asked = text(messages), text(messages[:1])
-    head = asked.rpartition(f"{ASK}00")[2]
-    end = _end(whole, lambda: text(messages[:2], prompt=False))
+    whole = write(messages, tools=TOOLS)
+    end = _end(whole, lambda: write(messages[:2], tools=TOOLS, prompt=False))
     for number, said in enumerate(answers):
         behind = whole.partition(f"{ASK}{number:02}")[2]
         body, there, _ = behind.partition(f"{_RESULT}{number:02}")
         words = (said.text, *(key for _, given in said.calls for key in given))
         if there and len(body) < _LONGEST and all(word in body for word in words):
-            yield _turn(head, body, end, said)
+            yield _turn(asked, body, end, said)
 
 
 def _end(whole: str, alone: Callable[[], str]) -> str:
@@ -189,12 +192,10 @@ def _turn(asked: str, body: str, end: str, said: Said) -> Turn:
     return Turn(head, rest.rpartition(end)[0] or rest if end.strip() else rest, said)
 
 
-def _speaking(trial: Trial, traits: TemplateTraits, on: Mapping[str, Any]) -> Iterator[Turn]:
-    ask = (_message("user", f"{ASK}00"),)
-    asked = trial.text(ask, traits, variables=on).rpartition(f"{ASK}00")[2]
+def _speaking(write: Callable[..., str], traits: TemplateTraits, asked: str) -> Iterator[Turn]:
     for thought in ("", THOUGHT) if traits.reasoning_field else ("",):
         answer = _message("assistant", _ANSWER, reasoning=thought or None)
-        text = trial.text((*ask, answer), traits, prompt=False, variables=on)
+        text = write((*_ASKING, answer), prompt=False)
         body, there, behind = text.rpartition(f"{ASK}00")[2].partition(_ANSWER)
         turn = _turn(asked, body + _ANSWER, "", Said(thought, _ANSWER))
         told = there and thought in body and len(body) < _LONGEST
