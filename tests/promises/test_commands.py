@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import yaml
 
 import bundled
 from backends.places.command.container import free_port
@@ -342,16 +343,40 @@ def test_commands_and_engines_take_turns_in_the_same_memory(commands: Commands) 
         answers = list(pool.map(lambda model: text(chat(server, model)), wanted))
         expected = {"far": f"{ANSWER}Hello!", "inner": "word " * 20}
         assert [one.strip() for one in answers] == [expected[model].strip() for model in wanted]
-        loads = [
-            (record["event"], record["model"])
-            for record in server.log.records("model ")
-            if record["event"] in ("model loaded", "model unloaded")
-        ]
-        assert {name for _, name in loads} == {"far", "inner"}
-        held: set[str] = set()
-        for event, name in loads:
-            (held.add if event == "model loaded" else held.remove)(name)
-            assert len(held) <= 1
+        assert_one_at_a_time(server, {"far", "inner"})
+
+
+def assert_one_at_a_time(server: Served, names: set[str]) -> None:
+    loads = [
+        (record["event"], record["model"])
+        for record in server.log.records("model ")
+        if record["event"] in ("model loaded", "model unloaded")
+    ]
+    assert {name for _, name in loads} == names
+    held: set[str] = set()
+    for event, name in loads:
+        (held.add if event == "model loaded" else held.remove)(name)
+        assert len(held) <= 1
+
+
+def test_the_page_s_tabbyapi_and_two_files_take_turns(commands: Commands) -> None:
+    """As on a card of 24 GB, in main memory and smaller."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    example = next(one for one in page.split("```yaml\n") if "exl3" in one).partition("```")[0]
+    models = yaml.safe_load(example)["models"]
+    size = 90 << 20
+    for model in models:
+        if "command" in model:
+            (device,) = model["options"]["memory"]
+            assert device == "cuda:0"
+            model.update(commands.model("exl3", "--megabytes 60", memory={"cpu": size}))
+        else:
+            model["path"] = str(bundled.GGUF)
+    swap = {"memory": {"cpu": size}, "min_stay": 0.0}
+    with start(commands, *models, swap=swap) as server:
+        for name in ("exl3", "coder", "chat", "exl3", "chat", "coder"):
+            assert chat(server, name).status_code == 200
+        assert_one_at_a_time(server, {"exl3", "coder", "chat"})
 
 
 def test_an_idle_command_is_stopped(commands: Commands) -> None:
