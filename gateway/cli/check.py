@@ -2,6 +2,7 @@
 
 import os
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
 from gateway.registry.history import History, default_path, paced
 from gateway.registry.library import ModelLibrary
-from gateway.registry.memory import by_use
+from gateway.registry.memory import UNITS, by_use, gibibytes, shares
 from gateway.serving.app import build
 
 FITS = "yes"
@@ -58,8 +59,11 @@ def _checked(config: Config, absent: Sequence[str]) -> int:
     room = Room(free=budgets, bandwidths=read)
     entries = library.entries()
     here = [one for one in entries if one.files.elsewhere is None and not one.replicas]
-    rows = [_row(entry, total, room, history) for entry in here]
+    together: Counter[str] = Counter()
+    rows = [_row(entry, total, room, history, together) for entry in here]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
+    if len([entry for entry in here if entry.of is None]) > 1:
+        print(_turns(together, budgets))
     capabilities = Capabilities(Templates(None))
     for entry in here:
         status = ModelStatus(id=entry.name, state="unloaded", files=entry.files, entry=entry)
@@ -102,6 +106,18 @@ def _noted(upstream: Upstream, replica: Replica, body: bytes | None) -> str:
     return str(len(listed.offers))
 
 
+def _turns(together: Mapping[str, int], budgets: Mapping[str, int]) -> str:
+    """Whether models that need `together` this much can be in memory at once."""
+    over = [
+        f"{gibibytes(size)} of {device}, which has {gibibytes(budgets.get(device, 0))}"
+        if size > UNITS
+        else device
+        for device, size in together.items()
+        if size > budgets.get(device, 0)
+    ]
+    return f"together they need {', '.join(over)}: they take turns" if over else "all fit together"
+
+
 def _lacking(
     placements: Sequence[Placement], need: int, budgets: Mapping[str, int]
 ) -> tuple[list[str], Placement]:
@@ -114,7 +130,11 @@ def _lacking(
 
 
 def _row(
-    entry: ModelEntry, total: Mapping[str, int], room: Room, history: History
+    entry: ModelEntry,
+    total: Mapping[str, int],
+    room: Room,
+    history: History,
+    together: Counter[str],
 ) -> tuple[str, ...]:
     if entry.of is not None:
         return entry.name, entry.files.backend, "", "", "", f"{FITS}: same as {entry.of.name}"
@@ -129,6 +149,7 @@ def _row(
     need = last.corrected(need) if last else need
     ways = [fitted.placement] if fitted else files.placements(entry.files, entry.options, cards)
     short, parts = _lacking(ways, need.total, room.free)
+    together.update(shares(need, parts))
     measured = paced(last.pace) if last and last.pace is not None else ""
     fits = f"{FITS}: {fitted.note}{measured}" if fitted else FITS
     fits = obstacle(entry) or (f"not on {', '.join(short)}" if short else fits)

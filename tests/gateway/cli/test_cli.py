@@ -435,6 +435,23 @@ def test_check_tells_what_a_configuration_takes(
     assert "broken" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ("1GB", "all fit together"),
+        ("15MB", "together they need 19.1 MiB of cpu, which has 14.3 MiB"),
+    ],
+)
+def test_check_tells_whether_models_fit_together(
+    budget: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [scripted(tmp_path, name, size_bytes=10_000_000) for name in ("one", "two")]
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"models": models, "swap": {"memory": {"cpu": budget}}}))
+    assert main(["check", "--config", str(config)]) == 0
+    assert told in capsys.readouterr().out
+
+
 WRONG = """
 hub: {endpoint: "http://127.0.0.1:9"}
 server: {hosts: [ai.example]}
