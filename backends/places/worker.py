@@ -522,7 +522,8 @@ class Workers:
         pipe = os.fdopen(child.errors, "rb", buffering=0)
         async with ended_unless_whole(port):
             await loop.connect_read_pipe(lambda: words, pipe)
-            await loop.create_unix_connection(lambda: port, sock=child.connection)
+            with anyio.CancelScope(shield=True):  # uvloop tells no end of one cancelled halfway
+                await loop.create_unix_connection(lambda: port, sock=child.connection)
             await port.load(files, options)
         return port
 

@@ -1,5 +1,6 @@
 """A container whose engine is in a worker keeps the contract, and its worker's end is its own."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +21,7 @@ from backends.contract.errors import (
 )
 from backends.contract.protocol import Generation, Image, Progress
 from backends.places.container import PortContainer
-from backends.places.worker import LastWords, Workers
+from backends.places.worker import LastWords, WorkerPort, Workers
 from config.engines import (
     EngineOptions,
     LlamaCppOptions,
@@ -294,6 +295,29 @@ async def test_a_load_that_is_cancelled_leaves_no_process(tmp_path: Path) -> Non
         assert scope.cancelled_caught
         assert pids
         assert not any(map(is_there, pids))
+
+
+def test_a_load_that_is_cancelled_while_its_worker_connects_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the loop that the server has."""
+    connected = WorkerPort.connection_made
+    scopes: list[anyio.CancelScope] = []
+
+    def cancelled(port: WorkerPort, transport: asyncio.BaseTransport) -> None:
+        connected(port, transport)
+        scopes[0].cancel()
+
+    async def cancel() -> None:
+        with made_workers() as workers, anyio.fail_after(HANG):
+            scopes.append(anyio.CancelScope())
+            with scopes[0]:
+                await load_frail(workers, tmp_path)
+            assert scopes[0].cancelled_caught
+            assert not workers_of(os.getpid())
+
+    monkeypatch.setattr(WorkerPort, "connection_made", cancelled)
+    anyio.run(cancel, backend_options={"use_uvloop": True})
 
 
 async def test_progress_is_reported(workers: Workers) -> None:
