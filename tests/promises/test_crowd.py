@@ -17,7 +17,11 @@ from tests.served import Serve
 
 CLIENTS, SECONDS = 16, 20.0
 LEAVES = 0.05  # seconds
-MODELS = ("one", "other", "tensors")
+MODELS: dict[str, dict[str, Any]] = {
+    "here": {"path": str(bundled.GGUF)},
+    "apart": {"path": str(bundled.GGUF), "options": {"host": "worker"}},
+    "tensors": {"path": str(bundled.SAFETENSORS)},
+}
 HELLO = [{"role": "user", "content": "Hello!"}]
 # What an answer may fail with: somebody unloaded its model.
 UNLOADED = "was unloaded on request"
@@ -25,7 +29,7 @@ UNLOADED = "was unloaded on request"
 
 def asked(choose: random.Random) -> tuple[str, str, dict[str, Any] | None]:
     """Any of what people do: method, path and body."""
-    model = choose.choice(MODELS)
+    model = choose.choice([*MODELS])
     chat = {"model": model, "messages": HELLO, "max_tokens": choose.randint(1, 20)}
     calls: list[tuple[str, str, dict[str, Any] | None]] = [
         ("GET", "/metrics", None),
@@ -57,8 +61,7 @@ async def client(address: str, number: int, until: float, harmed: list[str]) -> 
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_nobody_in_a_crowd_is_harmed_by_another(tmp_path: Path, serve: Serve) -> None:
-    files = dict(zip(MODELS, (bundled.GGUF, bundled.GGUF, bundled.SAFETENSORS), strict=True))
-    server = serve({"models": [{"name": name, "path": str(file)} for name, file in files.items()]})
+    server = serve({"models": [{"name": name, **model} for name, model in MODELS.items()]})
     address, harmed = f"http://127.0.0.1:{server.port}", list[str]()
     until = time.monotonic() + SECONDS
     async with anyio.create_task_group() as crowd:
