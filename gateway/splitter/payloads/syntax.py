@@ -31,15 +31,30 @@ class ReasoningMarkers(msgspec.Struct, frozen=True):
         return self.closes[0]
 
 
-class JsonCalls(msgspec.Struct, frozen=True, kw_only=True):
+class _Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """What every syntax of calls has: the texts around a section of calls, and whether calls may
+    stand at the start of an answer without an opener.
+    """
+
+    openers: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()
+    at_start: bool = False
+
+
+class OpenedCalls(_Calls, frozen=True, kw_only=True):
+    """A syntax in which each call has an opener of its own."""
+
+    call_opens: tuple[str, ...]
+    call_closes: tuple[str, ...] = ()
+
+
+class JsonCalls(_Calls, frozen=True, kw_only=True):
     """Calls as JSON objects that carry name and arguments: one, several, or an array of them.
 
     `closers` may be missing in the output. `fences`: texts that may stand before the JSON.
     `named_by_key`: each object is {name: arguments}.
     """
 
-    openers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
     fences: tuple[str, ...] = ()
     needs_fence: bool = False
     needs_array: bool = False
@@ -47,10 +62,9 @@ class JsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     argument_keys: tuple[str, ...] = ("arguments", "parameters")
     id_keys: tuple[str, ...] = ()
     named_by_key: bool = False
-    at_start: bool = False
 
 
-class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
+class NamedJsonCalls(OpenedCalls, frozen=True, kw_only=True):
     """Calls as a name, then the arguments as a JSON object.
 
     `openers` begin a section, or at once a call where they are in `call_opens` too. `name_ends` and
@@ -60,10 +74,6 @@ class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     name follows.
     """
 
-    openers: tuple[str, ...]
-    closers: tuple[str, ...] = ()
-    call_opens: tuple[str, ...]
-    call_closes: tuple[str, ...] = ()
     name_prefixes: tuple[str, ...] = ()
     name_ends: tuple[str, ...] = ()
     id_end: str = ""
@@ -72,13 +82,12 @@ class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     numbered: bool = False
     prose: bool = False
     or_array: JsonCalls | None = None
-    at_start: bool = False
 
 
 Typing: TypeAlias = Literal["schema", "string", "type"]
 
 
-class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
+class ElementCalls(OpenedCalls, frozen=True, kw_only=True):
     """Calls as elements: `<invoke name="N"><parameter name="K">V</parameter></invoke>`.
 
     A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what gives a
@@ -87,12 +96,8 @@ class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
     value may stand in `<![CDATA[..]]>`.
     """
 
-    openers: tuple[str, ...]
-    closers: tuple[str, ...] = ()
     before_call: tuple[str, ...] = ()
-    call_opens: tuple[str, ...]
     head_ends: tuple[str, ...] = (">",)
-    call_closes: tuple[str, ...]
     after_call: tuple[str, ...] = ()
     parameter_opens: tuple[str, ...]
     parameter_closes: tuple[str, ...]
@@ -100,58 +105,44 @@ class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
     typing: Typing = "schema"
     trims_newline: bool = False
     cdata: bool = False
-    at_start: bool = False
 
 
-class KeyValueCalls(msgspec.Struct, frozen=True, kw_only=True):
+class KeyValueCalls(OpenedCalls, frozen=True, kw_only=True):
     """Calls as a name and pairs of key and value elements, typed by the tool's schema. Without
     `key_opens` the pairs are lines, and the first of `key_closes` ends a key.
     """
 
-    openers: tuple[str, ...]
-    closers: tuple[str, ...] = ()
-    call_opens: tuple[str, ...]
-    call_closes: tuple[str, ...]
     name_ends: tuple[str, ...] = ()
     key_opens: tuple[str, ...] = ()
     key_closes: tuple[str, ...]
     value_opens: tuple[str, ...] = ()
     value_closes: tuple[str, ...] = ()
-    at_start: bool = False
 
 
-class NestedElementCalls(msgspec.Struct, frozen=True, kw_only=True):
+class NestedElementCalls(_Calls, frozen=True, kw_only=True):
     """Calls as nested elements named after keys, lists as `<item>`, tags after `prefix`."""
 
-    openers: tuple[str, ...]
     prefix: str
     section: str
     call: str
-    at_start: bool = False
 
 
-class BareDictCalls(msgspec.Struct, frozen=True, kw_only=True):
+class BareDictCalls(_Calls, frozen=True, kw_only=True):
     """Calls as `call:N{key:value,..}` with strings between `quote` marks, without escapes."""
 
-    openers: tuple[str, ...]
-    closers: tuple[str, ...]
     quote: str
-    at_start: bool = False
 
 
-class PythonicCalls(msgspec.Struct, frozen=True, kw_only=True):
+class PythonicCalls(_Calls, frozen=True, kw_only=True):
     """Calls as in Python: `[f(a='x', b=1), g()]`, brackets optional unless `needs_list`.
 
     `method`: what follows the name of a builtin tool, as in `brave_search.call(..)`. `or_objects`:
     how JSON objects in the same place are read.
     """
 
-    openers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
     needs_list: bool = False
     method: str = ""
     or_objects: JsonCalls | None = None
-    at_start: bool = False
 
 
 Syntax: TypeAlias = (

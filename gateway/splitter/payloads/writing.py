@@ -1,7 +1,7 @@
 """The common part of the writers of all syntaxes: tools, sections of calls, white space."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,7 @@ from gateway.constraints.values import (
 from gateway.splitter.payloads.calls import NAME
 from gateway.splitter.payloads.coercion import Declared
 from gateway.splitter.payloads.spelled import Bare, Quoted, spelled
+from gateway.splitter.payloads.syntax import OpenedCalls
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import Tool
 
@@ -168,19 +169,9 @@ def then(lark: Lark, texts: Sequence[str]) -> str:
     return f"{gap(lark)} {lark.any_of(texts)}" if texts else ""
 
 
-class Opened(Protocol):
-    """A syntax in which each call has an opener of its own."""
-
-    @property
-    def call_opens(self) -> Sequence[str]: ...
-
-    @property
-    def closers(self) -> Sequence[str]: ...
-
-
 def opened_calls(
     lark: Lark,
-    syntax: Opened,
+    syntax: OpenedCalls,
     opener: str,
     tools: Sequence[WritableTool],
     write: Callable[[WritableTool], str],
