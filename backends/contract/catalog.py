@@ -24,11 +24,10 @@ from backends.contract.placement import ModelWeights
 from backends.contract.protocol import (
     Adapter,
     MemoryNeed,
-    Modality,
     ModelContainer,
+    ModelFacts,
     ModelInfo,
     Report,
-    Task,
     Tokenizer,
 )
 from backends.contract.remote import RemoteTarget
@@ -112,25 +111,17 @@ class NodeShare(msgspec.Struct, frozen=True, kw_only=True):
     free: dict[str, int] = {}  # of these, when it was asked
 
 
-class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
+class ModelFiles(ModelFacts, frozen=True, kw_only=True):
     """A model on disk, as described by its headers. `path` is the file or folder to load; of a
     model that another server has, a name for it that is no path.
     """
 
     path: Path
-    backend: str
-    format: str  # "gguf", "safetensors", "exl2", "exl3", "script"
-    architecture: str
-    size_bytes: int  # weights on disk
     added_bytes: int = 0  # that weights take in memory beyond those
     layers: int = 0  # that can lie on devices of their own; 0: unknown
     weights: ModelWeights | None = None  # by layer; None: unknown, or they can't be divided
     repacked: bool = True  # its weights may be copied into layouts that suit the CPU
-    context_length: int  # tokens the model was trained for
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
-    modalities: tuple[Modality, ...] = ("text",)
-    chat_template: str | None = None
-    tool_template: str | None = None  # in its place where there are tools; None: there is one
     parts: tuple[Path, ...] = ()  # every file that belongs to it
     beside: tuple[Path, ...] = ()  # files that need not be there, and say how it is used
     projector: Path | None = None  # the file of its image encoder
@@ -149,7 +140,6 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     parked_bytes: int | None = None
     remote: RemoteTarget | None = None  # a server answers for it: another one, or one started here
     node: NodeShare | None = None  # all paths are of this machine; None: of this one
-    task: Task = "generate"  # where a server answers for it: it isn't known
     described: Mapping[str, str] = {}  # what its makers wrote of it: name, license, author, …
 
     @property

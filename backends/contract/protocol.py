@@ -80,17 +80,28 @@ class AdapterScale(msgspec.Struct, frozen=True, array_like=True):
     scale: float
 
 
-class Generation(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says of all its jobs, and each of them again."""
+
+    max_tokens: int | None = None  # None: until the context is full; 0: the prompt alone
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()  # not included in the text
+    logprobs: int | None = None  # alternatives per token; None: no logprobs at all
+    after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
+    slot: int | None = None  # the one to compute it in, with what is cached there; None: any
+    reports_progress: bool = False  # of reading the prompt, see `PromptProgress`
+    drafts: int | None = None  # tokens drafted at a time, at most; None: as the model's options say
+    # The LoRA adapters that count for it, and no others; None: as the model is loaded.
+    adapters: tuple[AdapterScale, ...] | None = None
+
+
+class Generation(GenerationTerms, frozen=True, kw_only=True):
     """One job. `prompt` is the tokenized prompt; where the model has an image encoder, image k
     stands at its k-th placeholder: `ModelInfo.image_marker`, or what the chat template writes.
     """
 
     prompt: tuple[int, ...]
     sampling: Sampling = Sampling()
-    max_tokens: int | None = None  # None: until the context is full; 0: the prompt alone
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()  # not included in the text
-    logprobs: int | None = None  # alternatives per token; None: no logprobs at all
     prompt_logprobs: int | None = None  # the same for the prompt's tokens; see `Scored`
     thinking: ThinkingBudget | None = None
     constraint: Constraint | None = None
@@ -99,17 +110,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     # Of the key that it came with: owners take turns in line, and nothing is drafted from another's
     # answers. "": nobody is known.
     owner: str = ""
-    slot: int | None = None  # the one to compute it in, with what is cached there; None: any
     # Of its prompt, how many tokens come before the places where later prompts may part from it:
     # before the last user's message, before the answer. Hints alone.
     marks: tuple[int, ...] = ()
-    reports_progress: bool = False  # of reading its prompt, see `PromptProgress`
-    after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
     cached_for: str = ""  # whose jobs find what is cached of it; "": that of all alike
     conversation: str = ""  # what its client calls the conversation it belongs to
-    drafts: int | None = None  # tokens drafted at a time, at most; None: as the model's options say
-    # The LoRA adapters that count for it, and no others; None: as the model is loaded.
-    adapters: tuple[AdapterScale, ...] | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True):
@@ -174,7 +179,23 @@ class Piece(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
 Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full", "stopped"]
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of an answer. `cached_tokens` are part of `prompt_tokens`: found in the KV cache
+    and not computed again.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    # Of cached_tokens, those that were put back from the store of kept conversations, and from
+    # where: "memory", "disk".
+    kept_tokens: int = 0
+    kept_in: str = ""
+    drafted_tokens: int = 0  # that were guessed to come next, see `backends.engines.speculation`
+    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
+
+
+class Ended(TokenCounts, frozen=True, kw_only=True, tag=True, array_like=True):
     """Why a job ended, and its usage. `token`: the end token, if the model has written one. It
     counts, but has no text, and so no piece; `logprob` is its own, where logprobs are wanted.
     """
@@ -183,15 +204,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True
     stop_string: str | None = None
     token: int | None = None
     logprob: TokenLogprob | None = None
-    prompt_tokens: int
-    cached_tokens: int  # of prompt_tokens, found in the KV cache and not computed again
-    completion_tokens: int
-    # Of cached_tokens, those that were put back from the store of kept conversations, and from
-    # where: "memory", "disk".
-    kept_tokens: int = 0
-    kept_in: str = ""
-    drafted_tokens: int = 0  # that were guessed to come next, see `backends.engines.speculation`
-    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
     fault: str = ""  # why the answer is not held to its grammar to the end
     queued: float = 0.0  # waiting for a slot
     prefill: float = 0.0  # from the slot to the first token
@@ -295,25 +307,32 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     lower: bool = False  # it reads small letters
 
 
-class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loaded model is and can do; fixed for its life."""
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is, on disk and loaded."""
 
     backend: str  # "llamacpp"
-    format: str  # "gguf", "safetensors", "exl2"
+    format: str  # "gguf", "safetensors", "exl2", "exl3", "script"
     architecture: str  # "llama", "qwen3"
-    context_length: int  # tokens, prompt and completion together, for one job
+    # Tokens, prompt and completion together, for one job; on disk: those it was trained for.
+    context_length: int
+    size_bytes: int  # weights on disk
+    modalities: tuple[Modality, ...] = ("text",)
+    chat_template: str | None = None
+    tool_template: str | None = None  # in its place where there are tools; None: there is one
+    task: Task = "generate"  # where a server answers for it: it isn't known
+
+
+class ModelInfo(ModelFacts, frozen=True, kw_only=True):
+    """What a loaded model is and can do; fixed for its life."""
+
     max_concurrent: int  # jobs computed together; more wait in line
     vocab_size: int
-    size_bytes: int
     # The most bytes of a text that one token may stand for, whatever normalizes it before: a text
     # of n bytes has at least n / longest_token_bytes tokens. 0: unknown, or without limit.
     longest_token_bytes: int = 0
-    chat_template: str | None = None
-    tool_template: str | None = None  # in its place where there are tools; None: there is one
     response_template: str | None = None  # Hugging Face's declarative output format, JSON text
     special: SpecialTokens = SpecialTokens()
     adds_bos: bool = False  # the tokenizer puts bos in front of every text
-    modalities: tuple[Modality, ...] = ("text",)
     image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
     rewinds: bool = False  # tokens can be taken back, for banned strings
@@ -330,7 +349,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     drafts: bool = False  # whether a job's `drafts` are of use
     undrafted: str = ""  # why they are not; "": the engine has none
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
-    task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"
     reading: Reading | None = None  # where it reads texts and writes none
     layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported

@@ -49,29 +49,26 @@ def fresh_id() -> str:
     return uuid.uuid4().hex
 
 
-class KeptResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response. `input` and `output` are JSON arrays of its items; `created` is Unix time.
+class KeptTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """What others need of a response that they go on from. `input` and `output` are JSON arrays of
+    its items. `running`: it isn't over.
+    """
 
-    `events`: those of its stream, where that may be taken up again. `running`: it isn't over.
+    input: bytes
+    output: bytes = b"[]"
+    previous: str | None = None
+    running: bool = False
+
+
+class KeptResponse(KeptTurn, frozen=True, kw_only=True):
+    """A response; `created` is Unix time. `events`: those of its stream, where that may be taken up
+    again.
     """
 
     id: str
     created: float
     document: bytes
-    input: bytes
-    output: bytes = b"[]"
-    previous: str | None = None
     events: bytes = b""
-    running: bool = False
-
-
-class KeptTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """What others need of a response that they go on from: see `KeptResponse`."""
-
-    previous: str | None
-    running: bool
-    input: bytes
-    output: bytes
 
 
 class KeptConversation(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.contract.protocol import Generation, PromptProgress, TokenLogprob
+from backends.contract.protocol import Generation, PromptProgress, TokenCounts, TokenLogprob
 from backends.contract.remote import RemoteFurther
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -171,21 +171,14 @@ class Parameters(msgspec.Struct, frozen=True):
     unapplied: Mapping[str, str] = msgspec.field(name="ignored")  # and why
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(TokenCounts, frozen=True, kw_only=True):
     """Usage of an answer, all choices together.
 
     Each prompt of the request counts once, not once for each choice. `reasoning_tokens` are part of
-    `completion_tokens`, `cached_tokens` of `prompt_tokens`.
+    `completion_tokens`.
     """
 
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    kept_tokens: int = 0  # of them, put back from the store of kept conversations
-    kept_in: str = ""  # where they lay: memory, disk
     reasoning_tokens: int = 0
-    drafted_tokens: int = 0  # that were guessed to come next, and verified together
-    accepted_tokens: int = 0  # of completion_tokens, those that were guessed
     marked: int = 0  # choices whose text shows markers of calls that no format reads
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0

@@ -22,7 +22,7 @@ from backends.contract.conversation import (
     ToolCall,
     ToolChoice,
 )
-from backends.contract.protocol import AdapterScale
+from backends.contract.protocol import GenerationTerms
 from backends.contract.samplers import Sampling
 
 
@@ -65,22 +65,13 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     shown: Literal["split", "inline", "hidden"] = "split"  # `inline`: tags stay in the content
 
 
-class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationParams(GenerationTerms, frozen=True, kw_only=True):
     """What chat and text completion have in common: how to generate."""
 
     sampling: RequestedSampling = RequestedSampling()
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
     stop_in_reasoning: bool = False  # in chat, stop strings count in reasoning too
     n: int = 1
-    logprobs: int | None = None  # alternatives per token; None: no logprobs
     logprobs_of: Literal["content", "all"] = "content"  # `all`: of reasoning and markers too
-    after_samplers: bool = False  # they are of what the samplers left
-    slot: int | None = None  # the engine's slot to be computed in; None: any
-    adapters: tuple[AdapterScale, ...] | None = None  # these alone; None: as the model is loaded
-    reports_progress: bool = False  # prompt progress is reported
-    drafts: int | None = None  # tokens drafted at a time, at most; None: as the model's options say
     returns_tokens: bool = False  # the generated tokens are returned
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None

@@ -15,22 +15,20 @@ from backends.engines.engine import JobFailed, Token
 from backends.engines.exllama.faults import while_generating
 from backends.engines.exllama.jobs import ExLlamaJob, Result, at_limit, tokens_of
 from backends.engines.exllama.loading import ExLlamaModel
+from backends.engines.tokenizing import VocabularyTokenizer
 
 
-class ExLlamaEngine:
+class ExLlamaEngine(VocabularyTokenizer):
     """See `backends.engines.engine.Engine`. Owns the models it was given."""
 
     def __init__(self, loaded: ExLlamaModel) -> None:
+        super().__init__(loaded.vocabulary)
         self._loaded = loaded
         self._running: dict[int, ExLlamaJob] = {}
         self._trouble: Exception | None = None  # met where the driver expects none
         self._refused: list[JobFailed] = []  # jobs that could not be continued
         self._ends = sorted(loaded.vocabulary.ends)
         self.info: ModelInfo = loaded.info
-        self.tokenize = loaded.vocabulary.tokenize
-        self.detokenize = loaded.vocabulary.detokenize
-        self.piece = loaded.vocabulary.piece
-        self.ends = loaded.vocabulary.ends.__contains__
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         try:

@@ -35,6 +35,7 @@ from backends.engines.prefill import BLOCK, STEP_SECONDS
 from backends.engines.sequences import Sequences
 from backends.engines.snapshots import places
 from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
+from backends.engines.tokenizing import VocabularyTokenizer
 
 if TYPE_CHECKING:
     from backends.engines.llamacpp.pictures import MtmdEncoder
@@ -47,7 +48,7 @@ GROWTH = 64  # cells kept free for each answer in a shared pool before another o
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
-class LlamaCppEngine(Sequences[LlamaJob]):
+class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
     """See `backends.engines.engine.Engine`. Owns the model and the context it was given."""
 
     def __init__(
@@ -92,10 +93,7 @@ class LlamaCppEngine(Sequences[LlamaJob]):
             loaded.info,
             self._take_back_all,
         )
-        self.tokenize = loaded.vocabulary.tokenize
-        self.detokenize = loaded.vocabulary.detokenize
-        self.piece = loaded.vocabulary.piece
-        self.ends = loaded.vocabulary.ends.__contains__
+        VocabularyTokenizer.__init__(self, loaded.vocabulary)
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)

@@ -13,6 +13,7 @@ from backends.engines.engine import JobFailed, Token
 from backends.engines.sampling.state import SamplingContext
 from backends.engines.speculation import Speculation
 from backends.engines.threads import StepThreads
+from backends.engines.tokenizing import VocabularyTokenizer
 from backends.engines.transformers import loading
 from backends.engines.transformers.batching import Batching, Result
 from backends.engines.transformers.draft import TransformersDraftModel
@@ -23,7 +24,7 @@ from backends.engines.transformers.memory import give_back, in_our_words, while_
 from backends.engines.transformers.solo import ProcessorInputs, Solo
 
 
-class TransformersEngine:
+class TransformersEngine(VocabularyTokenizer):
     """See `backends.engines.engine.Engine`. Owns the model it was given."""
 
     def __init__(
@@ -32,6 +33,7 @@ class TransformersEngine:
         speculation: Speculation | None = None,
         pace: Pace = AT_EASE,
     ) -> None:
+        super().__init__(loaded.vocabulary)
         self._loaded = loaded
         context = SamplingContext(loaded.vocabulary, loaded.device)
         self._device = loaded.device
@@ -54,10 +56,6 @@ class TransformersEngine:
             drafts=self._batching is not None and self._batching.drafts,
             undrafted=loading.undrafted(loaded),
         )
-        self.tokenize = loaded.vocabulary.tokenize
-        self.detokenize = loaded.vocabulary.detokenize
-        self.piece = loaded.vocabulary.piece
-        self.ends = loaded.vocabulary.ends.__contains__
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         with in_our_words():

@@ -26,15 +26,13 @@ MOST_PINNED = 1_000  # names of conversations; the ones pinned first are forgott
 TICK = 5.0  # seconds between two looks for what may go to disk
 
 
-class KeptBeginning(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry, for people. `age`, `idle`: seconds since it was made, and used. `saves`: seconds
-    that computing it takes.
+class KeptFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry, for people. `size` in bytes; `age`, `idle`: seconds since it was made, and used.
+    `saves`: seconds that computing it takes.
     """
 
     id: int
     model: str
-    owner: str
-    conversation: str
     tokens: int
     size: int
     tiers: tuple[Tier, ...]
@@ -43,6 +41,13 @@ class KeptBeginning(msgspec.Struct, frozen=True, kw_only=True):
     uses: int
     saves: float
     pinned: bool
+
+
+class KeptBeginning(KeptFacts, frozen=True, kw_only=True):
+    """An entry, and whose it is."""
+
+    owner: str
+    conversation: str
 
 
 class KeptCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,7 @@ import msgspec
 from litestar import delete, get, post
 from litestar.types import ASGIApp
 
-from backends.contract.beginnings import Tier
-from backends.places.kept.store import KeptBeginning, KeptCounts
+from backends.places.kept.store import KeptBeginning, KeptCounts, KeptFacts
 from config.values import alike
 from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
@@ -20,24 +19,14 @@ from gateway.http.sse import Plain
 from gateway.terms.errors import InvalidRequest
 
 
-class KeptWire(msgspec.Struct, frozen=True, kw_only=True):
+class KeptWire(KeptFacts, frozen=True, kw_only=True):
     """One kept conversation. `key`: the label of the API key that may use it, null without keys;
     `tiers`: where it is; `size` in bytes; `age` and `idle` in seconds since it was kept and used;
     `saves`: seconds that computing it takes; `conversation`: its client's name for it.
     """
 
-    id: int
-    model: str
     key: str | None
     conversation: str | None
-    tokens: int
-    size: int
-    tiers: list[Tier]
-    age: float
-    idle: float
-    uses: int
-    saves: float
-    pinned: bool
 
 
 class KeptByEngine(msgspec.Struct, frozen=True):
@@ -167,7 +156,6 @@ def _wire(one: KeptBeginning, names: dict[str, str], services: Services) -> Kept
         model=names.get(one.model, one.model.rpartition("/")[2]),
         key=services.authenticator.label(one.owner),
         conversation=one.conversation or None,
-        tiers=[*one.tiers],
     )
 
 
