@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
+from msgspec import UNSET
 
 from backends.contract.conversation import Message, Shape, Tool, ToolChoice
 from backends.contract.encoder import EncoderContainer
@@ -170,6 +171,25 @@ class RemoteCall(msgspec.Struct, frozen=True):
     name: str = ""
     arguments: str = ""
     further: Mapping[str, Any] = {}
+
+
+class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What some servers add to a call, and want back: Gemini's signatures, LiteLLM's fields."""
+
+    extra_content: Any = UNSET
+    thought_signature: Any = UNSET
+    provider_specific_fields: Any = UNSET
+
+
+class FurtherOfMessage(FurtherOfCall, frozen=True, kw_only=True):
+    """And to a message: OpenRouter, Gemini, Perplexity, LiteLLM, OpenAI."""
+
+    annotations: Any = UNSET
+    audio: Any = UNSET
+    citations: Any = UNSET
+    images: Any = UNSET
+    reasoning_details: Any = UNSET
+    thinking_blocks: Any = UNSET
 
 
 class RemoteFurther(msgspec.Struct, frozen=True):

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from backends.contract.errors import UpstreamError
 from backends.contract.protocol import Candidate, TokenLogprob
 from backends.contract.remote import (
+    FurtherOfCall,
+    FurtherOfMessage,
     RemoteCall,
     RemoteDelta,
     RemoteEvent,
@@ -35,25 +38,6 @@ class StreamedFunctionWire(msgspec.Struct, frozen=True):
     arguments: str | dict[str, object] | None = None
 
 
-class _FurtherOfCall(msgspec.Struct, frozen=True):
-    """What some servers add to a call, and want back: Gemini's signatures, LiteLLM's fields."""
-
-    extra_content: Any = None
-    thought_signature: Any = None
-    provider_specific_fields: Any = None
-
-
-class _FurtherOfMessage(_FurtherOfCall, frozen=True):
-    """What some servers add to a message: OpenRouter, Gemini, Perplexity, LiteLLM, OpenAI."""
-
-    annotations: Any = None
-    audio: Any = None
-    citations: Any = None
-    images: Any = None
-    reasoning_details: Any = None
-    thinking_blocks: Any = None
-
-
 class _FurtherOfAnswer(msgspec.Struct, frozen=True):
     """What some servers add beside the choices: Perplexity, OpenRouter."""
 
@@ -70,7 +54,7 @@ class _FurtherOfUsage(msgspec.Struct, frozen=True):
     cost_details: Any = None
 
 
-_EMPTY: tuple[object, ...] = (None, "", [], {})
+_EMPTY: tuple[object, ...] = (UNSET, None, "", [], {})
 
 
 def _further(wire: msgspec.Struct, fields: tuple[str, ...]) -> dict[str, Any]:
@@ -78,13 +62,13 @@ def _further(wire: msgspec.Struct, fields: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in found if value not in _EMPTY}
 
 
-OF_CALLS = _FurtherOfCall.__struct_fields__
-OF_MESSAGES = _FurtherOfMessage.__struct_fields__
+OF_CALLS = FurtherOfCall.__struct_fields__
+OF_MESSAGES = FurtherOfMessage.__struct_fields__
 _OF_ANSWERS = _FurtherOfAnswer.__struct_fields__
 _OF_USAGE = _FurtherOfUsage.__struct_fields__
 
 
-class StreamedCallWire(_FurtherOfCall, frozen=True):
+class StreamedCallWire(FurtherOfCall, frozen=True):
     """Some of a call, or all of it."""
 
     index: int | None = None
@@ -217,7 +201,7 @@ class _Logprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class _TurnWire(_FurtherOfMessage, frozen=True):
+class _TurnWire(FurtherOfMessage, frozen=True):
     """A chunk's `delta`, or a body's `message`."""
 
     content: str | list[_Part] | None = None
@@ -233,15 +217,7 @@ class _TurnWire(_FurtherOfMessage, frozen=True):
         """It has a content at most."""
         return (
             self.tool_calls is None
-            and self.reasoning_details is None
-            and self.annotations is None
-            and self.images is None
-            and self.extra_content is None
-            and self.citations is None
-            and self.provider_specific_fields is None
-            and self.thinking_blocks is None
-            and self.audio is None
-            and self.thought_signature is None
+            and not _further(self, OF_MESSAGES)
             and not (self.reasoning_content or self.reasoning or self.reasoning_text)
         )
 

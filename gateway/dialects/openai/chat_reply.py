@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import PromptProgress, TokenLogprob
-from backends.contract.remote import RemoteFurther
+from backends.contract.remote import FurtherOfCall, FurtherOfMessage, RemoteFurther
 from gateway.dialects.custom import InputText
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
 from gateway.dialects.openai.logprobs import (
@@ -29,7 +29,6 @@ from gateway.dialects.openai.logprobs import (
     chat_logprobs,
     progress_wire,
 )
-from gateway.dialects.openai.messages import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.openai.reply import (
     AnswerFacts,
     CompletionObject,

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from backends.contract.remote import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
 from gateway.dialects.parameters import FunctionWire, read_choice_mode, require_tool
@@ -64,25 +65,6 @@ class FunctionCallWire(msgspec.Struct, frozen=True):
 
     name: str
     arguments: Any = None
-
-
-class FurtherOfCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What another server adds to a call of its answer, and wants back."""
-
-    extra_content: Any = UNSET
-    thought_signature: Any = UNSET
-    provider_specific_fields: Any = UNSET
-
-
-class FurtherOfMessage(FurtherOfCall, frozen=True, kw_only=True):
-    """And to a message."""
-
-    annotations: Any = UNSET
-    audio: Any = UNSET
-    citations: Any = UNSET
-    images: Any = UNSET
-    reasoning_details: Any = UNSET
-    thinking_blocks: Any = UNSET
 
 
 def _further(wire: FurtherOfCall, kind: type[FurtherOfCall]) -> dict[str, Any]:
