@@ -139,3 +139,19 @@ class Keeping(Protocol):
 def packed(tokens: Sequence[int]) -> bytes:
     """As an entry has them."""
     return array("q", tokens).tobytes()
+
+
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike; by bisection, so that slices compare at C
+    speed.
+    """
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

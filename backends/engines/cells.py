@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from backends.contract.beginnings import common_length
+
 WORTHWHILE = 8  # a shorter shared beginning isn't worth a copy, or giving up another slot's cells
 FEW = 16  # cells that may be given up rather than a sequence copied
 COPIED = 1 << 20  # bytes; so many more for each of them, since a copy takes its time, too
@@ -83,22 +85,6 @@ class Placement(msgspec.Struct, frozen=True):
     parted: int = 0
 
 
-def common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike; by bisection, so that slices compare at C
-    speed.
-    """
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def place(
     prompt: list[int],
     slots: Sequence[Slot],
@@ -120,7 +106,7 @@ def place(
     """
     most = len(prompt) - 1
     shared = {
-        slot.index: min(common(slot.tokens, prompt), most)
+        slot.index: min(common_length(slot.tokens, prompt), most)
         if slot.owner in (None, owner) and slot.adapters == adapters
         else 0
         for slot in slots

@@ -20,9 +20,10 @@ from typing import Protocol
 
 import msgspec
 
+from backends.contract.beginnings import common_length
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed
-from backends.engines.cells import Slot, common, place
+from backends.engines.cells import Slot, place
 from backends.engines.repetitions import Draft
 from backends.engines.speculation import MOST, PAYS, TOGETHER, Acceptance, StepCosts, StepTerms
 from backends.engines.tokenizing import Vocabulary
@@ -193,9 +194,9 @@ class DraftSequences:
         """Cut what was drafted and didn't come, or was taken back."""
         end = min(len(slot.tokens), len(text.tokens) - 1)
         first = max(0, min(text.agreed, end) - TAIL)
-        keep = first + common(slot.tokens[first:end], text.tokens[first:end])
+        keep = first + common_length(slot.tokens[first:end], text.tokens[first:end])
         if keep == first:
-            keep = common(slot.tokens[:first], text.tokens[:first])
+            keep = common_length(slot.tokens[:first], text.tokens[:first])
         if keep < len(slot.tokens):
             slot.shorten(self._model.cut(slot.index, keep))
         text.agreed = len(slot.tokens)

@@ -11,9 +11,17 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from backends.contract.beginnings import Beginnings, Coming, Found, NothingKept, Part, Taken
+from backends.contract.beginnings import (
+    Beginnings,
+    Coming,
+    Found,
+    NothingKept,
+    Part,
+    Taken,
+    common_length,
+)
 from backends.contract.protocol import Generation
-from backends.engines.cells import WORTHWHILE, Placement, Slot, common
+from backends.engines.cells import WORTHWHILE, Placement, Slot
 from backends.engines.engine import Token
 from backends.engines.prefill import Prefill
 from backends.engines.snapshots import SnapshotBudget, SnapshotMarks
@@ -201,7 +209,7 @@ class Sequences(ABC, Generic[S]):
         for other in started:
             if other.left <= 1 or other.job.cached_for != running.job.cached_for:
                 continue
-            shared = min(common(other.tokens, running.tokens), most)
+            shared = min(common_length(other.tokens, running.tokens), most)
             if shared >= max(keep, other.fed) + WORTHWHILE:
                 found = True
                 if marks:

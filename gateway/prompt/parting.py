@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from backends.contract.beginnings import common_length
 from backends.contract.conversation import Message, Tool
 
 What: TypeAlias = Literal["tools", "system", "message", "template"]
@@ -134,15 +135,3 @@ def _tools(before: Outline, now: Outline) -> Iterator[str]:
         yield f"{len(changes) - MOST_NAMES} more"
     if not changes:
         yield "order"
-
-
-def common_length(first: "Sequence[int] | array[int]", second: "Sequence[int] | array[int]") -> int:
-    """How many begin both. It compares by halves: two long prompts take microseconds."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

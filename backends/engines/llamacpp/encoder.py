@@ -30,27 +30,18 @@ from backends.engines.llamacpp.memory import (
     shape,
 )
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary, text_of
-from backends.engines.threads import StepThreads, most
+from backends.engines.threads import most
 from backends.engines.tokenizing import known_info
 from config.engines import LlamaCppOptions
 
 UNSPECIFIED = -1  # llama_pooling_type: as the file says
 
 
-class LlamaEncoderModel(msgspec.Struct, frozen=True):
-    """What the engine works with. `free` gives all of it back; harmless a second time."""
+class LlamaEncoderModel(loading.LoadedLlama, frozen=True, kw_only=True):
+    """A model that makes vectors or ranks."""
 
-    context: Context
-    vocabulary: LlamaVocabulary
-    info: ModelInfo
     most: Pass
     width: int  # values that the context gives for each text
-    threads: StepThreads
-    on_device: bool
-    held: ExitStack  # gives back the newest first
-
-    def free(self) -> None:
-        self.held.close()
 
 
 def load(

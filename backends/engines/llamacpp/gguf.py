@@ -148,32 +148,32 @@ class _Reader:
         self._at = len(MAGIC)
 
     def header(self) -> Header:
-        version = self._number("<I")
-        if version not in VERSIONS:
-            raise BrokenFile(f"its version is {version}, known are 2 and 3")
-        tensors, entries = self._count(), self._count()
-        metadata: dict[str, Value] = {}
-        for _ in range(entries):
-            key = self._text()
-            metadata[key] = self._value(self._number("<I"))
+        _, tensors, entries = self._begin()
+        metadata = dict(self._entries(entries))
         return Header(metadata, self._tensor_table(tensors, metadata))
 
     def without_tensors(self) -> bytes:
         """The same metadata, but what says that there are further parts."""
-        version = self._number("<I")
-        if version not in VERSIONS:
-            raise BrokenFile(f"its version is {version}, known are 2 and 3")
-        _, entries = self._count(), self._count()
-        kept = []
-        for _ in range(entries):
-            start = self._at
-            key = self._text()
-            self._value(self._number("<I"))
+        version, _, entries = self._begin()
+        kept, start = [], self._at
+        for key, _ in self._entries(entries):
             if self._at > len(self._data):
                 raise CutOff
             if not key.startswith("split."):
                 kept.append(self._data[start : self._at])
+            start = self._at
         return b"".join((MAGIC, struct.pack("<IQQ", version, 0, len(kept)), *kept))
+
+    def _begin(self) -> tuple[int, int, int]:
+        """The version, and how many tensors and entries of metadata there are."""
+        version = self._number("<I")
+        if version not in VERSIONS:
+            raise BrokenFile(f"its version is {version}, known are 2 and 3")
+        return version, self._count(), self._count()
+
+    def _entries(self, count: int) -> Iterator[tuple[str, Value]]:
+        for _ in range(count):
+            yield self._text(), self._value(self._number("<I"))
 
     def _skip_strings(self, count: int) -> None:
         data, at = self._data, self._at

@@ -191,13 +191,24 @@ MOST_CELLS = 2**31 - 1
 OUT_OF_MEMORY = -2  # llama_decode: buffers could not be allocated
 
 
-class LlamaModel(msgspec.Struct, frozen=True):
-    """What the engine works with. `free` gives all of it back; harmless a second time."""
+class LoadedLlama(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine works with. `free` gives all of it back; harmless a second time."""
 
     context: Context
     vocabulary: LlamaVocabulary
-    pictures: "MtmdEncoder | None"  # None: it reads text
     info: ModelInfo
+    threads: StepThreads
+    on_device: bool  # decoding runs on beside the CPU
+    held: ExitStack  # gives back the newest first
+
+    def free(self) -> None:
+        self.held.close()
+
+
+class LlamaModel(LoadedLlama, frozen=True, kw_only=True):
+    """A model that writes."""
+
+    pictures: "MtmdEncoder | None"  # None: it reads text
     slots: int
     cells: int
     cell_bytes: int  # of one cell at 16 bits, over all layers
@@ -209,13 +220,7 @@ class LlamaModel(msgspec.Struct, frozen=True):
     speculation: SpeculationOptions
     draft_model: "LlamaDraftModel | None"
     draft: DraftOptions
-    threads: StepThreads
-    on_device: bool  # decoding runs on beside the CPU
     adapters: tuple[api.llama_adapter_lora_p, ...]  # freed with the model
-    held: ExitStack  # gives back the newest first
-
-    def free(self) -> None:
-        self.held.close()
 
 
 def load(

@@ -5,7 +5,8 @@ need.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engines.cells import Placement, Slot, common, place
+from backends.contract.beginnings import common_length
+from backends.engines.cells import Placement, Slot, place
 
 SYSTEM = list(range(100, 140))
 
@@ -21,7 +22,7 @@ def slots(*held: list[int], busy: tuple[int, ...] = ()) -> list[Slot]:
 
 @given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
 def test_common_is_the_length_of_the_shared_beginning(left: list[int], right: list[int]) -> None:
-    length = common(left, right)
+    length = common_length(left, right)
     assert left[:length] == right[:length]
     assert left[length : length + 1] != right[length : length + 1] or length == min(
         len(left), len(right)
