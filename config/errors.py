@@ -45,6 +45,14 @@ class Source(msgspec.Struct, frozen=True):
         line = self.lines.get(path)
         return ConfigError(f"{self.name}:{line}" if line else self.name, path, problem)
 
+    def refuse_twins(self, section: str, names: Iterable[str], taken: Iterable[str] = ()) -> None:
+        """Raises ConfigError for an entry of `section` that is called like one before it."""
+        seen = {*taken}
+        for index, name in enumerate(names):
+            if name in seen:
+                raise self.error(f"$.{section}[{index}].name", f"{name!r} is taken already")
+            seen.add(name)
+
 
 MOST = 20  # mistakes that are told together: to find what each was meant to be takes time
 

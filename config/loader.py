@@ -38,7 +38,7 @@ from config.shape import (
     with_option,
 )
 from config.upstreams import completed
-from config.values import UNIX, requested
+from config.values import UNIX, is_read, requested
 
 # A device, another machine's, or what only makes models take turns: `one at a time`.
 DEVICE = re.compile(r"(?P<node>[A-Za-z0-9._-]+/)?(?:cpu|[a-z]+:[0-9]+)|one [^/]+")
@@ -77,7 +77,7 @@ def _problems_of_addresses(server: ServerConfig) -> Iterator[tuple[str, str]]:
             problem = f"expected a name without scheme or path, got {host!r}"
             yield f"$.server.hosts[{index}]", problem
     for index, proxy in enumerate(server.trusted_proxies):
-        if proxy != "*" and not _is_network(proxy):
+        if proxy != "*" and not is_read(ip_network, proxy):
             problem = f"expected an address, a network like 10.0.0.0/8, or '*', got {proxy!r}"
             yield f"$.server.trusted_proxies[{index}]", problem
     for index, origin in enumerate(server.cors_origins):
@@ -100,18 +100,7 @@ def _is_address(host: str) -> bool:
     """Whether it can be listened on: `server.port` has the port."""
     if host == "*" or host.startswith(f"{UNIX}/"):
         return True
-    try:
-        return bool(ip_address(host))
-    except ValueError:
-        return NAME.fullmatch(host) is not None
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ip_network(text)
-    except ValueError:
-        return False
-    return True
+    return is_read(ip_address, host) or NAME.fullmatch(host) is not None
 
 
 FILE = Path("roundhouse.yaml")

@@ -94,13 +94,10 @@ def completed(
     """The servers checked, with their secrets in place. `labels`: of the API keys. Raises
     ConfigError, which never quotes a secret.
     """
-    seen: set[str] = set()
+    source.refuse_twins("mcp", (server.name for server in servers))
     found = []
     for index, server in enumerate(servers):
         path = f"$.mcp[{index}]"
-        if server.name in seen:
-            raise source.error(f"{path}.name", f"{server.name!r} is taken already")
-        seen.add(server.name)
         for option, problem in _problems(server, labels):
             raise source.error(f"{path}.{option}", problem)
         headers = {

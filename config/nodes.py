@@ -51,13 +51,10 @@ def completed(
     nodes: tuple[NodeConfig, ...], secrets: Secrets, source: Source
 ) -> tuple[NodeConfig, ...]:
     """The nodes checked, with their tokens in place. Raises ConfigError, which never quotes one."""
-    seen: set[str] = set()
+    source.refuse_twins("nodes", (node.name for node in nodes), HERE)
     found = []
     for index, node in enumerate(nodes):
         path = f"$.nodes[{index}]"
-        if node.name in (*HERE, *seen):
-            raise source.error(f"{path}.name", f"{node.name!r} is taken already")
-        seen.add(node.name)
         try:
             split(node.address)
         except ValueError as error:

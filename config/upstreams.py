@@ -87,13 +87,10 @@ def completed(
     """The upstreams checked, with their keys and whole base URLs in place. Raises ConfigError,
     which never quotes a key.
     """
-    seen: dict[str, str] = {}
+    source.refuse_twins("upstreams", (upstream.name for upstream in upstreams))
     found = []
     for index, upstream in enumerate(upstreams):
         path = f"$.upstreams[{index}]"
-        if upstream.name in seen:
-            raise source.error(f"{path}.name", f"{upstream.name!r} is taken already")
-        seen[upstream.name] = path
         for option, problem in _problems(upstream):
             raise source.error(f"{path}.{option}", problem)
         urls = tuple(

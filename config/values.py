@@ -72,6 +72,15 @@ PATTERNS: Mapping[Unit, str] = {
 }
 
 
+def is_read(read: Callable[[str], object], text: str) -> bool:
+    """`read` takes `text`, and raises no ValueError."""
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
 def quantity(text: str, unit: Unit) -> float | None:
     """`text` in seconds or bytes; None where it is no such text. Bytes are whole."""
     if not re.match(PATTERNS[unit], text):

@@ -56,7 +56,7 @@ def with_models(
     taken = {model.name for model in config.models}
     if clash := [model.name for model in named if model.name in taken]:
         raise ConfigError(COMMAND_LINE, "MODEL", f"{clash[0]} is also in the configuration")
-    dirs = tuple(dict.fromkeys((*map(_folder, searched), *config.model_dirs)))
+    dirs = tuple(dict.fromkeys((*map(folder_of_models, searched), *config.model_dirs)))
     return msgspec.structs.replace(config, models=named + config.models, model_dirs=dirs)
 
 
@@ -86,7 +86,8 @@ def _is_folder_of_models(text: str) -> bool:
     return False
 
 
-def _folder(text: str) -> str:
+def folder_of_models(text: str) -> str:
+    """The whole path of an argument of `--model-dir`. Raises ConfigError."""
     path = Path(text).expanduser()
     if not path.is_dir():
         raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
@@ -129,7 +130,7 @@ def obstacle(entry: ModelEntry) -> str:
 def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:
     """As `refuse_unusable`, for a folder of the command line in which `library` found no model."""
     for text in filter(_is_folder_of_models, models):
-        folder = library.folders[_folder(text)]
+        folder = library.folders[folder_of_models(text)]
         if not folder.models() and not any(folder.unusable()):
             problem = f"no model found in the folder {text}"
             raise ConfigError(COMMAND_LINE, "MODEL", problem)

@@ -20,8 +20,7 @@ from backends.places.nodes.listening import (
 from config.errors import ConfigError
 from config.nodes import SHORTEST_TOKEN, split
 from gateway.cli import CommandFailed
-
-COMMAND_LINE = "the command line"
+from gateway.cli.configured import COMMAND_LINE, folder_of_models
 
 
 def run(arguments: Namespace) -> int:
@@ -53,15 +52,8 @@ def _settings(arguments: Namespace) -> ListenerSettings:
         tls=arguments.tls or certificate is not None,
         certificate=certificate and str(certificate),
         key=key and str(key),
-        folders=tuple(map(_folder, arguments.model_dir)),
+        folders=tuple(map(folder_of_models, arguments.model_dir)),
     )
-
-
-def _folder(text: str) -> str:
-    path = Path(text).expanduser()
-    if not path.is_dir():
-        raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
-    return str(path.resolve())
 
 
 def _token(path: Path | None) -> str:

@@ -19,6 +19,7 @@ from gateway.registry.moves import (
     Parked,
     Progressed,
 )
+from gateway.registry.names import ModelNames
 from gateway.registry.planning import LoadPlanner
 from gateway.registry.protocol import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
@@ -173,3 +174,14 @@ class Orders(msgspec.Struct, kw_only=True):
 
     def _tick(self) -> None:
         self.carry_out(self.scheduler.tick(self._now))
+
+
+class RegistryParts(msgspec.Struct, frozen=True, kw_only=True):
+    """All parts of one registry that know its models, while it runs."""
+
+    names: ModelNames
+    planner: LoadPlanner
+    scheduler: Scheduler
+    moves: Moves
+    orders: Orders
+    clock: Clock

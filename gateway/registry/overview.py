@@ -19,15 +19,11 @@ from gateway.registry.entry import ModelEntry
 from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
-from gateway.registry.line import Clock
 from gateway.registry.memory import arithmetic, by_use
-from gateway.registry.moves import Moves
-from gateway.registry.names import ModelNames
-from gateway.registry.orders import Orders
-from gateway.registry.planning import LoadPlan, LoadPlanner
+from gateway.registry.orders import RegistryParts
+from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes
 from gateway.registry.record import NEVER, ModelRecord
-from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import ModelStatus, State, slots_of
 
 NEAREST: tuple[State, ...] = ("loaded", "loading", "draining", "unloaded", "failed")
@@ -234,18 +230,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     process: Bytes
 
 
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
+class Overview(RegistryParts, frozen=True, kw_only=True):
     """Of one registry, while that runs. It changes nothing. `kept`: bytes that conversations have
     of main memory.
     """
 
-    names: ModelNames
-    planner: LoadPlanner
-    scheduler: Scheduler
-    moves: Moves
-    orders: Orders
     gauge: Gauge
-    clock: Clock
     kept: Callable[[], int]
 
     def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:

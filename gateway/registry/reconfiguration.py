@@ -10,13 +10,8 @@ import structlog
 
 from gateway.registry.entry import Known, ModelEntry
 from gateway.registry.library import ModelLibrary
-from gateway.registry.line import Clock
-from gateway.registry.moves import Moves
-from gateway.registry.names import ModelNames
-from gateway.registry.orders import Orders
-from gateway.registry.planning import LoadPlanner
+from gateway.registry.orders import RegistryParts
 from gateway.registry.protocol import Order
-from gateway.registry.scheduler import Scheduler
 from gateway.terms.errors import ModelUnavailable
 
 log = structlog.get_logger(__name__)
@@ -67,15 +62,8 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     return before.files == after.files and before.options == after.options
 
 
-class Reconfiguration(msgspec.Struct, frozen=True, kw_only=True):
+class Reconfiguration(RegistryParts, frozen=True, kw_only=True):
     """Puts changes in force in all parts that know a model, between two steps of the event loop."""
-
-    scheduler: Scheduler
-    planner: LoadPlanner
-    moves: Moves
-    names: ModelNames
-    orders: Orders
-    clock: Clock
 
     def apply(self, prepared: PreparedModels, known: Mapping[str, Known]) -> None:
         """From now on these are the models; `known`: those there were."""

@@ -21,6 +21,8 @@ import httptools
 import httpx
 import msgspec
 
+from config.values import is_read
+
 FRESH = 30.0  # seconds that addresses are used
 FAILED = 1.0  # seconds until a name that has none is looked up again
 
@@ -64,7 +66,7 @@ class Resolver:
 
     async def addresses(self, host: str) -> tuple[str, ...]:
         """At least one. Raises OSError; without limit in time."""
-        if _is_address(host):
+        if is_read(ip_address, host):
             return (host,)
         found = self._found.get(host)
         if found is None or found.until <= self._clock():
@@ -95,14 +97,6 @@ class Resolver:
     def _end(self, host: str, found: _Found) -> None:
         self._found[host] = found
         self._pending.pop(host).set_result(found)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class ResolvedFirst(httpx.AsyncBaseTransport):
