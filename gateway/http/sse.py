@@ -150,7 +150,10 @@ class EventStream(msgspec.Struct):
         """In this context a comment is sent when the wait has changed, or after a silence."""
         async with companions() as tasks:
             tasks.start_soon(self._send_comments)
-            yield
+            try:
+                yield
+            finally:
+                self._ended = True  # one that is due now begins nothing after an error is raised
 
     async def _send_comments(self) -> None:
         with anyio.move_on_after(self.patience):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias, TypeVar
 
+import anyio
 import httpx
 import structlog
 from anyio import to_thread
@@ -57,7 +58,8 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> "Co
     assert files.remote is not None, "its own server answers"
     report(Progress("start", 0, 0))
     name, port, key = files.remote.upstream, options.port or free_port(), secrets.token_hex(16)
-    process = await Process.start(_command(name, files, options, port, key))
+    with anyio.CancelScope(shield=True):  # one that is half started could not be stopped
+        process = await Process.start(_command(name, files, options, port, key))
     upstream: Upstream | None = None
     try:
         upstream = Upstream(config := _upstream(name, options, port, key), client_of(config))
@@ -78,9 +80,10 @@ def _promised(options: CommandOptions) -> Mapping[str, int]:
 
 
 async def _given_up(process: Process, upstream: Upstream | None) -> None:
-    await process.stop()
-    if upstream is not None:
-        await upstream.client.aclose()
+    with anyio.CancelScope(shield=True):  # a scope that is left cancels each wait in it anew
+        await process.stop()
+        if upstream is not None:
+            await upstream.client.aclose()
 
 
 def tokenizer(info: ModelInfo) -> Tokenizer:

@@ -108,18 +108,10 @@ class Process:
         self._withheld = not self.command.logged
 
     async def stop(self) -> None:
-        """It and all that it started is gone when this returns, cancelled or not."""
+        """It and all that it started is gone when this returns."""
         self._stops = True
         with suppress(OSError):
             self._writer.write_eof()
-        stopping = asyncio.create_task(self._gone())
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            await stopping
-            raise
-
-    async def _gone(self) -> None:
         try:
             async with asyncio.timeout(self.command.stop_timeout + BEYOND):
                 await self._child.wait()

@@ -138,3 +138,20 @@ async def test_a_silence_says_what_is_waited_for_where_that_is_known() -> None:
     assert client.taken[:2] == ["start", ": reading 6,614 tokens for another request"]
     assert client.taken[2].startswith(":")
     assert "reading" not in client.taken[2]
+
+
+async def test_a_comment_that_is_due_begins_no_stream_that_fails() -> None:
+    """Whoever raises before the stream began answers with a status."""
+    client = Client()
+    events = EventStream(client.send, {}, NEVER, patience=NEVER, report_wait=lambda _news: b"wait")
+
+    async def refuse() -> None:
+        async with events.with_comments():
+            await turns()
+            events.wait(NEWS)
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        await refuse()
+    assert not client.taken
+    assert not events.began
