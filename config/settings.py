@@ -243,6 +243,7 @@ class ConsoleConfig(Section, frozen=True):
 
     enabled: bool = True  # at /ui/; what it reads is there without it, too
     edit_config: bool = False  # administrators may write this file, so run programs as the server
+    sync: bool = False  # browsers may keep their conversations in the store, by key
     model_paths: tuple[PathText, ...] = ()  # administrators may add models that lie below them
 
 

@@ -9,6 +9,11 @@ CREATE TABLE IF NOT EXISTS conversations (
 CREATE TABLE IF NOT EXISTS items (
     position INTEGER PRIMARY KEY AUTOINCREMENT, conversation TEXT NOT NULL, id TEXT NOT NULL,
     item BLOB NOT NULL, size INTEGER NOT NULL);
+-- The console's; without a text it was deleted. The text is last: rows are listed without reading it.
+CREATE TABLE IF NOT EXISTS synced (
+    owner TEXT NOT NULL, id TEXT NOT NULL, title TEXT NOT NULL, changed INTEGER NOT NULL,
+    size INTEGER NOT NULL, conversation TEXT NOT NULL, PRIMARY KEY (owner, id));
+CREATE VIEW IF NOT EXISTS synced_texts AS SELECT * FROM synced WHERE size > 0;
 CREATE TABLE IF NOT EXISTS owners (owner TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS responses_by_age ON responses (created);
 CREATE INDEX IF NOT EXISTS items_of ON items (conversation, position);
@@ -35,3 +40,8 @@ CREATE TRIGGER IF NOT EXISTS items_in AFTER INSERT ON items
     BEGIN UPDATE conversations SET size = size + NEW.size WHERE id = NEW.conversation; END;
 CREATE TRIGGER IF NOT EXISTS items_out AFTER DELETE ON items
     BEGIN UPDATE conversations SET size = size - OLD.size WHERE id = OLD.conversation; END;
+-- An owner's last deletions are known.
+CREATE TRIGGER IF NOT EXISTS synced_out AFTER INSERT ON synced WHEN NEW.size = 0
+    BEGIN DELETE FROM synced WHERE owner = NEW.owner AND size = 0 AND id NOT IN
+    (SELECT id FROM synced WHERE owner = NEW.owner AND size = 0 ORDER BY changed DESC LIMIT 500);
+    END;

@@ -11,6 +11,7 @@
     ├── NotFound                  404 not_found_error
     │   └── ModelNotFound         404 … code model_not_found
     ├── MethodNotAllowed          405
+    ├── Conflict                  409: what is changed was changed by another meanwhile
     ├── TooLarge                  413
     ├── UnsupportedMediaType      415
     ├── QueueFull                 429 rate_limit_error
@@ -146,6 +147,10 @@ class MethodNotAllowed(
     GatewayError, status=405, type="invalid_request_error", code="method_not_allowed"
 ):
     """The route exists, the method doesn't."""
+
+
+class Conflict(GatewayError, status=409, type="invalid_request_error", code="conflict"):
+    """What is to be changed isn't what its client has seen of it."""
 
 
 class TooLarge(GatewayError, status=413, type="invalid_request_error", code="request_too_large"):

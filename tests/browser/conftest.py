@@ -150,7 +150,7 @@ def real_server(folder: Path, *, keys: bool = False, hub: str | None = None) -> 
         "model_dirs": [str(folder / "models")],
         "hub": {"cached_models": False, "endpoint": hub},
         "swap": {"ttl": 900.0},
-        "console": {"model_paths": [str(folder / "disk")]},
+        "console": {"model_paths": [str(folder / "disk")], "sync": True},
     }
     (folder / "disk").mkdir()
     (folder / "disk" / "file.gguf").write_bytes(bundled.GGUF.read_bytes())

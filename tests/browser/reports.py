@@ -29,6 +29,7 @@ ME: dict[str, Any] = {
     "uploads": True,
     "deletion": False,
     "paths": [],
+    "sync": False,
     "mcp": ["search", "files"],
 }
 

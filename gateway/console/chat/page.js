@@ -6,7 +6,7 @@ import { Dialog, Dot, Icon, Mark, Menu, Search, ago, bytes, count, lacksRoom, la
 import { chosen, drafts, exported, groups, holding, imported, newId } from "./conversation.js";
 import {
   add, answering, ask, begin, conversations, forget, isBusy, open, pin, presets, readConversations, rename, setModels, setSettings, show, sorted, stop, streams,
-  talking, titled, toggleServer, usable,
+  sync, talking, titled, toggleServer, usable, who,
 } from "./room.js";
 
 // ------------------------------------------------------------------------------------------------------------
@@ -334,6 +334,7 @@ const areKeysShown = signal(false);
 
 effect(() => { if (presets.value.length || open.value.settings.preset) panel().catch(() => {}); }); // a model's conversations may begin with one
 effect(() => { if (titled.value) import("./titles.js").catch(() => {}); }); // offline: with the next load
+effect(() => { if (me.value?.sync && sync.value !== null) import("./sync.js").catch(() => {}); });
 
 /** Keys that work wherever one is on the page; a sign only where one isn't writing. */
 function useKeys() {
@@ -514,11 +515,13 @@ function List() {
     add(list);
     say(`${list.length} conversation${list.length === 1 ? "" : "s"} imported.`);
   });
+  const isSynced = sync.value === who.value;
   const all = [
     { icon: "up", text: "Export all", act: () => saveAs("conversations.json", exported(sorted.value)), disabled: !sorted.value.length },
     { icon: "download", text: "Import…", act: () => chooser.current.click() },
     null,
     { icon: titled.value ? "check" : "edit", text: "Titles by the model", why: "A short request when the model is idle, after the first answer", act: () => { titled.value = !titled.value; } },
+    ...(me.value?.sync ? [{ icon: isSynced ? "check" : "up", text: "Keep conversations on this server", why: "For your other devices with the same key", act: () => { sync.value = isSynced ? null : who.value; } }] : []),
     { icon: "info", text: "Keys…", act: () => { areKeysShown.value = true; } },
   ];
   return html`<div class="list-head" ref=${frame}><${Search} label="Search conversations" placeholder="Search" title="Titles and texts (Ctrl+K)" value=${text} onInput=${setText} /><${Menu} label="All conversations" items=${all} /></div>

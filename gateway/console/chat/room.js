@@ -1,7 +1,7 @@
 // Answers as they are written, and the conversation that is open.
 import { batch, computed, effect, signal } from "../vendor/preact.js";
 import { go, instead, route, stored } from "../core/browser.js";
-import { ApiError, byId, call, models, refusalOf, send, serverEvents } from "../core/server.js";
+import { ApiError, byId, call, me, models, refusalOf, send, serverEvents } from "../core/server.js";
 import { say } from "../ui/parts.js";
 import {
   PLAIN, abridged, answeredAgain, assistantMessage, chooseAnswer, chooseSaid, chosen, emptyVersion, forked, fresh, newId, requestBody,
@@ -194,6 +194,10 @@ const lastSettings = stored("chat.settings", PLAIN);
 const lastModels = stored("chat.models", []);
 /** Whether the model writes the titles of conversations: `titles.js` does it. */
 export const titled = stored("chat.titled", false);
+/** Whose conversations are kept on the server, too: `sync.js` does it. By the key's label, so that another key's aren't. */
+export const sync = stored("chat.sync", null);
+export const who = computed(() => me.value?.label ?? "");
+export const forgotten = signal([]); // conversations that were deleted here, until `sync.js` has taken note
 /** What `panel.js` keeps, which is fetched once it is seen or there are some.
  * @type {{value: {name: string, system: string, settings: object}[]}} */
 export const presets = stored("chat.presets", []);
@@ -316,10 +320,15 @@ export function fork(turn) {
 }
 
 export async function forget(conversation) {
-  stopAll(conversation.id);
-  dropped(conversation.id);
-  await shelf.remove(conversation.id);
+  if (sync.value !== null) forgotten.value = [...forgotten.value, conversation.id];
+  await removed(conversation);
   say("Conversation deleted.", { action: { text: "Undo", act: () => put(conversation) } });
+}
+
+export async function removed({ id }) {
+  stopAll(id);
+  dropped(id);
+  await shelf.remove(id);
 }
 
 export function add(list) {
@@ -327,7 +336,7 @@ export function add(list) {
 }
 
 /** A changed conversation in place of what it was, on the page and on the shelf. */
-function put(conversation) {
+export function put(conversation) {
   replace(conversation);
   return shelf.keep(conversation).catch(() => say("This browser keeps no more conversations: its storage is full.", { kind: "bad" }));
 }
@@ -492,7 +501,7 @@ addEventListener("pagehide", () => {
 });
 
 /** One tab at a time does this. Without TLS a browser can't tell, and each does it. */
-const alone = (name, work) => (navigator.locks ? navigator.locks.request(name, work) : work());
+export const alone = (name, work) => (navigator.locks ? navigator.locks.request(name, work) : work());
 
 /** An answer comes into its conversation: read here, or by another tab, whose place is taken once that is closed. */
 async function write(conversation, turn, lane, body, version) {

@@ -49,6 +49,7 @@ class MeWire(msgspec.Struct, frozen=True, kw_only=True):
     uploads: bool
     deletion: bool
     paths: Sequence[str]  # folders below which models are added by their path; administrators'
+    sync: bool  # whether the server keeps conversations of the console
     mcp: Sequence[str]  # servers whose tools it may use
 
 
@@ -86,6 +87,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         uploads=folder,
         deletion=config.hub.deletion,
         paths=config.console.model_paths if access.role == "admin" else (),
+        sync=config.console.sync,
         mcp=services.mcp.names(access),
     )
 

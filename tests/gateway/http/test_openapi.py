@@ -13,7 +13,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from config.settings import ApisConfig, ModelConfig
+from config.settings import ApisConfig, ConsoleConfig, ModelConfig
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,10 @@ async def running(
         ModelConfig(name="ranker", path=str(rank_gguf)),
     )
     settings = msgspec.structs.replace(
-        settings, default_model="roundhouse-tiny", models=(*settings.models, *encoders)
+        settings,
+        default_model="roundhouse-tiny",
+        models=(*settings.models, *encoders),
+        console=ConsoleConfig(sync=True),
     )
     async with serving(settings, folder) as server:
         yield server
