@@ -13,11 +13,20 @@ from pathlib import Path
 from config.errors import ConfigError
 from gateway.cli.arguments import parser
 
+COMMAND_LINE = "the command line"  # where an argument's mistake is
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT
 
 
 class CommandFailed(Exception):
     """The message is for the user; exit status 1."""
+
+
+def folder_of_models(text: str) -> str:
+    """The whole path of an argument of `--model-dir`. Raises ConfigError."""
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
+    return str(path.absolute())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,10 +19,10 @@ from config.errors import ConfigError, Source
 from config.secrets import Secrets
 from config.settings import Config, KeyConfig, ModelConfig
 from config.values import hub_id, is_on_hub, user_folder
+from gateway.cli import COMMAND_LINE, folder_of_models
 from gateway.registry.entry import ModelEntry
 from gateway.registry.library import ModelLibrary
 
-COMMAND_LINE = "the command line"
 SCHEMA = "$schema="  # an editor's, in the first line; relative to the file
 
 
@@ -84,14 +84,6 @@ def _is_folder_of_models(text: str) -> bool:
     except LoadFailed as error:  # of another kind: it is one model, which can't be used
         return isinstance(error, UnsupportedModel)
     return False
-
-
-def folder_of_models(text: str) -> str:
-    """The whole path of an argument of `--model-dir`. Raises ConfigError."""
-    path = Path(text).expanduser()
-    if not path.is_dir():
-        raise ConfigError(COMMAND_LINE, "--model-dir", f"folder not found: {path}")
-    return str(path.absolute())
 
 
 def refuse_unusable(models: Sequence[str]) -> None:

@@ -33,8 +33,8 @@ from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config, KeyConfig
 from config.values import UNIX, is_on_hub, user_folder
+from gateway.cli import COMMAND_LINE
 from gateway.cli.configured import (
-    COMMAND_LINE,
     findings,
     missing,
     refuse_empty,
@@ -155,13 +155,9 @@ class Bars:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr)
+        self.shown = self._console.is_terminal  # there is one to draw in
         self._tasks: dict[str, TaskID] = {}
         self._progress: Progress | None = None
-
-    @property
-    def shown(self) -> bool:
-        """Whether there is a terminal to draw in."""
-        return self._console.is_terminal
 
     def __enter__(self) -> Self:
         return self

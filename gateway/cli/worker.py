@@ -19,8 +19,7 @@ from backends.places.nodes.listening import (
 )
 from config.errors import ConfigError
 from config.nodes import SHORTEST_TOKEN, split
-from gateway.cli import CommandFailed
-from gateway.cli.configured import COMMAND_LINE, folder_of_models
+from gateway.cli import COMMAND_LINE, CommandFailed, folder_of_models
 
 
 def run(arguments: Namespace) -> int:
