@@ -175,6 +175,16 @@ class Piece(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     parts: "tuple[Piece, ...]" = ()
 
+    @classmethod
+    def joined(cls, pieces: "Sequence[Piece]", parts: "Sequence[Piece]" = ()) -> "Piece":
+        """All of `pieces` as one."""
+        return cls(
+            "".join(piece.text for piece in pieces),
+            tuple(token for piece in pieces for token in piece.tokens),
+            tuple(logprob for piece in pieces for logprob in piece.logprobs),
+            tuple(parts),
+        )
+
 
 Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full", "stopped"]
 

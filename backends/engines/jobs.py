@@ -299,13 +299,7 @@ def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
 
 def _joined(outputs: Sequence[Piece | None]) -> Piece | None:
     pieces = [piece for piece in outputs if piece is not None]
-    if not pieces:
-        return None
-    return Piece(
-        "".join(piece.text for piece in pieces),
-        tuple(token for piece in pieces for token in piece.tokens),
-        tuple(logprob for piece in pieces for logprob in piece.logprobs),
-    )
+    return Piece.joined(pieces) if pieces else None
 
 
 def _take_back(

@@ -167,14 +167,7 @@ class Mailbox:
 
     def _take_pieces(self) -> Piece:
         pieces, self._pieces = self._pieces, []
-        if len(pieces) == 1:
-            return pieces[0]
-        return Piece(
-            "".join(piece.text for piece in pieces),
-            tuple(token for piece in pieces for token in piece.tokens),
-            tuple(logprob for piece in pieces for logprob in piece.logprobs),
-            tuple(pieces),
-        )
+        return pieces[0] if len(pieces) == 1 else Piece.joined(pieces, parts=pieces)
 
 
 class Mailboxes:

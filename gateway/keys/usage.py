@@ -19,10 +19,11 @@ import structlog
 from msgspec import UNSET, UnsetType
 
 from backends.machine.supervision import Supervisor
+from config.values import alike
 from gateway.keys.access import Access
 from gateway.keys.store import Store
 from gateway.terms.errors import InternalError
-from gateway.terms.events import Usage
+from gateway.terms.events import NO_USAGE, Usage
 from gateway.terms.tasks import companions
 
 WRITE_AFTER = 1.0  # seconds between what is counted first and its writing
@@ -113,12 +114,7 @@ class UsageBook:
         """A request is over. `now`: Unix time; `usage`: None where it never came to an answer."""
         owner = access.owner
         self._labels[owner] = access.label or ""
-        counted = Counted(requests=1, failed=not ok)
-        if usage is not None:
-            counted.prompt_tokens = usage.prompt_tokens
-            counted.cached_tokens = usage.cached_tokens
-            counted.completion_tokens = usage.completion_tokens
-            counted.reasoning_tokens = usage.reasoning_tokens
+        counted = alike(Counted, usage or NO_USAGE)(requests=1, failed=not ok)
         self._add({(day_of(now), owner, model): counted})
 
     def _add(self, counts: Mapping[Place, Counted]) -> None:

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, line
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
-from gateway.dialects.fields import MOST_NAMED, read_fields
+from gateway.dialects.fields import MOST_NAMED, Fields, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
 from gateway.dialects.ollama.request import Presence, Preset, with_tag
 from gateway.dialects.parameters import read_keep_alive
@@ -441,50 +441,46 @@ class OldEmbedded(msgspec.Struct, frozen=True):
     embedding: list[float] | str
 
 
-_FIELDS = frozenset(EmbedWire.__struct_fields__)
-_OLD_FIELDS = frozenset(OldEmbedWire.__struct_fields__)
-
-
 def read_embed(content: bytes) -> EmbeddingExchange | Presence:
     """What a body of `/api/embed` means: texts that are too long are cut, unless `truncate` is
     false. Raises InvalidRequest, which names the field.
     """
     fields = read_fields(content)
     wire = fields.read(EmbedWire)
-    keep_alive = read_keep_alive(fields, wire.keep_alive)
-    if not wire.input:
-        return Presence(model=wire.model, keep_alive=keep_alive)
-    texts: str | list[Any] = wire.input
-    return EmbeddingExchange(
-        request=EmbeddingRequest(
-            model=wire.model,
-            field="input",
-            inputs=read_texts(fields, "input", texts),
-            dimensions=positive(fields, "dimensions", wire.dimensions),
-            truncate=wire.truncate,
-            keep_alive=keep_alive,
-            further=further(fields, _FIELDS, "truncate"),
-            unapplied=(*fields.unapplied(_FIELDS), *_options(wire.options)),
-        ),
-    )
+    size = wire.dimensions
+    return _embedding(fields, wire, "input", wire.input, truncate=wire.truncate, dimensions=size)
 
 
 def read_old_embed(content: bytes) -> EmbeddingExchange | Presence:
     """What a body of `/api/embeddings` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(content)
     wire = fields.read(OldEmbedWire)
+    return _embedding(fields, wire, "prompt", wire.prompt)
+
+
+def _embedding(
+    fields: Fields,
+    wire: EmbedWire | OldEmbedWire,
+    field: str,
+    texts: str | list[Any],
+    *,
+    truncate: bool = True,
+    dimensions: int | None = None,
+) -> EmbeddingExchange | Presence:
     keep_alive = read_keep_alive(fields, wire.keep_alive)
-    if not wire.prompt:
+    if not texts:
         return Presence(model=wire.model, keep_alive=keep_alive)
+    known = frozenset(wire.__struct_fields__)
     return EmbeddingExchange(
         request=EmbeddingRequest(
             model=wire.model,
-            field="prompt",
-            inputs=(wire.prompt,),
-            truncate=True,
+            field=field,
+            inputs=read_texts(fields, field, texts),
+            dimensions=positive(fields, "dimensions", dimensions),
+            truncate=truncate,
             keep_alive=keep_alive,
-            further=further(fields, _OLD_FIELDS),
-            unapplied=(*fields.unapplied(_OLD_FIELDS), *_options(wire.options)),
+            further=further(fields, known, *(known & {"truncate"})),
+            unapplied=(*fields.unapplied(known), *_options(wire.options)),
         ),
     )
 

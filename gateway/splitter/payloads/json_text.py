@@ -34,7 +34,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]++')
 _CONTROL = re.compile(r"[\x00-\x1f]++")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-_HEX = re.compile(r"[0-9a-fA-F]*")
+HEX = re.compile(r"[0-9a-fA-F]")
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]..")
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F]..")
 _KEPT_ESCAPES = frozenset('"\\/bfnrt')
@@ -164,16 +164,15 @@ def _escape(reader: Reader) -> Parsing[str]:
     if kind != "u":
         return "" if kind == "'" else "\\\\"  # \' is a quote, other unknown escapes mean themselves
     reader.at += 1
-    digits = yield from _four_digits(reader)
+    digits = yield from digits_of(reader, HEX, 4)
     return ("\\u" if len(digits) == 4 else "\\\\u") + digits
 
 
-def _four_digits(reader: Reader) -> Parsing[str]:
+def digits_of(reader: Reader, digit: re.Pattern[str], most: int) -> Parsing[str]:
+    """The digits that come next, at most so many."""
     digits = ""
-    while (
-        len(digits) < 4 and (character := (yield from reader.peek())) and _HEX.fullmatch(character)
-    ):
-        digits += character
+    while len(digits) < most and digit.match((yield from reader.peek())):
+        digits += reader.text[reader.at]
         reader.at += 1
     return digits
 

@@ -21,7 +21,6 @@ _SIMPLE = {
 }  # fmt: skip
 _HEX_LENGTH = {"x": 2, "u": 4, "U": 8}
 _OCTAL = re.compile(r"[0-7]")
-_HEX = re.compile(r"[0-9a-fA-F]")
 _PLAIN = {quote: re.compile(rf"[^{quote}\\]++") for quote in "'\""}
 _QUOTES = ("'''", '"""', "'", '"')
 
@@ -91,13 +90,13 @@ def _escape(reader: Reader) -> Parsing[str]:
     if not (kind := (yield from reader.peek())):
         raise reader.fault("an escape is not finished")
     if _OCTAL.fullmatch(kind):
-        return chr(int((yield from _digits(reader, _OCTAL, 3)), 8))
+        return chr(int((yield from json_text.digits_of(reader, _OCTAL, 3)), 8))
     reader.at += 1
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if kind not in _HEX_LENGTH:
         return "\\" + kind
-    digits = yield from _digits(reader, _HEX, _HEX_LENGTH[kind])
+    digits = yield from json_text.digits_of(reader, json_text.HEX, _HEX_LENGTH[kind])
     if len(digits) < _HEX_LENGTH[kind] or int(digits, 16) > 0x10FFFF:
         return f"\\{kind}{digits}"
     return (yield from _paired(reader, chr(int(digits, 16))))
@@ -106,14 +105,6 @@ def _escape(reader: Reader) -> Parsing[str]:
 def _paired(reader: Reader, unit: str) -> Parsing[str]:
     """A character; of a surrogate and its other half, as JSON writes them, the one they make."""
     if "\ud800" <= unit <= "\udbff" and (yield from reader.accept(("\\u",))):
-        digits = yield from _digits(reader, _HEX, 4)
+        digits = yield from json_text.digits_of(reader, json_text.HEX, 4)
         unit += chr(int(digits, 16)) if len(digits) == 4 else f"\\u{digits}"
     return json_text.without_lone_surrogates(unit)
-
-
-def _digits(reader: Reader, digit: re.Pattern[str], most: int) -> Parsing[str]:
-    digits = ""
-    while len(digits) < most and digit.match((yield from reader.peek())):
-        digits += reader.text[reader.at]
-        reader.at += 1
-    return digits
