@@ -57,16 +57,21 @@ class RemoteOrigin(msgspec.Struct, frozen=True):
     hops: int = 0
 
 
-class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model is, and what is known of it. None: not known."""
+class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model that another server has. None: not known."""
+
+    context_length: int | None = None
+    capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
+    roundhouse: bool = False
+    origin: RemoteOrigin | None = None  # of a Roundhouse's
+
+
+class RemoteTarget(RemoteFacts, frozen=True, kw_only=True):
+    """Where a model is, and what is known of it."""
 
     upstream: str  # its name in the configuration
     model: str  # what the upstream calls it
-    context_length: int | None = None
-    capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
     fallbacks: tuple[str, ...] = ()  # our models that are asked instead
-    roundhouse: bool = False
-    origin: RemoteOrigin | None = None  # of a Roundhouse's
     fetches_images: bool = True  # pictures may be handed on as URLs
     runs_here: bool = False  # by a process of this server, in this machine's memory
 

@@ -65,10 +65,6 @@ class DetachedAnswer:
         cancellation from outside; see `error`.
         """
 
-        async def receive() -> HTTPDisconnectEvent:
-            await anyio.sleep_forever()
-            return {"type": "http.disconnect"}
-
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.start = message
@@ -79,7 +75,7 @@ class DetachedAnswer:
         scope: Scope = {"type": "http", "state": {}}  # type: ignore[assignment]
         try:
             with self.scope:
-                await app(scope, receive, send)
+                await app(scope, receive_nothing, send)
         except Exception as error:  # noqa: BLE001 - those who wait for the answer are told
             self.error = error
 
@@ -161,6 +157,12 @@ class DetachedAnswer:
             rest.append(part[-left:])
             left -= len(part)
         return b"".join(reversed(rest))
+
+
+async def receive_nothing() -> HTTPDisconnectEvent:
+    """What an app without a connection receives: nobody there leaves."""
+    await anyio.sleep_forever()
+    return {"type": "http.disconnect"}
 
 
 def _frames_of(part: bytes) -> list[bytes]:

@@ -22,7 +22,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from backends.contract.errors import LoadFailed, UpstreamError
-from backends.contract.remote import RemoteOrigin, RemoteStanding, RemoteState
+from backends.contract.remote import RemoteFacts, RemoteOrigin, RemoteStanding, RemoteState
 from backends.machine.paths import replace_file
 from backends.places.upstream.faults import Fault, decoded, kind_of, late
 from backends.places.upstream.refusals import Cleaner, refusal
@@ -92,15 +92,11 @@ class _List(msgspec.Struct, frozen=True):
     data: list[Any]
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class Offer(RemoteFacts, frozen=True, kw_only=True):
     """A model that another server has, as far as its list describes it."""
 
     id: str
-    context_length: int | None = None
-    capabilities: tuple[str, ...] | None = None
-    roundhouse: bool = False
     owner: str = ""  # `owned_by`, which identifies some kinds of servers
-    origin: RemoteOrigin | None = None  # of a Roundhouse's
 
 
 class ServerModels(msgspec.Struct, frozen=True):

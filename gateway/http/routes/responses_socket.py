@@ -17,7 +17,7 @@ import structlog
 from anyio.abc import TaskGroup
 from litestar import WebSocket, websocket
 from litestar.exceptions import WebSocketDisconnect
-from litestar.types import HTTPDisconnectEvent, Message, Scope
+from litestar.types import Message, Scope
 from msgspec.structs import replace
 
 from gateway.answers.call import Call
@@ -33,6 +33,7 @@ from gateway.dialects.responses.socket import (
     steer_failed,
 )
 from gateway.http.auth import caller
+from gateway.http.detached import receive_nothing
 from gateway.http.errors import headers as error_headers
 from gateway.http.holding import LONG_BODY, RequestHolding, held
 from gateway.http.remembering import Memory
@@ -285,7 +286,7 @@ class _Turn:
         framing = replace(SSE, introduce=self._introduced)
         app = making.to_client(call, self._record, in_background=False, framing=framing)
         scope: Scope = {"type": "http", "state": connection.state}  # type: ignore[assignment]
-        await app(scope, _receive_nothing, self._send)
+        await app(scope, receive_nothing, self._send)  # who leaves is noticed by the connection
         if making.reply.has_failed:
             connection.failed(self.message)
 
@@ -338,9 +339,3 @@ class _Turn:
             client=self._connection.client,
             **record.line(),
         )
-
-
-async def _receive_nothing() -> HTTPDisconnectEvent:
-    """Whoever leaves is noticed by the connection, which cancels."""
-    await anyio.sleep_forever()
-    return {"type": "http.disconnect"}
