@@ -17,7 +17,7 @@ from tests.browser.test_conversations import message
 
 pytestmark = pytest.mark.browser
 
-SYNCED = "/v1/admin/conversations"
+SYNCED = "/v1/admin/console/conversations"
 CHOICE = "Keep conversations on this server"
 
 

@@ -7,7 +7,7 @@ import { bytes, say } from "../ui/parts.js";
 import { exported, imported, unfinished } from "./conversation.js";
 import { alone, answering, conversations, forgotten, put, readConversations, removed, sync, who } from "./room.js";
 
-const PATH = "/v1/admin/conversations";
+const PATH = "/v1/admin/console/conversations";
 const PAUSE = 1000; // milliseconds after a change
 const LONGEST_TITLE = 200;
 const SUFFIX = " (from another device)";

@@ -31,19 +31,19 @@ class SyncOrder(msgspec.Struct, frozen=True, kw_only=True):
     changed: int | None = None
 
 
-@get("/v1/admin/conversations", access="user")
+@get("/v1/admin/console/conversations", access="user")
 async def listed(request: AnyRequest, services: Services) -> ASGIApp:
     """List the console's conversations that this key keeps on the server, without their texts."""
     return await _answer(request, services, synced.listed)
 
 
-@get("/v1/admin/conversations/{name:str}", access="user")
+@get("/v1/admin/console/conversations/{name:str}", access="user")
 async def read(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     """Get one of them."""
     return await _answer(request, services, synced.found, name)
 
 
-@put("/v1/admin/conversations/{name:str}", access="user")
+@put("/v1/admin/console/conversations/{name:str}", access="user")
 async def keep(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     """Keep one, new or in place of the one that it was made from."""
     if len(name) > LONGEST_ID:
@@ -53,7 +53,7 @@ async def keep(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     return await _answer(request, services, synced.keep, *given)
 
 
-@delete("/v1/admin/conversations/{name:str}", status_code=200, access="user")
+@delete("/v1/admin/console/conversations/{name:str}", status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, name: str, changed: int) -> ASGIApp:
     """Delete one, if it is still the one of the number `changed`."""
     return await _answer(request, services, synced.forget, name, changed)

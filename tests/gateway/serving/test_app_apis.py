@@ -1,5 +1,6 @@
 """Each API can be switched off, and then none of its routes is there."""
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,9 @@ import pytest
 
 from config.settings import ApisConfig
 from gateway.http.metrics import Metrics
+from gateway.http.routes import enabled_apis
 from gateway.registry import ModelLibrary, Registry
+from gateway.serving import app
 from gateway.serving.app import build
 from tests.gateway.http.serving import config
 
@@ -27,12 +30,24 @@ OWN = {
 
 def paths(folder: Path, apis: ApisConfig) -> set[str]:
     settings = msgspec.structs.replace(config(folder), apis=apis)
-    app = build(settings, Registry(ModelLibrary(settings), settings), Metrics())
-    return {route.path for route in app.routes}
+    built = build(settings, Registry(ModelLibrary(settings), settings), Metrics())
+    return {route.path for route in built.routes}
 
 
 def test_every_api_is_tried() -> None:
     assert OWN.keys() == set(ApisConfig.__struct_fields__)
+
+
+def test_no_route_takes_another_s_place() -> None:
+    """Of two handlers of one path and method Litestar has the last, and says nothing."""
+    apis = (*enabled_apis(ApisConfig()), app.OWN)
+    places = Counter(
+        (path, method)
+        for handler in {handler for api in apis for handler in api.routes}
+        for path in handler.paths
+        for method in handler.http_methods
+    )
+    assert not [place for place, count in places.items() if count > 1]
 
 
 @pytest.mark.parametrize("api", OWN)

@@ -17,7 +17,7 @@ from tests.gateway.http.serving import Running, config, serving
 pytestmark = pytest.mark.anyio
 
 ONE, TWO, ADMIN = ({"x-api-key": key} for key in ("one", "two", "admin"))
-PATH = "/v1/admin/conversations"
+PATH = "/v1/admin/console/conversations"
 
 
 def settings(folder: Path, *, sync: bool = True) -> Config:
