@@ -267,10 +267,10 @@ class Launcher:
 
     def _received(self) -> tuple[int, int]:
         """The worker's connection and its stderr."""
-        data, files, _, _ = socket.recv_fds(self._control, 1, 2)
-        if not data:
+        try:
+            _, (connection, errors), _, _ = socket.recv_fds(self._control, 1, 2)
+        except (OSError, ValueError):  # it is closed, perhaps with a report unread
             os._exit(0)
-        connection, errors = files
         return connection, errors
 
     def _report(self, report: LauncherReport) -> None:

@@ -106,7 +106,7 @@ class Command:
             if wake in ready and _is_told_to_stop(os.read(wake, 512)):
                 return
             self._reap()
-            if control in ready and not self._control.recv(512):
+            if control in ready and not _received(self._control):
                 return
 
     def stop(self, wake: int, seconds: float) -> None:
@@ -152,6 +152,14 @@ class Command:
                 return True
             if pid == self._pid:
                 self.status = os.waitstatus_to_exitcode(status)
+
+
+def _received(control: socket.socket) -> bytes:
+    """Empty where the other end is closed, also by an end that had not read all it was told."""
+    try:
+        return control.recv(512)
+    except ConnectionResetError:
+        return b""
 
 
 def _is_told_to_stop(signals: bytes) -> bool:

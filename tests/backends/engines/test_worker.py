@@ -1,0 +1,28 @@
+"""The program that forks workers."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from backends.engines import worker
+from tests.hang import HANG
+
+
+def test_a_gateway_that_ends_with_a_report_unread_is_no_fault(tmp_path: Path) -> None:
+    """The connection is reset then, not closed."""
+    gateway, control = socket.socketpair()
+    words = (control.fileno(), os.getpid(), "toy", "no.such.engine", "config.engines", "Toy")
+    program = f"from {worker.__name__} import main; import sys, config.engines as it; it.Toy = None"
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"{program}; main(sys.argv[1:])", *map(str, words), "bare"],
+            pass_fds=(control.fileno(),),
+            stderr=said,
+        )
+    control.close()
+    gateway.settimeout(HANG)
+    gateway.recv(1, socket.MSG_PEEK)  # it is ready, and says so
+    gateway.close()
+    assert (process.wait(HANG), (tmp_path / "said").read_text()) == (0, "")
