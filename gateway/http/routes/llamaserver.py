@@ -7,6 +7,7 @@ Slots' files lie in the configured folder alone. Orders are for administrators: 
 and drop what others have cached. Management of models: `llamaserver_models`.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -399,6 +400,7 @@ def _since(started: float) -> float:
 # answers went on from them. So a digest is kept beside each, in the form of `sha256sum -c`.
 
 DIGEST = ".sha256"
+_of_files = threading.Lock()  # or a file of one request would lie beside another one's digest
 
 
 def _save(path: Path, data: bytes | bytearray) -> None:
@@ -408,8 +410,10 @@ def _save(path: Path, data: bytes | bytearray) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
-        replace_file(path, data)
+        digest = f"{sha256(data).hexdigest()}  {path.name}\n".encode()
+        with _of_files:
+            replace_file(_beside(path), digest)
+            replace_file(path, data)
     except OSError as error:
         message = f"{path.name} can't be written: {error.strerror}."
         raise InvalidRequest.at("filename", message) from error
@@ -423,10 +427,11 @@ def _saved(path: Path) -> tuple[bytes, bool]:
     try:
         if not path.is_file():
             raise FileNotFoundError(2, "no such file")
-        data, digest = path.read_bytes(), _beside(path)
-        if not digest.is_file():
-            return data, False
-        expected = digest.read_bytes().split(maxsplit=1)
+        with _of_files:
+            data, digest = path.read_bytes(), _beside(path)
+            if not digest.is_file():
+                return data, False
+            expected = digest.read_bytes().split(maxsplit=1)
     except OSError as error:
         message = f"{path.name} can't be read: {error.strerror}."
         raise InvalidRequest.at("filename", message) from error

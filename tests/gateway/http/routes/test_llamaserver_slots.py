@@ -4,7 +4,10 @@ files of one folder alone.
 
 import json
 import random
+import threading
+import time
 from collections.abc import AsyncIterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import msgspec
 import pytest
 
 from config.settings import Config, KeyConfig, LlamaServerConfig, ModelConfig
+from gateway.http.routes import llamaserver
 from tests.backends import random_gguf
 from tests.gateway.http.serving import LASTING, Running, config, serving
 from tests.hang import HANG
@@ -155,6 +159,27 @@ async def test_a_changed_file_is_never_restored(running: Running, tmp_path: Path
     for text in ("", "0" * 64, sha256(b"").hexdigest()):
         digest.write_text(text)
         assert (await order(running, 1, "restore", filename="a.bin")).status_code == 400
+
+
+async def test_two_that_save_to_one_file_leave_one_s(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the first takes between its two files."""
+    replace_file, taken = llamaserver.replace_file, threading.Semaphore(1)
+
+    def slowly(path: Path, data: bytes | bytearray) -> None:
+        replace_file(path, data)
+        if taken.acquire(blocking=False):
+            time.sleep(0.5)
+
+    monkeypatch.setattr(llamaserver, "replace_file", slowly)
+    for slot, prompt in enumerate((FIRST, SECOND)):
+        await complete(running, prompt, slot)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(order, running, 0, "save", filename="a.bin"))
+        await anyio.sleep(0.2)
+        tasks.start_soon(partial(order, running, 1, "save", filename="a.bin"))
+    assert (await order(running, 0, "restore", filename="a.bin")).status_code == 200
 
 
 async def test_a_file_of_llama_server_has_no_digest(running: Running, tmp_path: Path) -> None:
