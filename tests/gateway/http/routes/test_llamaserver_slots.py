@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import pytest
 
+from backends.machine.paths import replace_file
 from config.settings import Config, KeyConfig, LlamaServerConfig, ModelConfig
 from gateway.http.routes import llamaserver
 from tests.backends import random_gguf
@@ -165,7 +166,7 @@ async def test_two_that_save_to_one_file_leave_one_s(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the first takes between its two files."""
-    replace_file, taken = llamaserver.replace_file, threading.Semaphore(1)
+    taken = threading.Semaphore(1)
 
     def slowly(path: Path, data: bytes | bytearray) -> None:
         replace_file(path, data)
