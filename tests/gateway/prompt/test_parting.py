@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from backends.contract.beginnings import common_length
 from backends.contract.conversation import Message, TextPart, Tool, ToolCall
 from gateway.prompt.parting import (
     Outline,
     Turn,
-    common_length,
     in_known_order,
     is_same_conversation,
     outline,
