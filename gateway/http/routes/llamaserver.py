@@ -7,7 +7,6 @@ Slots' files lie in the configured folder alone. Orders are for administrators: 
 and drop what others have cached. Management of models: `llamaserver_models`.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -371,7 +370,7 @@ async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) 
     done: wires.SlotSaved | wires.SlotRestored
     if action == "save":
         saved = await slots.save(slot)
-        await anyio.to_thread.run_sync(_save, path, saved.data)
+        await anyio.to_thread.run_sync(_save, path, saved.data, limiter=_of_files)
         done = wires.SlotSaved(
             id_slot=slot,
             filename=path.name,
@@ -380,7 +379,7 @@ async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) 
             timings=wires.SavedTimings(_since(started)),
         )
     else:
-        data, verified = await anyio.to_thread.run_sync(_saved, path)
+        data, verified = await anyio.to_thread.run_sync(_saved, path, limiter=_of_files)
         done = wires.SlotRestored(
             id_slot=slot,
             filename=path.name,
@@ -400,7 +399,8 @@ def _since(started: float) -> float:
 # answers went on from them. So a digest is kept beside each, in the form of `sha256sum -c`.
 
 DIGEST = ".sha256"
-_of_files = threading.Lock()  # or a file of one request would lie beside another one's digest
+# One at a time, or a file of one request would lie beside another one's digest. No thread waits.
+_of_files = anyio.CapacityLimiter(1)
 
 
 def _save(path: Path, data: bytes | bytearray) -> None:
@@ -410,10 +410,8 @@ def _save(path: Path, data: bytes | bytearray) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        digest = f"{sha256(data).hexdigest()}  {path.name}\n".encode()
-        with _of_files:
-            replace_file(_beside(path), digest)
-            replace_file(path, data)
+        replace_file(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
+        replace_file(path, data)
     except OSError as error:
         message = f"{path.name} can't be written: {error.strerror}."
         raise InvalidRequest.at("filename", message) from error
@@ -427,11 +425,10 @@ def _saved(path: Path) -> tuple[bytes, bool]:
     try:
         if not path.is_file():
             raise FileNotFoundError(2, "no such file")
-        with _of_files:
-            data, digest = path.read_bytes(), _beside(path)
-            if not digest.is_file():
-                return data, False
-            expected = digest.read_bytes().split(maxsplit=1)
+        data, digest = path.read_bytes(), _beside(path)
+        if not digest.is_file():
+            return data, False
+        expected = digest.read_bytes().split(maxsplit=1)
     except OSError as error:
         message = f"{path.name} can't be read: {error.strerror}."
         raise InvalidRequest.at("filename", message) from error
