@@ -268,9 +268,12 @@ class Launcher:
     def _received(self) -> tuple[int, int]:
         """The worker's connection and its stderr."""
         try:
-            _, (connection, errors), _, _ = socket.recv_fds(self._control, 1, 2)
-        except (OSError, ValueError):  # it is closed, perhaps with a report unread
+            data, files, _, _ = socket.recv_fds(self._control, 1, 2)
+        except ConnectionResetError:  # closed with a report unread
             os._exit(0)
+        if not data:
+            os._exit(0)
+        connection, errors = files
         return connection, errors
 
     def _report(self, report: LauncherReport) -> None:
