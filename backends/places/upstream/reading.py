@@ -9,6 +9,7 @@ Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `r
 import re
 import uuid
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -64,6 +65,8 @@ def _further(wire: msgspec.Struct, fields: tuple[str, ...]) -> dict[str, Any]:
 
 OF_CALLS = FurtherOfCall.__struct_fields__
 OF_MESSAGES = FurtherOfMessage.__struct_fields__
+_further_fields = attrgetter(*OF_MESSAGES)
+_NOTHING_FURTHER = (UNSET,) * len(OF_MESSAGES)  # as nearly all deltas have it
 _OF_ANSWERS = _FurtherOfAnswer.__struct_fields__
 _OF_USAGE = _FurtherOfUsage.__struct_fields__
 
@@ -217,7 +220,7 @@ class _TurnWire(FurtherOfMessage, frozen=True):
         """It has a content at most."""
         return (
             self.tool_calls is None
-            and not _further(self, OF_MESSAGES)
+            and (_further_fields(self) == _NOTHING_FURTHER or not _further(self, OF_MESSAGES))
             and not (self.reasoning_content or self.reasoning or self.reasoning_text)
         )
 
