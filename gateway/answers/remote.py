@@ -89,8 +89,8 @@ def chat_parameters(request: ChatRequest, params: GenerationParams, lease: Lease
         found["allow_control_tokens"] = True
     if request.format is not None:
         if (remote := lease.entry.files.remote) is None or not remote.roundhouse:
-            text = "answer_format: Not available, because another server splits the answer."
-            raise InvalidRequest(text, param="answer_format")
+            text = "Not available, because another server splits the answer."
+            raise InvalidRequest.at("answer_format", text)
         found["answer_format"] = request.format
     if request.continue_final:
         found |= _GOES_ON

@@ -202,8 +202,8 @@ def read_chat(body: bytes) -> ChatExchange:
     _refuse_unmet(fields)
     if shared.max_tokens == 0:
         raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
-    if wire.answer_format not in {None, *FORMATS}:
-        message = f"Expected one of {', '.join(FORMATS)}, got {wire.answer_format!r}."
+    if wire.answer_format is not None and wire.answer_format not in FORMATS:
+        message = f"Expected one of {', '.join(FORMATS)}, got {wire.answer_format!r:.64}."
         raise fields.wrong("answer_format", message)
     conversation = read_conversation(fields)
     messages, continue_final = _continued(fields, wire, conversation.messages)
