@@ -64,11 +64,7 @@ def _checked(config: Config, absent: Sequence[str]) -> int:
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
     if len([entry for entry in here if entry.of is None]) > 1:
         print(_turns(together, budgets))
-    capabilities = Capabilities(Templates(None))
-    for entry in here:
-        status = ModelStatus(id=entry.name, state="unloaded", files=entry.files, entry=entry)
-        if (known := anyio.run(capabilities.of, status)) is not None:
-            print(f"{entry.name} answers as {known.recognised.format.id}: {known.recognised.why}")
+    anyio.run(_formats, here)
     print(*absent, sep="\n", end="\n" if absent else "")
     wrong = [f"{one.name}: {one.reason}" for one in library.unusable()]
     silent = anyio.run(_upstreams, library.roster)
@@ -104,6 +100,15 @@ def _noted(upstream: Upstream, replica: Replica, body: bytes | None) -> str:
     listed = read_list(body)
     upstream.lists.note(replica, listed)
     return str(len(listed.offers))
+
+
+async def _formats(entries: Sequence[ModelEntry]) -> None:
+    """Say how each model's answers are read; of a preset they are as its model's."""
+    capabilities = Capabilities(Templates(None))
+    for entry in entries:
+        status = ModelStatus(id=entry.name, state="unloaded", files=entry.files, entry=entry)
+        if entry.of is None and (known := await capabilities.of(status)) is not None:
+            print(f"{entry.name} answers as {known.recognised.format.id}: {known.recognised.why}")
 
 
 def _turns(together: Mapping[str, int], budgets: Mapping[str, int]) -> str:

@@ -431,11 +431,11 @@ def foreseen(
     """`config` with those models of the `absent` whose headers a hub gives, which lie in `folder`
     then; and a line for each. Blocks.
     """
-    room, lines = _room(config), []
+    room, source, lines = _room(config), Hub(config).source, []
     for number, model in enumerate(absent):
         try:
             place, order = folder / str(number), hub_model(model.path).order
-            asked = begun(Hub(config).source, order, place, BACKENDS, room)
+            asked = begun(source, order, place, BACKENDS, room)
             lines.append(f"{model.name}: not downloaded yet; `serve` downloads {HUB}{asked}")
             found = replace(model, path=str(place))
             config = replace(config, models=(*config.models, found))

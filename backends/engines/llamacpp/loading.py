@@ -603,8 +603,6 @@ def _info(
     return msgspec.structs.replace(
         known_info(files, vocabulary, length=length, together=together),
         chat_template=template.decode() if template else None,
-        tool_template=files.tool_template,
-        modalities=files.modalities,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
         rewinds=True,
