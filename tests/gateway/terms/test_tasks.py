@@ -82,7 +82,7 @@ async def test_a_file_system_answers_while_another_is_asked() -> None:
 
 
 async def test_who_leaves_before_it_is_asked_leaves_no_question() -> None:
-    asked, patience = FileSystems(), 0.5
+    asked, patience = FileSystems(), 1.5  # seconds in which a thread begins beside any load
     with anyio.CancelScope() as left:
         left.cancel()
         await asked.ask("model", lambda: "there", patience)
