@@ -300,7 +300,7 @@ def test_what_was_sent_is_shown_as_curl_and_python(stand: Stand, open_page: Open
     called: dict[str, Any] = {}
     run(source, called)
     assert called["messages"] == bodies(server)[-1]["messages"]
-    assert called["extra_body"] == {"min_p": 0.1, "return_progress": True}
+    assert called["extra_body"] == {"min_p": 0.1, "loading_text": False, "return_progress": True}
     assert called["stream"] is True
 
 
