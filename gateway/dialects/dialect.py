@@ -5,6 +5,7 @@ the configuration. A reply is one JSON document, or an event of a stream, with t
 encoded once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from gateway.keys.limits import Allowance, Unit
 from gateway.terms.errors import GatewayError
+from gateway.terms.events import Delta, Usage
 
 
 class RateHeaders(msgspec.Struct, frozen=True):
@@ -65,6 +67,32 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     error: Callable[[GatewayError], msgspec.Struct] | None = None
     id_headers: tuple[str, ...] = ()  # of an answer, with the request's id, besides the server's
     rate_headers: RateHeaders = RATE_HEADERS
+
+
+class Reply(ABC):
+    """A dialect's reply to one request: frames of a stream, or one whole body, from the same
+    deltas.
+    """
+
+    def opening(self) -> bytes:
+        """The first frames; none, where nothing is known yet that an API would have."""
+        return b""
+
+    @abstractmethod
+    def delta(self, delta: Delta) -> bytes:
+        """The frames of some more of the answer."""
+
+    @abstractmethod
+    def closing(self, usage: Usage) -> bytes:
+        """The last frames."""
+
+    def add(self, delta: Delta) -> object:
+        """Keep some more of the answer for `whole`: what a stream keeps, whose frames are lost."""
+        return self.delta(delta)
+
+    @abstractmethod
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body."""
 
 
 PLACEHOLDER = "\0hole"

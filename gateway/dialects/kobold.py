@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.contract.conversation import Grammar
-from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, body, named_frame
+from gateway.dialects.dialect import PLACEHOLDER, Dialect, FrameTemplate, Reply, body, named_frame
 from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, fields_of, json_object, names_of, order_object
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
@@ -317,8 +317,8 @@ class Growing:
             self.stop_reason = 1 if event.stop is None else 2
 
 
-class KoboldReply:
-    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
+class KoboldReply(Reply):
+    """The answer to one request, as a stream or whole."""
 
     def __init__(self, *, results: int, shows_stop: bool) -> None:
         self._shows_stop = shows_stop
@@ -333,10 +333,6 @@ class KoboldReply:
     def texts(self) -> Sequence[str]:
         """What there is of each text now."""
         return ["".join(one.texts) for one in self._all]
-
-    def opening(self) -> bytes:
-        """Nothing is sent yet."""
-        return b""
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the text."""

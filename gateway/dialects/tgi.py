@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.contract.protocol import Candidate, TokenLogprob
-from gateway.dialects.dialect import Dialect, body, frame
+from gateway.dialects.dialect import Dialect, Reply, body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
     Input,
@@ -258,8 +258,8 @@ def error_event(error: GatewayError) -> bytes:
     return frame(_wire(error))
 
 
-class TgiReply:
-    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`.
+class TgiReply(Reply):
+    """The answer to one request, as a stream or whole.
 
     The stop sequence that ended a text is its end, as with TGI. `listed`: the whole stands in a
     list, as TGI answers at `/`.
@@ -277,10 +277,6 @@ class TgiReply:
         self._top: list[Sequence[TokenWire]] = []
         self._sent = 0
         self._finish: Finish = "length"
-
-    def opening(self) -> bytes:
-        """Nothing is sent yet."""
-        return b""
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of the text: an event for each token, or one for all of them."""

@@ -20,7 +20,7 @@ from backends.contract.remote import HOPS, MOST_HOPS
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.encoding import Encoded, is_long
-from gateway.dialects.dialect import RATE_HEADERS, RateHeaders
+from gateway.dialects.dialect import RATE_HEADERS, RateHeaders, Reply
 from gateway.http.books import Account
 from gateway.http.sse import (
     SEND_TIMED_OUT,
@@ -35,7 +35,6 @@ from gateway.http.sse import (
 from gateway.keys.limits import UNLIMITED
 from gateway.registry import Waiting
 from gateway.terms.errors import GatewayError, LoopDetected
-from gateway.terms.events import Delta, Usage
 from gateway.terms.request import Unapplied
 from gateway.terms.tasks import WorkerThreads
 
@@ -43,20 +42,6 @@ Wanted = TypeVar("Wanted")
 
 MOST_NAMES, MOST_CHARACTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
-
-
-class Reply(Protocol):
-    """A dialect's reply to one request: frames of a stream, or one whole body."""
-
-    def opening(self) -> bytes: ...
-
-    def delta(self, delta: Delta) -> bytes: ...
-
-    def closing(self, usage: Usage) -> bytes: ...
-
-    def add(self, delta: Delta) -> object: ...
-
-    def whole(self, usage: Usage) -> bytes: ...
 
 
 class LoadingText(Protocol):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -35,7 +36,7 @@ SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
 
 
-class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A model as it is to be loaded."""
 
     entry: ModelEntry
@@ -75,10 +76,15 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
         weights, place = self.entry.files.weights, self.placements[0]
         return {} if weights is None or len(place) != 1 else dict.fromkeys(place, weights.read)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Bytes, ...]:
-        """`need` per device, in each of these ways."""
+        """`need` per device, in each of these ways: there may be hundreds, so once."""
         return tuple(shares(self.need, placement) for placement in self.placements)
+
+    @cached_property
+    def others(self) -> tuple[Bytes, ...]:
+        """All `needs` but the first, the same object each time: it is compared by that."""
+        return self.needs[1:]
 
     def has(self, devices: Bytes) -> bool:
         """Whether this is one of the ways in which it can lie."""
@@ -107,7 +113,6 @@ class LoadPlanner(msgspec.Struct):
     bandwidths: Mapping[str, float]
     cluster: ClusterNodes | None = None
     parking: Parking = "auto"
-    _needs: dict[str, tuple[LoadPlan, tuple[Bytes, ...]]] = {}  # by model: many, so once
     _reading: Mapping[str, float] = {}
     _outdated: set[str] = set()  # in memory, planned with other speeds
     _present: set[str] = set()  # in memory, as they were planned
@@ -117,7 +122,6 @@ class LoadPlanner(msgspec.Struct):
     _options: dict[str, EngineOptions] = {}
     _plan: dict[str, LoadPlan] = {}
     _parked: dict[str, Bytes] = {}  # what models held when they were parked last
-    _behind: dict[str, tuple[tuple[Bytes, ...], tuple[Bytes, ...]]] = {}
     _pinned: dict[str, bool] = {}  # in place of what entries say
 
     def __post_init__(self) -> None:
@@ -145,7 +149,7 @@ class LoadPlanner(msgspec.Struct):
         """Whether only an earlier measurement keeps it from being loaded."""
         return (
             plan.measured
-            and self.room.obstacle(plan.entry.name, self._needed(plan)) is not None
+            and self.room.obstacle(plan.entry.name, plan.needs) is not None
             and self.room.obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
         )
 
@@ -182,11 +186,10 @@ class LoadPlanner(msgspec.Struct):
         plan = self._told[entry.name] = self.plan(entry)
         if entry.name not in self._present:
             self._whole[entry.name] = plan
-        need, *_ = needs = self._needed(plan)
         return Model(
             name=entry.name,
-            need=need,
-            others=self._others(entry.name, needs),
+            need=plan.needs[0],
+            others=plan.others,
             copying=self._copying(entry),
             smaller=tuple(Smaller(one.needs[0], one.speed) for one in plan.smaller),
             speed=plan.speed,
@@ -198,20 +201,6 @@ class LoadPlanner(msgspec.Struct):
             ttl=entry.ttl,
             apart=entry.replica_of,
         )
-
-    def _needed(self, plan: LoadPlan) -> tuple[Bytes, ...]:
-        """The needs of `plan`, the same objects each time."""
-        known = self._needs.get(plan.entry.name)
-        if known is None or known[0] is not plan:
-            known = self._needs[plan.entry.name] = plan, plan.needs
-        return known[1]
-
-    def _others(self, name: str, needs: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
-        """All but the first, the same object each time."""
-        known = self._behind.get(name)
-        if known is None or known[0] is not needs:
-            known = self._behind[name] = needs, needs[1:]
-        return known[1]
 
     def _copying(self, entry: ModelEntry) -> Mapping[str, float]:
         """Seconds until nodes have the files that they lack."""

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from config.values import alike
 from gateway.dialects.anthropic.editing import ContextManaged
 from gateway.dialects.anthropic.request import MessagesExchange
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, named_frame
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, Reply, body, named_frame
 from gateway.terms.errors import GatewayError, ThreadNotHeld
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -330,8 +330,8 @@ def result_block(answered: ToolAnswered) -> McpToolResultBlock:
     return McpToolResultBlock(name, answered.is_error, (TextBlock(answered.text),))
 
 
-class MessagesReply:
-    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
+class MessagesReply(Reply):
+    """The answer to one request, as a stream or whole."""
 
     def __init__(
         self,
@@ -397,8 +397,6 @@ class MessagesReply:
         """Why it ended, what it cost, and the end."""
         last = MessageDelta(self._ending, _usage(usage), self._managed)
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
-
-    add = delta  # for `whole`: the events are those of a stream, which are dropped
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""

@@ -30,7 +30,7 @@ from gateway.dialects.cohere.request import (
     ThinkingBlock,
     UsageWire,
 )
-from gateway.dialects.dialect import body, named_frame
+from gateway.dialects.dialect import Reply, body, named_frame
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import (
     ArgumentsGrown,
@@ -82,8 +82,8 @@ REASONS: dict[str, FinishReason] = {
 }  # fmt: skip
 
 
-class CohereReply:
-    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
+class CohereReply(Reply):
+    """The answer to one request, as a stream or whole."""
 
     def __init__(self, *, id: str, logprobs: bool) -> None:
         self._id = id
@@ -106,11 +106,6 @@ class CohereReply:
     def closing(self, usage: Usage) -> bytes:
         """The last event: why it ended, and what it cost."""
         return _framed(MessageEnd(self._id, EndDelta(self._finish, _usage(usage))))
-
-    def add(self, delta: Delta) -> None:
-        """Keep some more of the answer for `whole`."""
-        for _ in self._steps(delta):
-            pass
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import Candidate, PromptProgress, SlotState, TokenLogprob
-from gateway.dialects.dialect import frame
+from gateway.dialects.dialect import Reply, frame
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,
     GenerationSettings,
@@ -98,7 +98,7 @@ class _Growing:
         return sent
 
 
-class CompletionReply:
+class CompletionReply(Reply):
     """The answer to one request, as a stream or whole. `report` gives the report of each choice
     that has ended.
     """
@@ -117,10 +117,6 @@ class CompletionReply:
         self._parameters = UNSET if parameters is None else parameters
         self._choices = [_Growing() for _ in range(exchange.choices)]
         self._shown = _Probabilities(after_samplers=exchange.post_sampling_probs)
-
-    def opening(self) -> bytes:
-        """A text has no role."""
-        return b""
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice, by tokens where those have probabilities; the end is sent by

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, body, line
+from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, Reply, body, line
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
 from gateway.dialects.fields import MOST_NAMED, Fields, read_fields
 from gateway.dialects.logprobs import LogprobWire, logprob_wire
@@ -98,9 +98,9 @@ class ChunkWire(msgspec.Struct, frozen=True, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class OllamaReply:
-    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`. Calls are
-    sent whole, each in a line of its own.
+class OllamaReply(Reply):
+    """The answer to one request, as a stream or whole. Calls are sent whole, each in a line of its
+    own.
     """
 
     def __init__(
@@ -120,8 +120,7 @@ class OllamaReply:
         self._load_seconds = load_seconds
         self._reason = "stop"
         self._growing: dict[int, tuple[ToolOpened, list[str]]] = {}
-        self._content: list[str] = []
-        self._thinking: list[str] = []
+        self._texts: Mapping[type[Event], list[str]] = {Content: [], Reasoning: []}
         self._calls: list[CallWire] = []
         self._logprobs: list[LogprobWire] = []
         self._templates: Mapping[type[Event], FrameTemplate] = {
@@ -129,29 +128,25 @@ class OllamaReply:
             Reasoning: FrameTemplate(line(self._chunk(thinking=PLACEHOLDER))),
         }
 
-    def opening(self) -> bytes:
-        """Nothing is sent yet."""
-        return b""
-
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
-        match delta.events:
-            case (Content(text),) if text and not delta.logprobs:
-                return self._templates[Content].render(text)
         lines = b"".join([self._lines_of(event) for event in delta.events])
         if delta.logprobs:
-            lines += line(self._chunk(logprobs=list(map(logprob_wire, delta.logprobs))))
+            logprobs = [*map(logprob_wire, delta.logprobs)]
+            self._logprobs += logprobs
+            lines += line(self._chunk(logprobs=logprobs))
         return lines
 
     def _lines_of(self, event: Event) -> bytes:
         match event:
-            case Content(text) | Reasoning(text) if text and not self._hides(event):
+            case Reasoning() if self._hides_thinking:
+                return b""
+            case Content(text) | Reasoning(text) if text:
+                self._texts[type(event)].append(text)
                 return self._templates[type(event)].render(text)
         called = self._called(event)
+        self._calls += called
         return line(self._chunk(calls=called)) if called else b""
-
-    def _hides(self, event: Event) -> bool:
-        return self._hides_thinking and isinstance(event, Reasoning)
 
     def _called(self, event: Event) -> tuple[CallWire, ...]:
         """The call that `event` completes; at the end, the one that broke off."""
@@ -171,23 +166,11 @@ class OllamaReply:
         """The last line: why it ended, what it cost."""
         return line(self._ended(self._chunk(content=""), usage))
 
-    def add(self, delta: Delta) -> None:
-        """Keep some more for `whole`."""
-        self._logprobs += map(logprob_wire, delta.logprobs)
-        for event in delta.events:
-            match event:
-                case Content(text):
-                    self._content.append(text)
-                case Reasoning(text):
-                    self._thinking += () if self._hides_thinking else (text,)
-                case _:
-                    self._calls += self._called(event)
-
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
         chunk = self._chunk(
-            content="".join(self._content),
-            thinking="".join(self._thinking),
+            content="".join(self._texts[Content]),
+            thinking="".join(self._texts[Reasoning]),
             calls=tuple(self._calls),
             logprobs=tuple(self._logprobs),
         )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.dialects.dialect import DONE, body, frame
+from gateway.dialects.dialect import DONE, Reply, body, frame
 from gateway.dialects.openai.logprobs import (
     Timings,
     UsageSoFar,
@@ -56,7 +56,7 @@ class StoppedChoice(msgspec.Struct, frozen=True, kw_only=True):
     stop_str: str | UnsetType = UNSET
 
 
-class CompletionReply:
+class CompletionReply(Reply):
     """The answer to one request, as a stream or whole.
 
     A stream is `opening`, `delta`…, `closing`, or `failed` at any time; each gives frames, several

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.dialect import body
+from gateway.dialects.dialect import Reply, body
 from gateway.dialects.responses.answer_items import CompactionItem
 from gateway.dialects.responses.items import Item, kept, packed
 from gateway.dialects.responses.reply import UsageWire, usage_wire
@@ -66,8 +66,8 @@ def summary_of(deltas: Sequence[Delta]) -> str:
     ).strip()
 
 
-class CompactReply:
-    """The body of a compaction; see `gateway.http.exchange.Reply`. It is never a stream."""
+class CompactReply(Reply):
+    """The body of a compaction. It is never a stream."""
 
     def __init__(
         self, items: Sequence[Item], *, id: str, created: int, new_id: Callable[[], str]
@@ -77,22 +77,14 @@ class CompactReply:
         self._id, self._created, self._new_id = id, created, new_id
         self._deltas: list[Delta] = []
 
-    def opening(self) -> bytes:
-        """Nothing: it is no stream."""
-        return b""
-
     def delta(self, delta: Delta) -> bytes:
-        """Nothing, as `opening`."""
-        self.add(delta)
+        """Some more of the summary, of which nothing is sent."""
+        self._deltas.append(delta)
         return b""
 
     def closing(self, usage: Usage) -> bytes:
-        """Nothing, as `opening`."""
+        """As `whole`."""
         return self.whole(usage)
-
-    def add(self, delta: Delta) -> None:
-        """Some more of the summary."""
-        self._deltas.append(delta)
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body. Raises InternalError where the model said nothing."""

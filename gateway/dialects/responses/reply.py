@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import TokenLogprob
 from backends.contract.samplers import Sampling
-from gateway.dialects.dialect import body
+from gateway.dialects.dialect import Reply, body
 from gateway.dialects.models import ErrorDetail, envelope
 from gateway.dialects.responses.answer_items import (
     CompactionItem,
@@ -149,8 +149,8 @@ FAILED = "server_error"  # the code of a failed response: clients know a closed 
 _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
 
-class ResponsesReply:
-    """The response to one request, as a stream or whole; see `gateway.http.exchange.Reply`.
+class ResponsesReply(Reply):
+    """The response to one request, as a stream or whole.
 
     It exists before a model answers, so that it can also fail before.
     """
@@ -360,8 +360,6 @@ class ResponsesReply:
         """An event that OpenAI's client ends at: it would lose the one behind it."""
         detail = envelope(error).error
         return event(ErrorEvent(error=detail, sequence_number=self._numbers.take()))
-
-    add = delta  # for `whole`: the events are those of a stream, which are dropped
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
