@@ -217,7 +217,36 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 Translation: TypeAlias = Callable[[Any], Mapping[str, Any]]
 
 
-class FilesModule(Protocol):
+class Layout(Protocol):
+    """How models of one kind lie in memory."""
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        """What the model will take, by its headers. Raises BackendError."""
+        ...
+
+    def placements(
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        """The ways in which a model with these options can lie on this machine's cards, the one
+        wanted most first; one alone, where the options say it. `files`: None: nothing is known of
+        it but its size.
+        """
+        ...
+
+    def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+        """`options`, which say now that the model is to lie so; see `placements`."""
+        ...
+
+    def fit(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
+    ) -> Fitted | None:
+        """The model as it fits into `room`. None: nothing has to give way for it, the options leave
+        no choice, or there is no way in which it fits.
+        """
+        ...
+
+
+class FilesModule(Layout, Protocol):
     """What `backends/<name>/files.py` offers."""
 
     SUFFIX: re.Pattern[str] | None
@@ -246,29 +275,6 @@ class FilesModule(Protocol):
         """The model as `options` make it: what it can do with them, and the files they name.
 
         Raises LoadFailed for files that can't be used.
-        """
-        ...
-
-    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed: ...
-
-    def placements(
-        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
-    ) -> Sequence[Placement]:
-        """The ways in which a model with these options can lie on this machine's cards, the one
-        wanted most first; one alone, where the options say it. `files`: None: nothing is known of
-        it but its size.
-        """
-        ...
-
-    def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
-        """`options`, which say now that the model is to lie so; see `placements`."""
-        ...
-
-    def fit(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
-    ) -> Fitted | None:
-        """The model as it fits into `room`. None: nothing has to give way for it, the options leave
-        no choice, or there is no way in which it fits.
         """
         ...
 

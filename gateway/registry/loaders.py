@@ -8,7 +8,15 @@ from typing import Protocol
 
 from anyio import to_thread
 
-from backends.contract.catalog import BACKENDS, Cards, Catalog, Fitted, ModelFiles, Placement, Room
+from backends.contract.catalog import (
+    BACKENDS,
+    Cards,
+    Catalog,
+    Layout,
+    ModelFiles,
+    Placement,
+    as_it_is,
+)
 from backends.contract.errors import BackendMissing, LoadFailed
 from backends.contract.protocol import MemoryNeed, Report
 from backends.contract.remote import Container
@@ -21,26 +29,8 @@ from config.nodes import HERE
 class Loader(Protocol):
     """What the registry wants of the backends."""
 
-    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        """What the model will take, by its headers. Raises BackendError."""
-        ...
-
-    def placements(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards
-    ) -> Sequence[Placement]:
-        """See `backends.contract.catalog.FilesModule.placements`."""
-        ...
-
-    def placed(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
-    ) -> EngineOptions:
-        """See `backends.contract.catalog.FilesModule.placed`."""
-        ...
-
-    def fit(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
-    ) -> Fitted | None:
-        """See `backends.contract.catalog.FilesModule.fit`."""
+    def layout(self, files: ModelFiles) -> Layout:
+        """How such a model lies in this machine's memory."""
         ...
 
     def is_experimental(self, files: ModelFiles) -> bool:
@@ -59,6 +49,23 @@ class Loader(Protocol):
 NOTHING = MemoryNeed(weights=0, cache=0, engine=0)  # of this machine's
 
 
+class Elsewhere:
+    """The `Layout` of models that lie on other machines."""
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        return NOTHING
+
+    def placements(
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        return ({},)
+
+    def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+        return options
+
+    fit = staticmethod(as_it_is)
+
+
 class CatalogLoader:
     """Each model with its own backend, as the catalog has them."""
 
@@ -66,31 +73,9 @@ class CatalogLoader:
         self._catalog = catalog
         self._workers = Workers()
 
-    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        if not _lies_here(files):
-            return NOTHING
-        return self._catalog[files.backend].files.estimate(files, options)
-
-    def placements(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards
-    ) -> Sequence[Placement]:
-        if not _lies_here(files):
-            return ({},)
-        return self._catalog[files.backend].files.placements(files, options, cards)
-
-    def placed(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
-    ) -> EngineOptions:
-        if not _lies_here(files):
-            return options
-        return self._catalog[files.backend].files.placed(options, placement, cards)
-
-    def fit(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards, room: Room
-    ) -> Fitted | None:
-        if not _lies_here(files):
-            return None
-        return self._catalog[files.backend].files.fit(files, options, cards, room)
+    def layout(self, files: ModelFiles) -> Layout:
+        is_here = files.node is None and files.elsewhere is None
+        return self._catalog[files.backend].files if is_here else Elsewhere()
 
     def is_experimental(self, files: ModelFiles) -> bool:
         if files.elsewhere is not None:
@@ -117,7 +102,3 @@ class CatalogLoader:
             raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
         load = container.load if files.task == "generate" else container.load_encoder
         return await load(files, options, report)
-
-
-def _lies_here(files: ModelFiles) -> bool:
-    return files.node is None and files.elsewhere is None

@@ -309,7 +309,7 @@ class LoadPlanner(msgspec.Struct):
         if (node := node_of(plan.placements[0])) != THIS_MACHINE:
             return self._ordered_at(node, plan)
         options = replace(plan.loads, host=self._host(plan))
-        return self.loader.placed(files, options, plan.placements[0], self.cards)
+        return self.loader.layout(files).placed(options, plan.placements[0], self.cards)
 
     def _ordered_at(self, node: str, plan: LoadPlan) -> EngineOptions:
         """As `ordered`, on another node: in a worker there."""
@@ -318,7 +318,7 @@ class LoadPlanner(msgspec.Struct):
         if there is None:  # it has just left, as its load will say
             return options
         placement = bare(plan.placements[0])
-        return self.loader.placed(plan.entry.files, options, placement, there.cards)
+        return self.loader.layout(plan.entry.files).placed(options, placement, there.cards)
 
     def _host(self, plan: LoadPlan) -> Host | None:
         """`auto`: a worker where models take turns on a card, whose memory an unload in the process
@@ -420,7 +420,7 @@ class LoadPlanner(msgspec.Struct):
         if self.cluster is not None and _may_leave(entry, options):
             return None  # one that may lie on several machines is not cut for this one
         there = Room(free=room, bandwidths=self._reading)
-        return self.loader.fit(entry.files, options, self.cards, there)
+        return self.loader.layout(entry.files).fit(entry.files, options, self.cards, there)
 
     def _ladder(self, plan: LoadPlan) -> Iterator[LoadPlan]:
         """Ways in which it takes ever less of cards, down to none."""
@@ -443,7 +443,8 @@ class LoadPlanner(msgspec.Struct):
         self, entry: ModelEntry, options: EngineOptions, fitted: Fitted | None
     ) -> LoadPlan:
         loads = options if fitted is None else fitted.options
-        estimate = self.loader.estimate(entry.files, options) if fitted is None else fitted.need
+        layout = self.loader.layout(entry.files)
+        estimate = layout.estimate(entry.files, options) if fitted is None else fitted.need
         last = self.history.get(entry.files, loads)
         need = last.corrected(estimate) if last else estimate
         ways = self._placements(entry, options, need) if fitted is None else (fitted.placement,)
@@ -464,7 +465,8 @@ class LoadPlanner(msgspec.Struct):
         self, entry: ModelEntry, options: EngineOptions, need: MemoryNeed
     ) -> tuple[Placement, ...]:
         """The ways to lie here, and then those on other nodes."""
-        own = tuple(self.loader.placements(entry.files, options, self.cards))
+        layout = self.loader.layout(entry.files)
+        own = tuple(layout.placements(entry.files, options, self.cards))
         if self.cluster is None or not _may_leave(entry, options):
             return own
         there = self.cluster
@@ -477,7 +479,7 @@ class LoadPlanner(msgspec.Struct):
             named(offer.name, way)
             for offer in in_order(entry.name, offers)
             for way in fewest(
-                self.loader.placements(entry.files, options, offer.cards), need.total, offer.cards
+                layout.placements(entry.files, options, offer.cards), need.total, offer.cards
             )
         )
         return (*own, *ways)

@@ -14,7 +14,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from backends.contract.catalog import Cards, Fitted, ModelFiles, Placement, Room
+from backends.contract.catalog import Cards, Fitted, Layout, ModelFiles, Placement, Room
 from backends.contract.errors import UnsupportedModel
 from backends.contract.protocol import (
     Generation,
@@ -194,18 +194,19 @@ class FakeEngine:
             parts=self._parts.get(path.name, ()),
         )
 
+    def layout(self, files: ModelFiles) -> Layout:
+        return self
+
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         """As large as its name says, and a byte for each token of a context that is asked for."""
         return MemoryNeed(weights=files.size_bytes, cache=options.context_length or 0, engine=0)
 
     def placements(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
         return ({"cpu": 1.0},)
 
-    def placed(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
-    ) -> EngineOptions:
+    def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
         return options
 
     def fit(

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backends.contract.catalog import Cards, ModelFiles, Placement, smallest_first
+from backends.contract.catalog import Cards, Layout, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
 from config.settings import ModelConfig
 from gateway.registry import Registry
@@ -35,15 +35,17 @@ class CardEngine(FakeEngine):
     def budget(self) -> int:
         return sum(CARDS.values())
 
+    def layout(self, files: ModelFiles) -> Layout:
+        self._asked = files.path.name
+        return self
+
     def placements(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
         return list(smallest_first(cards))
 
-    def placed(
-        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
-    ) -> EngineOptions:
-        self.told[files.path.name] = placement
+    def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+        self.told[self._asked] = placement
         return options
 
 

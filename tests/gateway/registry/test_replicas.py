@@ -41,7 +41,7 @@ class ReplicaEngine(FakeEngine):
         return sum(self.cards.values())
 
     def placements(
-        self, files: ModelFiles, options: EngineOptions, cards: Cards
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
     ) -> Sequence[Placement]:
         return [{card: 1.0} for card in cards]
 
