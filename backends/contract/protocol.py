@@ -204,6 +204,11 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
     drafted_tokens: int = 0  # that were guessed to come next, see `backends.engines.speculation`
     accepted_tokens: int = 0  # of completion_tokens, those that were guessed
 
+    @property
+    def computed_tokens(self) -> int:
+        """Of the prompt, those that were not cached."""
+        return self.prompt_tokens - self.cached_tokens
+
 
 class Ended(TokenCounts, frozen=True, kw_only=True, tag=True, array_like=True):
     """Why a job ended, and its usage. `token`: the end token, if the model has written one. It

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from backends.engines.constraints import Mask
 from backends.engines.repetitions import PRIORS, Draft, RecentAnswers, Repetitions
 from config.engines import SpeculationOptions
 
@@ -184,12 +185,6 @@ SUREST = 0.98  # of a token's chance
 # steps between nothing is done for any job: see `Speculation.rests`.
 SELDOM = 8
 FADE_EVERY = 256  # steps, after which what wasn't measured meanwhile is believed less
-
-
-class Mask(Protocol):
-    """See `constraints.Mask`."""
-
-    def fitting(self, tokens: Sequence[int]) -> int: ...
 
 
 class StepTerms(msgspec.Struct, frozen=True):

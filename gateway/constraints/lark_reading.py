@@ -15,7 +15,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -257,8 +258,8 @@ def _glushkov(regex: Regex, numbers: Iterator[int], follow: list[int]) -> tuple[
         case Alternatives(options):
             found = [_glushkov(option, numbers, follow) for option in options]
             return (
-                _union(each[0] for each in found),
-                _union(each[1] for each in found),
+                reduce(or_, (each[0] for each in found)),
+                reduce(or_, (each[1] for each in found)),
                 any(each[2] for each in found),
             )
         case Series(parts):
@@ -275,13 +276,6 @@ def _glushkov(regex: Regex, numbers: Iterator[int], follow: list[int]) -> tuple[
             if most != 1:
                 _lead(last, first, follow)
             return first, last, empty or least == 0
-
-
-def _union(sets: Iterator[int]) -> int:
-    whole = 0
-    for each in sets:
-        whole |= each
-    return whole
 
 
 def _bits(among: int) -> Iterator[int]:

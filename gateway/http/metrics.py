@@ -47,56 +47,50 @@ from gateway.registry.overview import Ledger
 from gateway.terms.errors import RateLimited
 from gateway.terms.events import Usage
 
+# What llama-server counts of answers (tools/server/README.md, `GET /metrics`): its name, what it
+# says of it, and our field.
+COUNTED: Mapping[str, tuple[str, str]] = {
+    "prompt_tokens_total": ("Prompt tokens computed.", "computed_tokens"),
+    "prompt_tokens_cached_total": ("Prompt tokens found cached.", "cached_tokens"),
+    "prompt_seconds_total": ("Seconds of computing prompts.", "prefill_seconds"),
+    "tokens_predicted_total": ("Tokens generated.", "completion_tokens"),
+    "tokens_predicted_seconds_total": ("Seconds of generating.", "decode_seconds"),
+    "spec_decode_num_draft_tokens_total": ("Tokens drafted.", "drafted_tokens"),
+    "spec_decode_num_accepted_tokens_total": ("Drafted tokens that came.", "accepted_tokens"),
+}
+
 
 class LlamaMetrics:
-    """What answers cost, as llama-server counts it (tools/server/README.md, `GET /metrics`). Rates
-    are of all answers since the start.
-    """
+    """What answers cost, as llama-server counts it. Rates are of all answers since the start."""
 
     def __init__(self) -> None:
-        self._prompt = self._cached = self._predicted = self._longest = 0
-        self._prompt_seconds = self._predicted_seconds = 0.0
-        self._drafted = self._accepted = 0
+        self._sums = dict.fromkeys(COUNTED, 0.0)
+        self._longest = 0
         self._steps = 0  # of answers: the first token comes with the prompt
 
     def count(self, usage: Usage) -> None:
         """An answer is over."""
-        self._prompt += usage.prompt_tokens - usage.cached_tokens
-        self._cached += usage.cached_tokens
-        self._predicted += usage.completion_tokens
-        self._drafted += usage.drafted_tokens
-        self._accepted += usage.accepted_tokens
+        for name, (_, field) in COUNTED.items():
+            self._sums[name] += getattr(usage, field)
         self._longest = max(self._longest, usage.prompt_tokens + usage.completion_tokens)
-        self._prompt_seconds += usage.prefill_seconds
-        self._predicted_seconds += usage.decode_seconds
         self._steps += max(0, usage.completion_tokens - 1)
 
     def text(self, statuses: Sequence[ModelStatus]) -> bytes:
         """Prometheus' text format, with the requests that run and wait by `statuses`."""
+        counters = {name: (about, self._sums[name]) for name, (about, _) in COUNTED.items()}
+        counters["n_tokens_max"] = ("The longest prompt and answer.", self._longest)
         return "".join(
             f"# HELP llamacpp:{name} {about}\n"
             f"# TYPE llamacpp:{name} {kind}\n"
             f"llamacpp:{name} {float(value)!r}\n"
-            for kind, numbers in (("counter", self._counters()), ("gauge", self._gauges(statuses)))
+            for kind, numbers in (("counter", counters), ("gauge", self._gauges(statuses)))
             for name, (about, value) in numbers.items()
         ).encode()
 
-    def _counters(self) -> Mapping[str, tuple[str, float]]:
-        return {
-            "prompt_tokens_total": ("Prompt tokens computed.", self._prompt),
-            "prompt_tokens_cached_total": ("Prompt tokens found cached.", self._cached),
-            "prompt_seconds_total": ("Seconds of computing prompts.", self._prompt_seconds),
-            "tokens_predicted_total": ("Tokens generated.", self._predicted),
-            "tokens_predicted_seconds_total": ("Seconds of generating.", self._predicted_seconds),
-            "n_tokens_max": ("The longest prompt and answer.", self._longest),
-            "spec_decode_num_draft_tokens_total": ("Tokens drafted.", self._drafted),
-            "spec_decode_num_accepted_tokens_total": ("Drafted tokens that came.", self._accepted),
-        }
-
     def _gauges(self, statuses: Sequence[ModelStatus]) -> Mapping[str, tuple[str, float]]:
         statuses = [one for one in statuses if not one.is_replica]
-        reading = _rate(self._prompt, self._prompt_seconds)
-        writing = _rate(self._steps, self._predicted_seconds)
+        reading = _rate(self._sums["prompt_tokens_total"], self._sums["prompt_seconds_total"])
+        writing = _rate(self._steps, self._sums["tokens_predicted_seconds_total"])
         return {
             "prompt_tokens_seconds": ("Prompt tokens computed in a second.", reading),
             "predicted_tokens_seconds": ("Tokens generated in a second.", writing),
@@ -105,7 +99,7 @@ class LlamaMetrics:
         }
 
 
-def _rate(count: int, seconds: float) -> float:
+def _rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
@@ -280,7 +274,7 @@ class Metrics:
 
     def _count(self, model: str, usage: Usage) -> None:
         kinds = {
-            "prompt": usage.prompt_tokens - usage.cached_tokens,
+            "prompt": usage.computed_tokens,
             "cached": usage.cached_tokens,
             "completion": usage.completion_tokens - usage.reasoning_tokens,
             "reasoning": usage.reasoning_tokens,

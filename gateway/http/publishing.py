@@ -22,7 +22,7 @@ from gateway.http.feed import (
     RequestUpdate,
 )
 from gateway.http.gauges import EVERY, LoadProgress, ModelWire
-from gateway.http.services import Services
+from gateway.http.services import Services, context_length
 from gateway.registry import ModelStatus
 from gateway.registry.overview import Fit, ModelCost
 from gateway.registry.status import Changes
@@ -60,7 +60,7 @@ def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit
         format=files.format if files else None,
         architecture=files.architecture if files else None,
         remote=files is not None and files.elsewhere is not None,
-        context_length=_context_length(status),
+        context_length=context_length(status),
         size_bytes=files.size_bytes or None if files else None,
         capabilities=known.capabilities if known else None,
         pinned=cost.pinned if cost else entry is not None and entry.pinned,
@@ -94,15 +94,6 @@ def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> Load
         began_at=now - since,
         seconds_left=max(0.0, last - since) if last is not None else None,
     )
-
-
-def _context_length(status: ModelStatus) -> int | None:
-    """Of the loaded model; before that the configured one, or what it was trained for."""
-    if status.info is not None:
-        return status.info.context_length or None
-    if status.entry is not None and status.entry.options.context_length is not None:
-        return status.entry.options.context_length
-    return (status.files.context_length or None) if status.files is not None else None
 
 
 def _file(status: ModelStatus) -> str | None:

@@ -27,12 +27,11 @@ def refusing(note: Callable[[str, str, str], None]) -> Callable[[ASGIApp], ASGIA
 
     def wrap(app: ASGIApp) -> ASGIApp:
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != ScopeType.WEBSOCKET:
-                await app(scope, receive, send)
-                return
             try:
                 await app(scope, receive, send)
             except GatewayError as error:
+                if scope["type"] != ScopeType.WEBSOCKET:
+                    raise
                 if (reason := refusal(error)) is not None:
                     client = scope["client"]
                     route = f"WEBSOCKET {scope['path_template']}"

@@ -542,7 +542,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         assert slot is not None
         began, filling, there = time.perf_counter(), restoring.filling, True
         while there and not filling.is_over:
-            there = filling.put() or self._empty_another(slot)
+            there = filling.put() or (not self._loaded.split and self._empty_idle(besides=slot))
             if time.perf_counter() - began >= self._pace.seconds and not filling.is_over:
                 break
         restoring.seconds += time.perf_counter() - began
@@ -568,16 +568,6 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             self.kept.put_back(found, keep, seconds)
             self._read.append(PutBack(running.key, keep, found.tier))
         return keep
-
-    def _empty_another(self, slot: Slot) -> bool:
-        """Make room in a pool that is full. False: there is nothing idle in it."""
-        idle = [one for one in self._slots if one is not slot and not one.busy and one.tokens]
-        if self._loaded.split or not idle:
-            return False
-        least = min(idle, key=lambda one: one.used)
-        self._take_out(least, 0)
-        self._empty(least)
-        return True
 
     def _take_over(self, slot: Slot, source: Slot, running: LlamaJob, keep: int) -> int:
         """Leave no more than the first `keep` cells of `running` in `slot`; returns how many could
@@ -642,16 +632,22 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         """Forget the least recently used idle slot; else the youngest job's cells: it is computed
         again later.
         """
-        idle = [slot for slot in self._slots if not slot.busy and slot.tokens]
-        if idle:
-            least = min(idle, key=lambda slot: slot.used)
-            self._take_out(least, 0)
-            self._empty(least)
+        if self._empty_idle():
             return
         started = [running for running in self._running.values() if running.slot is not None]
         if len(started) < 2:
             raise OutOfMemory("the KV cache is too small for this request")
         self._start_over(started[-1])
+
+    def _empty_idle(self, besides: Slot | None = None) -> bool:
+        """Forget the least recently used idle slot. False: there is none."""
+        idle = [one for one in self._slots if one is not besides and not one.busy and one.tokens]
+        if not idle:
+            return False
+        least = min(idle, key=lambda one: one.used)
+        self._take_out(least, 0)
+        self._empty(least)
+        return True
 
     def _start_over(self, running: LlamaJob) -> None:
         """Take its cells away: the sequence is computed again from its beginning."""

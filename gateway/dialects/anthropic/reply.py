@@ -424,7 +424,7 @@ def _ending(last: Finished) -> Ending:
 
 def _usage(usage: Usage) -> UsageWire:
     return UsageWire(
-        input_tokens=usage.prompt_tokens - usage.cached_tokens,
+        input_tokens=usage.computed_tokens,
         output_tokens=usage.completion_tokens,
         cache_read_input_tokens=usage.cached_tokens,
         output_tokens_details=OutputDetails(usage.reasoning_tokens),

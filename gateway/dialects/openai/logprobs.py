@@ -230,7 +230,7 @@ def timings(usage: Usage) -> Timings | UnsetType:
     """`usage` as llama.cpp times; left out where nobody counted the tokens."""
     if not usage.is_counted:
         return UNSET
-    computed = usage.prompt_tokens - usage.cached_tokens
+    computed = usage.computed_tokens
     steps = max(0, usage.completion_tokens - 1)
     prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
     return Timings(

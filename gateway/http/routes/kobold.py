@@ -20,10 +20,9 @@ from gateway.http.auth import AnyRequest
 from gateway.http.detached import Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange
 from gateway.http.openapi import STRING, Body, Described, Routes
-from gateway.http.services import Services, call_of
+from gateway.http.services import Services, call_of, context_length
 from gateway.http.sse import JSON, SSE, Plain
 from gateway.keys.access import Access
-from gateway.registry import ModelStatus
 from gateway.terms.events import NO_USAGE, Usage
 
 UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
@@ -135,19 +134,13 @@ async def model(request: AnyRequest, services: Services) -> ASGIApp:
 async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the model's context length in tokens."""
     status = await services.answering(request.auth)
-    return Plain(body(kobold.NumberValue(_context(status))))
+    return Plain(body(kobold.NumberValue(context_length(status) or 0)))
 
 
 @get(["/api/v1/config/max_length", "/api/latest/config/max_length"], access="user")
 async def max_length() -> ASGIApp:
     """Get the default length of an answer in tokens."""
     return Plain(body(kobold.NumberValue(kobold.MAX_LENGTH)))
-
-
-def _context(status: ModelStatus) -> int:
-    if status.info is not None:
-        return status.info.context_length
-    return (status.files.context_length if status.files is not None else None) or 0
 
 
 @get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"], access="open")

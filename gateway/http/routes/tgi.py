@@ -18,7 +18,7 @@ from gateway.dialects.tgi import EmbedWire, Generated, GenerateWire, InfoWire, S
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange
 from gateway.http.openapi import Described, Routes
-from gateway.http.services import Services
+from gateway.http.services import Services, context_length
 from gateway.http.sse import Plain
 
 TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
@@ -85,8 +85,7 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
 async def info(request: AnyRequest, services: Services) -> ASGIApp:
     """Get the model that answers requests, and the limits of a request."""
     status = await services.answering(request.auth)
-    files = status.files.context_length if status.files is not None else None
-    length = status.info.context_length if status.info is not None else files or 0
+    length = context_length(status) or 0
     return Plain(
         body(
             InfoWire(
