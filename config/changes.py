@@ -198,9 +198,5 @@ def _secrets(node: yaml.Node, path: str) -> Iterator[tuple[int, int]]:
         case yaml.SequenceNode():
             for value in node.value:
                 yield from _secrets(value, f"{path}[]")
-        case yaml.ScalarNode() if _SECRET.fullmatch(path) and not _is_place(node.value):
+        case yaml.ScalarNode() if _SECRET.fullmatch(path) and not node.value.startswith(PLACES):
             yield node.start_mark.index, node.end_mark.index
-
-
-def _is_place(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(PLACES)

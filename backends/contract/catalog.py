@@ -368,14 +368,6 @@ def alike(*options: str) -> Mapping[str, Translation]:
     return {option: renamed(option) for option in options}
 
 
-def _drafted(tokens: object) -> Mapping[str, Any]:
-    return {"draft": {"tokens": tokens}}
-
-
-def _drafting(model: object) -> Mapping[str, Any]:
-    return {"draft": {"model": model}}
-
-
 _MODES: Mapping[object, str] = {"disabled": "off", "ngram": "ngram", "model": "model"}
 
 
@@ -387,8 +379,8 @@ def _drafting_mode(mode: object) -> Mapping[str, Any]:
 
 # TabbyAPI's options of drafts where they are drafted by `backends.engines.speculation`
 DRAFT_LOAD_OPTIONS: Mapping[str, Translation] = {
-    "draft_model": _drafting,
-    "draft_num_tokens": _drafted,
+    "draft_model": lambda model: {"draft": {"model": model}},
+    "draft_num_tokens": lambda tokens: {"draft": {"tokens": tokens}},
     "draft_mode": _drafting_mode,
 }
 

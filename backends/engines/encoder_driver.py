@@ -222,7 +222,7 @@ class EncoderPort:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._driver = EncoderDriver(engine, engine.info.architecture)
-        self._driver.on_failure = self._broke
+        self._driver.on_failure = lambda: self._receive(Broke(self._driver.failure or ""))
         self._jobs: dict[int, EncoderJob] = {}
         self._closing: asyncio.Task[None] | None = None
         self._receive: Callable[[Event], None] = lambda _: None
@@ -261,9 +261,6 @@ class EncoderPort:
             await self._driver.close()
         finally:
             self._receive(Closed())
-
-    def _broke(self) -> None:
-        self._receive(Broke(self._driver.failure or ""))
 
 
 class DrivenEncoder(PortEncoder):

@@ -80,11 +80,6 @@ TRANSLATED = IPv6Network("64:ff9b::/96")
 TUNNELLED = (0x0000_5EFE, 0x0200_5EFE)
 
 
-def address(text: str) -> Address:
-    """The address that a resolver gave. Raises ValueError."""
-    return ip_address(text)
-
-
 def is_public(address: Address) -> bool:
     """Whether `address` is reachable from the public internet.
 
@@ -338,7 +333,8 @@ class Fetching(msgspec.Struct):
         """
         host = _name(url)
         try:
-            found = [address(text) for text in await self.resolver(host, _port(url))]
+            port = url.port or (443 if url.scheme == "https" else 80)
+            found = [ip_address(text) for text in await self.resolver(host, port)]
         except (OSError, ValueError, UnicodeError) as error:
             raise ImageRefused("can't be fetched: its host is unknown") from error
         if not found:
@@ -375,10 +371,6 @@ def _parsed(text: str, base: httpx.URL | None = None) -> httpx.URL:
 def _name(url: httpx.URL) -> str:
     """The host as DNS and TLS know it: ASCII, without brackets."""
     return url.raw_host.decode("ascii")
-
-
-def _port(url: httpx.URL) -> int:
-    return url.port or (443 if url.scheme == "https" else 80)
 
 
 async def _first_answer(

@@ -164,7 +164,7 @@ class _RegexReader:
             if (escape := _ESCAPE.match(self._text, self._at)) is None:
                 raise UnreadableGrammar(f"the escape {self._text[self._at : self._at + 2]!r}")
             self._at = escape.end()
-            return self._atom(f"[{_in_rust(escape[0])}]")
+            return self._atom(r"[\x{0}]" if escape[0] == r"\0" else f"[{escape[0]}]")
         if sign in "*+?^$":
             raise UnreadableGrammar(f"{sign!r} in the regular expression /{self._text[:60]}/")
         self._at += 1
@@ -210,10 +210,6 @@ class _RegexReader:
             if not depth:
                 return self._text[begin : self._at]
         raise UnreadableGrammar("a class that is not closed")
-
-
-def _in_rust(escape: str) -> str:
-    return r"\x{0}" if escape == r"\0" else escape
 
 
 def read_regex(text: str, flags: str = "") -> Regex:

@@ -91,13 +91,9 @@ def comment(text: str) -> bytes:
     return f": {' '.join(text.splitlines())}\n\n".encode()
 
 
-def _white_space(_text: str) -> bytes:
-    """Lines of JSON have no comments, but a line may begin with white space."""
-    return b" "
-
-
 SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment)
-NDJSON = Framing("application/x-ndjson", b" ", _white_space)
+# Lines of JSON have no comments, but a line may begin with white space.
+NDJSON = Framing("application/x-ndjson", b" ", lambda _text: b" ")
 
 
 class EventStream(msgspec.Struct):
@@ -169,7 +165,8 @@ class EventStream(msgspec.Struct):
         if news is None and not (self.began and time.monotonic() - self._last >= self.quiet):
             return
         if news is not None:
-            frames = self._wait_frames(news)
+            report = self.report_wait
+            frames = report(news) if report else self.framing.remark(sentence(news))
         else:
             said = self.says()
             frames = self.framing.remark(said) if said else self.framing.silence
@@ -177,9 +174,6 @@ class EventStream(msgspec.Struct):
             await self._start({})
         self._last = time.monotonic()
         await self.send({"type": "http.response.body", "body": frames, "more_body": True})
-
-    def _wait_frames(self, news: Waiting) -> bytes:
-        return self.report_wait(news) if self.report_wait else self.framing.remark(sentence(news))
 
     async def _start(self, headers: Mapping[str, str]) -> None:
         self.began = True

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,7 +42,6 @@ from config.mcp import McpConfig, words
 from config.product import VERSION
 from gateway.answers.pictures import (
     Address,
-    address,
     anywhere,
     is_public,
     system_resolver,
@@ -225,7 +225,8 @@ async def _read_lines(
                     return
                 line = _failure(int(found[1] or found[2]), f"the server {_too_long(most)}")
             with suppress(ValueError):
-                await received.send(SessionMessage(_parsed(line)))
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                await received.send(SessionMessage(message))
 
 
 def _why_ended(server: McpConfig, control: socket.socket) -> str:
@@ -268,10 +269,6 @@ def _failure(id: int | str, message: str, status: int = 0, *, forgotten: bool = 
     data = {STATUS: status, FORGOTTEN: forgotten}
     error = {"code": FAILED, "message": message, "data": data}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": error})
-
-
-def _parsed(line: bytes) -> Any:
-    return jsonrpc_message_adapter.validate_json(line, by_name=False)
 
 
 async def _write_lines(
@@ -332,7 +329,7 @@ class CheckedAddresses(httpx2.AsyncBaseTransport):
 
     async def _addresses(self, host: str, port: int) -> Sequence[Address]:
         try:
-            found = [address(text) for text in await system_resolver(host, port)]
+            found = [ip_address(text) for text in await system_resolver(host, port)]
         except (OSError, ValueError, UnicodeError) as error:
             raise httpx2.ConnectError("its host is unknown") from error
         if not all(map(self._judge, found)):

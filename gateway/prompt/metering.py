@@ -308,10 +308,6 @@ def _expandtabs(text: str, tabsize: Any = 8) -> str:
     return clients(result) if is_traced(text) else result
 
 
-def _removeprefix(text: str, prefix: str) -> str:
-    return text.removeprefix(prefix)
-
-
 def _removesuffix(text: str, suffix: str) -> str:
     return text[: len(text) - len(suffix)] if suffix and text.endswith(suffix) else text
 
@@ -358,7 +354,7 @@ TEXT_METHODS: Mapping[str, Operation] = {
     "strip": stripped(left=True, right=True),
     "lstrip": stripped(left=True, right=False),
     "rstrip": stripped(left=False, right=True),
-    "removeprefix": _removeprefix,
+    "removeprefix": lambda text, prefix: text.removeprefix(prefix),
     "removesuffix": _removesuffix,
     "replace": replaced,
     "join": text_join,

@@ -346,10 +346,6 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
         return masked(self.text, self.clients)
 
 
-def _has_broken_call(message: Message) -> bool:
-    return any(map(is_broken, message.tool_calls))
-
-
 def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
     """See `RenderedPrompt.marks`. `text`: what a template made of `messages`."""
     spoken = next(
@@ -450,12 +446,13 @@ class ChatTemplate:
                 f"The model's chat template refuses this conversation: {refused.reason}",
                 param="messages",
             ) from refused
+        calls = (call for message in request.messages for call in message.tool_calls)
         return RenderedPrompt(
             text=plain(text),
             clients=spans_of(text),
             prefix=plain(begun.text) if begun is not None else "",
             pictures=pictures,
-            unapplied=_MENDED if any(map(_has_broken_call, request.messages)) else (),
+            unapplied=_MENDED if any(map(is_broken, calls)) else (),
             marks=marks_of(text, request.messages),
         )
 

@@ -102,7 +102,8 @@ class Output:
             self._obey()
         self._call()
         if self._format.headers is not None:
-            self._header(self._format.headers, self._next_turn(self._format.headers))
+            turn = f"{self._turn.name} {self._lark.text(self._format.headers.turn)}"
+            self._header(self._format.headers, turn)
         places = (self._answer, self._text, *self._calls, self._thought)
         for place in (*places, self._shaped, self._turn, *self._opened.values()):
             place.close()
@@ -270,9 +271,6 @@ class Output:
             self._answer.reached(whole, self._gap, lark.any_of(self._shells))
         if self._format.headers is not None:
             self._turn.reached(ended, lark.any_of(self._format.headers.body_ends))
-
-    def _next_turn(self, headers: Headers) -> str:
-        return f"{self._turn.name} {self._lark.text(headers.turn)}"
 
     def _header(self, headers: Headers, source: str) -> None:
         """A header and what it begins; `source` is the rule up to there."""

@@ -245,14 +245,10 @@ def cache_mode(option: str, *, modes: re.Pattern[str], known: str) -> Translatio
     return translated
 
 
-def _draft_model(path: object) -> Mapping[str, Any]:
-    return {"draft": {"model": path}, "speculation": {"mode": "auto"}}
-
-
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **alike("autosplit_reserve", "chunk_size", "draft_gpu_split", "gpu_split", "vision"),
     "cache_size": renamed("cache_tokens"),
-    "draft_model": _draft_model,
+    "draft_model": lambda path: {"draft": {"model": path}, "speculation": {"mode": "auto"}},
     "draft_num_tokens": DRAFT_LOAD_OPTIONS["draft_num_tokens"],
 }
 

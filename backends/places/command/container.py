@@ -67,16 +67,13 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> "Co
         served = await _served(upstream, options, name)
         held = await to_thread.run_sync(tree_memory, process.guardian)
         # What can't be measured stays promised: a card whose driver doesn't say, a budget's name.
-        held = held and {**_promised(options), **held}
+        promised = {} if isinstance(options.memory, int) else options.memory
+        held = held and {**promised, **held}
         process.serves()
         return CommandModel(process, upstream, upstream.target(served), options, held=held)
     except BaseException:
         await _given_up(process, upstream)
         raise
-
-
-def _promised(options: CommandOptions) -> Mapping[str, int]:
-    return {} if isinstance(options.memory, int) else options.memory
 
 
 async def _given_up(process: Process, upstream: Upstream | None) -> None:

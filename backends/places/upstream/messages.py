@@ -225,10 +225,6 @@ def _turns(messages: Sequence[Message], signatures: Signatures) -> tuple[list[Bo
     return system, turns
 
 
-def _said(message: Message, _: Signatures) -> list[Body]:
-    return _blocks(message.parts)
-
-
 def _answered(message: Message, signatures: Signatures) -> list[Body]:
     thought: list[Body] = []
     if message.reasoning and (signature := signatures.of(message.reasoning)) is not None:
@@ -245,7 +241,7 @@ def _result(message: Message, _: Signatures) -> list[Body]:
 
 
 _BLOCKS: Mapping[str, Callable[[Message, Signatures], list[Body]]] = {
-    "user": _said,
+    "user": lambda message, _: _blocks(message.parts),
     "assistant": _answered,
     "tool": _result,
 }

@@ -365,11 +365,9 @@ class MessagesReply(Reply):
             case (Content(text),) if text and self._blocks.open is TextBlock:
                 return self._blocks.grow(text)
         frames = [self._frames(event) for event in delta.events]
-        frames += [self._result(answered) for answered in delta.answered]
+        for answered in delta.answered:
+            frames += [self._blocks.begin(result_block(answered)), self._blocks.end()]
         return b"".join(frames)
-
-    def _result(self, answered: ToolAnswered) -> bytes:
-        return self._blocks.begin(result_block(answered)) + self._blocks.end()
 
     def _frames(self, event: Event) -> bytes:
         match event:

@@ -258,15 +258,12 @@ def _add(fields: Fields, place: str, block: BlockWire, turn: _Turn) -> None:
         case BlockWire(type="redacted_thinking"):
             pass  # encrypted by Anthropic; listed in `x-roundhouse-ignored`
         case BlockWire(type="tool_use", id=str(call_id), name=str(name)):
-            turn.calls.append(ToolCall(call_id, name, _json(block)))
+            given = msgspec.json.encode(block.input or {}).decode()
+            turn.calls.append(ToolCall(call_id, name, given))
         case BlockWire(type="thinking" | "tool_use"):
             raise fields.wrong(place, f"A {block.type} block lacks one of its fields.")
         case _:
             turn.parts += _part(fields, place, block, ("text",))
-
-
-def _json(block: BlockWire) -> str:
-    return msgspec.json.encode(block.input or {}).decode()
 
 
 _KNOWN = ("text", "image", "document", "search_result", "compaction")

@@ -27,13 +27,8 @@ from gateway.http.sse import SSE, Framing, Plain, attended, comment
 from gateway.mcp.rounds import AnswerInRounds
 from gateway.terms.request import ChatRequest, ImagePart, all_unapplied
 
-
-def _remark(text: str) -> bytes:
-    """A comment for people; its clients keep time by pings."""
-    return comment(text) + anthropic.PING
-
-
-PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
+# A comment for people; its clients keep time by pings.
+PINGS = Framing(SSE.media_type, anthropic.PING, lambda text: comment(text) + anthropic.PING)
 
 
 @post("/v1/messages", access="user")

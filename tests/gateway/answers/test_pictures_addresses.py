@@ -1,10 +1,10 @@
 """Only what anybody on the internet could reach is public, however it is written."""
 
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 
 import pytest
 
-from gateway.answers.pictures import NOT_PUBLIC, address, is_public
+from gateway.answers.pictures import NOT_PUBLIC, is_public
 from tests.every import for_every
 
 
@@ -22,7 +22,7 @@ from tests.every import for_every
     ],
 )
 def test_public(text: str) -> None:
-    assert is_public(address(text))
+    assert is_public(ip_address(text))
 
 
 @for_every(
@@ -79,7 +79,7 @@ def test_public(text: str) -> None:
     ],
 )
 def test_not_public(text: str) -> None:
-    assert not is_public(address(text))
+    assert not is_public(ip_address(text))
 
 
 @pytest.mark.parametrize("network", NOT_PUBLIC, ids=str)
