@@ -73,7 +73,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
     context: int  # tokens
     cache_type: str
-    is_pool: bool = False  # one for all requests, where each would have a part
+    is_pool: bool = False  # cells of one context for all requests, where there would be more
     caches: tuple[int, ...]
     buffers: int
     moved: int = 0
@@ -316,7 +316,7 @@ def _reasoned(
     if found.variant.context != wanted.context:
         reasons.append(f"nothing of it fits with {wanted.context:,} tokens of context")
     if found.variant.is_pool:
-        reasons.append("nothing of it fits with a part of the cache for each request")
+        reasons.append("nothing of it fits with a cache for more than one context")
     if found.variant.cache_type != wanted.cache_type:
         reasons.append(f"nothing of it fits with a cache of {wanted.cache_type}")
     return msgspec.structs.replace(found, reasons=tuple(reasons))
@@ -338,7 +338,7 @@ def sentence(found: Fit, weights: ModelWeights, wanted: Variant) -> str:
     if found.variant.context != wanted.context:
         parts.append(f"{found.variant.context:,} tokens of context in place of {wanted.context:,}")
     if found.variant.is_pool:
-        parts.append("one cache for all requests")
+        parts.append("a cache of one context for all requests")
     if found.variant.cache_type != wanted.cache_type:
         parts.append(f"cache {found.variant.cache_type} in place of {wanted.cache_type}")
     if not parts:

@@ -39,8 +39,13 @@ def run(arguments: Namespace) -> int:
     is. Raises ConfigError, as `serve` does.
     """
     config = load_config(arguments.config, os.environ, sampling=Sampling)
-    check_formats(config)
     config = with_models(config, arguments.models, arguments.model_dir, file=arguments.config)
+    return checked(config)
+
+
+def checked(config: Config) -> int:
+    """As `run`, of what `config` says."""
+    check_formats(config)
     config, absent = present(with_downloads(config))
     with TemporaryDirectory() as folder:
         config, lines = foreseen(config, absent, Path(folder))

@@ -375,8 +375,7 @@ def _variants(
         for kind in _cache_types(options):
             changed = msgspec.structs.replace(options, **_cache_of(options, length, kind))
             yield _variant(files, changed, weights)
-            # A shorter context may have more cells.
-            if options.cache_tokens is None and cache_layout(files, changed).split:
+            if options.cache_tokens is None and cache_layout(files, changed).cells > length:
                 pooled = msgspec.structs.replace(changed, cache_tokens=length)
                 pool = _variant(files, pooled, weights)
                 yield msgspec.structs.replace(pool, is_pool=True)

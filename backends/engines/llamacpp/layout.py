@@ -14,8 +14,8 @@ from backends.machine.control_groups import main_memory
 from config.engines import LlamaCppOptions
 
 LONGEST_BY_DEFAULT = 32_768  # tokens; a model trained for a million would claim all memory
-SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
-LARGE_PART = SPLIT_CACHE // 4  # bytes; putting one back, in one call, would keep the others waiting
+SMALL_CACHE = 64 << 20  # bytes, that a cache has at least, if requests can fill it
+LARGE_PART = 256 << 20  # bytes; putting one back, in one call, would keep the others waiting
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
@@ -67,20 +67,24 @@ def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
 
 
 def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
-    """Split while that is cheap, or where `cache_tokens` has room for a whole part for each; else
-    one pool, of so many.
+    """Split where a whole part for each takes no more than the pool would: `cache_tokens` cells, or
+    a small cache. So a shorter context never takes more than a longer one.
     """
-    length, count = context_length(files, options), options.max_concurrent
-    part, asked = length * files.cache_bytes_per_token, options.cache_tokens
-    if asked is None:
-        splits = part * count <= SPLIT_CACHE
-    else:
-        splits = count > 1 and length * count <= asked and part <= LARGE_PART
-    if splits:
-        count = affordable(count, files, options)
-        return Layout(max(length * count, asked or 0), count, split=count > 1)
-    slots = max(count, min(count * SPARE_SLOTS, MOST_SLOTS))
-    return Layout(max(asked or length, length), affordable(slots, files, options), split=False)
+    length, asked, wanted = (
+        context_length(files, options),
+        options.cache_tokens,
+        options.max_concurrent,
+    )
+    count = affordable(wanted, files, options)
+    parts = Layout(max(length * count, asked or 0), count, split=True)
+    full = padded(parts) if asked is None else length * wanted
+    room = min(full, SMALL_CACHE // max(1, files.cache_bytes_per_token)) if asked is None else asked
+    slots = affordable(max(wanted, min(wanted * SPARE_SLOTS, MOST_SLOTS)), files, options)
+    pool = Layout(max(length, room), slots, split=False)
+    cheap = full <= room and length * files.cache_bytes_per_token <= LARGE_PART
+    if asked is None and files.window:
+        cheap &= window_cells(files, options, parts) <= window_cells(files, options, pool)
+    return parts if cheap and count > 1 else pool
 
 
 def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:

@@ -6,7 +6,7 @@ Where all sequences share one pool of cells a spare one, the stage, makes pieces
 positions are copied there, which only names their cells twice, and taken out from there; they are
 put back into the stage, and then named the sequence's. Where each sequence has a part of the cache
 for itself a copy moves bytes, so that what a part holds is put back in one call: at most
-`layout.SPLIT_CACHE` over the number of slots, or `layout.LARGE_PART`: 256 MB in 0.05 s.
+`layout.LARGE_PART`, 256 MB in 0.05 s.
 
     pieces, end | how far each reaches | how long each is | pieces | what can't be cut
 

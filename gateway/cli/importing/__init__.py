@@ -7,11 +7,12 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from backends.contract.samplers import Sampling
 from config.loader import load_text
-from gateway.cli import CommandFailed
+from gateway.cli import CommandFailed, check
 from gateway.cli.importing import llama_swap, ollama, tabby
 from gateway.cli.importing.imported import Imported, written
 
@@ -24,8 +25,8 @@ PROGRAMS: Mapping[str, Callable[[Path, Namespace], Imported]] = {
 
 
 def run(arguments: Namespace) -> int:
-    """Writes the configuration to stdout or a new file, the notes to stderr. Raises ConfigError,
-    CommandFailed.
+    """Writes the configuration to stdout or a new file; to stderr the notes, and what `check` says
+    of it. Raises ConfigError, CommandFailed.
     """
     try:
         imported = PROGRAMS[arguments.program](arguments.file, arguments)
@@ -34,17 +35,22 @@ def run(arguments: Namespace) -> int:
         raise CommandFailed(problem) from error
     text = HEAD.format(arguments.program) + written(imported.config)
     variables = dict.fromkeys(re.findall(r"\benv:(\w+)", text), "set when it is served")
-    beside = arguments.file.absolute().parent / "roundhouse.yaml"
-    load_text(text, beside, {**variables, **os.environ}, sampling=Sampling)
+    file = arguments.output or arguments.file.absolute().parent / "roundhouse.yaml"
+    config = load_text(text, file, {**variables, **os.environ}, sampling=Sampling)
     for note in imported.notes:
         print(f"roundhouse: {note}", file=sys.stderr)
     if arguments.output is None:
-        print(text, end="")
-        return 0
+        print(text, end="", flush=True)
+    else:
+        _write(arguments.output, text)
+    with redirect_stdout(sys.stderr):
+        check.checked(config)
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        with arguments.output.open("x", encoding="utf-8") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise CommandFailed(f"{arguments.output} is there already") from None
-    print(f"roundhouse check --config {arguments.output}: what each model needs", file=sys.stderr)
-    return 0
+        raise CommandFailed(f"{path} is there already") from None

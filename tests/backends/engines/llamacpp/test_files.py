@@ -9,11 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bundled
 from backends.contract.errors import BackendError, LoadFailed
 from backends.engines.llamacpp.files import estimate, parts, recognise
-from backends.engines.llamacpp.layout import cache_layout
+from backends.engines.llamacpp.layout import SMALL_CACHE, cache_layout
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw
 
@@ -92,6 +94,9 @@ def test_small_caches_are_split_and_large_ones_shared() -> None:
     assert files is not None
     small = cache_layout(files, LlamaCppOptions(max_concurrent=4, context_length=512))
     assert (small.cells, small.slots, small.split) == (2048, 4, True)
+    larger = cache_layout(files, LlamaCppOptions(max_concurrent=4, context_length=16_384))
+    least = SMALL_CACHE // files.cache_bytes_per_token
+    assert (larger.cells, larger.split) == (least, False), "as many as fit into a small cache"
     pool = cache_layout(
         files, LlamaCppOptions(max_concurrent=4, context_length=512, cache_tokens=1024)
     )
@@ -114,6 +119,47 @@ def test_each_request_has_its_part_where_there_are_cells_for_that() -> None:
     assert not cache_layout(large, many).split, "a part is put back in one call"
     alone = cache_layout(files, msgspec.structs.replace(many, max_concurrent=1))
     assert (alone.cells, alone.slots) == (16_000, 2), "the one before is remembered"
+
+
+# What headers say: bytes of a token, of those in sliding layers, the window, the words, the bytes
+# of a recurrent layer's state, and how many there are.
+HEADERS = {
+    "SmolLM2 135M": (23_040, 0, 0, 49_152, 0, 0),
+    "Qwen 2.5 0.5B": (12_288, 0, 0, 151_936, 0, 0),
+    "Llama 3.1 8B": (131_072, 0, 0, 128_256, 0, 0),
+    "Gemma 3 270M": (18_432, 15_360, 512, 262_144, 0, 0),
+    "gpt-oss 20B": (49_152, 24_576, 128, 201_088, 0, 0),
+    "LFM2 350M": (12_288, 0, 0, 65_536, 8_192, 10),
+    "a toy that slides": (96, 64, 16, 257, 0, 0),
+    "a toy with states": (64, 0, 0, 257, 4_096, 4),
+    "states alone": (0, 0, 0, 257, 4_096, 4),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@given(
+    lengths=st.lists(st.integers(512, 131_072), min_size=2, max_size=20),
+    count=st.sampled_from([1, 4, 16, 256]),
+)
+def test_a_shorter_context_never_takes_more(name: str, lengths: list[int], count: int) -> None:
+    cache, sliding, window, words, state, recurrent = HEADERS[name]
+    toy = recognise(bundled.GGUF)
+    assert toy is not None
+    files = msgspec.structs.replace(
+        toy,
+        cache_bytes_per_token=cache,
+        sliding_bytes_per_token=sliding,
+        window=window,
+        vocab_size=words,
+        state_bytes=state,
+        recurrent_layers=recurrent,
+        positions=0,
+    )
+    takes = [
+        estimate(files, LlamaCppOptions(context_length=length, max_concurrent=count)).total
+        for length in sorted(lengths)
+    ]
+    assert takes == sorted(takes)
 
 
 def test_a_cache_never_has_more_sequences_than_llama_cpp_takes() -> None:

@@ -155,7 +155,7 @@ def test_a_pool_is_taken_where_a_part_for_each_request_is_too_much(mixture: Mode
     assert changed(found, many).get("cache_tokens") == 512
     assert found is not None
     assert found.need.total <= main
-    assert "one cache for all requests" in found.note
+    assert "a cache of one context for all requests" in found.note
 
 
 def test_a_smaller_cache_is_taken_where_it_is_allowed(mixture: ModelFiles) -> None:

@@ -320,6 +320,24 @@ def test_it_is_printed_or_written_to_a_new_file(
     assert "is there already" in capsys.readouterr().err
 
 
+def test_the_import_says_what_check_says_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    theirs, ours = tmp_path / "config.yaml", tmp_path / "roundhouse.yaml"
+    files = {"a": bundled.GGUF, "b": bundled.GGUF, "gone": tmp_path / "gone.gguf"}
+    models = {name: {"cmd": f"llama-server -m {file}"} for name, file in files.items()}
+    theirs.write_text(yaml.safe_dump({"models": models}))
+    assert main(["import", "llama-swap", str(theirs), "--output", str(ours)]) == 0
+    said = capsys.readouterr()
+    assert main(["check", "--config", str(ours)]) == 1
+    checked = capsys.readouterr().out.partition("cpu ")[2]  # times of logged lines stand before
+    assert not said.out
+    assert checked in said.err
+    assert "all fit together" in checked
+    assert f"gone: file or folder not found: {tmp_path}" in checked
+
+
 @pytest.mark.parametrize(
     ("program", "text"),
     [
