@@ -206,7 +206,11 @@ def _check_hosts(config: Config, known: Engines, source: Source) -> None:
 
 
 def _check_replicas(model: ModelConfig, source: Source, path: str) -> None:
-    """Raises ConfigError where each replica's place is given, and another one for all."""
+    """Raises ConfigError where each replica's place is given, and another one for all; and where
+    only one of them may be loaded.
+    """
+    if model.replicas != 1 and model.one_of is not None:
+        raise source.error(f"{path}.one_of", "`replicas` are in memory together")
     if isinstance(model.replicas, tuple) and "host" in model.options:
         problem = "`replicas` has the host of each already"
         raise source.error(f"{path}.options.host", problem)

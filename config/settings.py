@@ -93,6 +93,9 @@ class ServerConfig(Section, frozen=True):
     watch_config: bool = False  # read the configuration again whenever its file has changed
 
 
+TURN = "one of "  # so begins what is no device, but has models take turns
+
+
 class ModelConfig(Section, frozen=True):
     """One model by name. `options` belong to its backend (config/engines.py)."""
 
@@ -105,6 +108,8 @@ class ModelConfig(Section, frozen=True):
     # how often it is loaded, each time on devices of its own; or the `host` of each replica
     replicas: Replicas = 1
     aliases: tuple[Name, ...] = ()
+    # of the models with the same word here, one is in memory at a time
+    one_of: Annotated[str, Meta(pattern="^[^/]+$")] | None = None
     pinned: bool = False  # never evicted, never idle
     preload: bool = False  # loaded at start
     ttl: IdleSeconds | None = (
@@ -127,6 +132,11 @@ class ModelConfig(Section, frozen=True):
     def engine(self) -> str | None:
         """The backend that is named; None: recognised from the files."""
         return self.backend if self.command is None else COMMAND
+
+    @property
+    def turn(self) -> dict[str, int]:
+        """Of which all that are `one_of` the same take all, so that they take turns."""
+        return {} if self.one_of is None else {f"{TURN}{self.one_of}": 1}
 
     @property
     def each(self) -> "tuple[ModelConfig, ...]":

@@ -58,6 +58,8 @@ def _checked(config: Config, absent: Sequence[str]) -> int:
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
     print(of_devices(budgets))
+    for model in config.models:
+        budgets |= model.turn
     cards = {name: amount for name, amount in total.items() if name != CPU}
     (history := History(default_path())).begin(cards)
     read = {**bandwidths(cards), **history.bandwidths} if cards else {}
@@ -121,7 +123,7 @@ def _turns(together: Mapping[str, int], budgets: Mapping[str, int]) -> str:
     over = [
         f"{gibibytes(size)} of {device}, which has {gibibytes(budgets.get(device, 0))}"
         if size > UNITS
-        else device
+        else f"more than {device}"
         for device, size in together.items()
         if size > budgets.get(device, 0)
     ]
@@ -148,6 +150,7 @@ def _row(
 ) -> tuple[str, ...]:
     if entry.of is not None:
         return entry.name, entry.files.backend, "", "", "", f"{FITS}: same as {entry.of.name}"
+    together.update(entry.turn)
     known = (entry.name, entry.files.backend, size(entry.files.size_bytes))
     if (share := entry.files.node) is not None:
         return (*known, by_use(share.need), share.node.name, FITS)

@@ -27,6 +27,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: ModelFiles
     options: EngineOptions
     aliases: tuple[str, ...] = ()
+    turn: Mapping[str, int] = {}  # what models share that take turns, whatever their memory
     pinned: bool = False
     preload: bool = False
     ttl: float = -1.0  # idle seconds until it is unloaded; -1: never

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from backends.contract.catalog import CPU
+from config.settings import TURN
 from gateway.registry.memory import gibibytes
 from gateway.registry.nodes import SEPARATOR
 from gateway.registry.protocol import Bytes, Model
@@ -155,6 +156,8 @@ class MemoryLedger:
             return f"{name} has no device of its own: {other.model.name} lies on {where}"
         for device, size in need.items():
             budget, pinned = self.budgets.get(device, 0), self._pinned(device, besides=name)
+            if size > budget - pinned and device.startswith(TURN):
+                return f"{name} can't have its turn: a pinned model has {device!r}"
             if size > budget - pinned:
                 taken = f", of which pinned models hold {gibibytes(pinned)}" if pinned else ""
                 return (

@@ -505,6 +505,7 @@ class ModelLibrary:
             files=files,
             options=options,
             aliases=model.aliases,
+            turn=model.turn,
             pinned=model.pinned,
             preload=model.preload,
             ttl=next(ttl for ttl in ttls if ttl is not None),

@@ -32,7 +32,7 @@ from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.kept import ContainerLoader
 from gateway.registry.line import Clock, Place
-from gateway.registry.memory import arithmetic, placed
+from gateway.registry.memory import arithmetic, placed, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import bare, named, node_of
 from gateway.registry.planning import LoadPlan
@@ -295,9 +295,10 @@ class Moves(msgspec.Struct, kw_only=True):
         self.residents[name] = alike(Resident, loading)(container=container, arrived=arrived)
         await reclaim()  # what its load took besides: weights as they lay in the file, say
         after = await to_thread.run_sync(self.gauge.used)
-        grown = _growth(before, after, order.need) if is_alone() else None
-        info = _info_at(node_of(order.need), container.info)
-        found = _measured(info, grown, order.need, by_command=bool(plan.entry.files.remote))
+        devices = shares(plan.need, plan.placements[0])
+        grown = _growth(before, after, devices) if is_alone() else None
+        info = _info_at(node_of(devices), container.info)
+        found = _measured(info, grown, devices, by_command=bool(plan.entry.files.remote))
         measurement = replace(found, load_seconds=arrived - loading.started)
         return self._arrived(order, plan, measurement, info)
 

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from backends.contract.catalog import Cards, Placement
+from config.settings import TURN
 
 HERE = ""  # the gateway's own machine
 ALONE = frozenset({HERE})
@@ -46,8 +47,8 @@ def nodes_of(devices: Collection[str]) -> frozenset[str]:
         node = _node(device)
         if first is None:
             first = node
-        elif node != first:
-            return frozenset(map(_node, devices))
+        elif node != first and node is not None:
+            return frozenset(node for node in map(_node, devices) if node is not None)
     return ALONE if first is None else _alone(first)
 
 
@@ -60,8 +61,8 @@ def node_of(devices: Collection[str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _node(device: str) -> str:
-    return device.rpartition(SEPARATOR)[0]
+def _node(device: str) -> str | None:
+    return None if device.startswith(TURN) else device.rpartition(SEPARATOR)[0]
 
 
 @lru_cache(maxsize=4096)

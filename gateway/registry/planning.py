@@ -78,8 +78,10 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def needs(self) -> tuple[Bytes, ...]:
-        """`need` per device, in each of these ways: there may be hundreds, so once."""
-        return tuple(shares(self.need, placement) for placement in self.placements)
+        """`need` per device, in each of these ways, and its turn, as if that were a device: there
+        may be hundreds, so once.
+        """
+        return tuple({**shares(self.need, way), **self.entry.turn} for way in self.placements)
 
     @cached_property
     def others(self) -> tuple[Bytes, ...]:
@@ -97,8 +99,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 return plan.at(devices)
         there = [
             placement
-            for placement in self.placements
-            if shares(self.need, placement).keys() == devices.keys()
+            for placement, need in zip(self.placements, self.needs, strict=True)
+            if need.keys() == devices.keys()
         ]
         return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
 
@@ -220,7 +222,7 @@ class LoadPlanner(msgspec.Struct):
         """What it will hold while it is parked; as much as it does now, where nobody says."""
         if entry.files.parked_bytes is None:
             return self._warms(entry, plan)
-        size = entry.files.parked_bytes or sum(plan.needs[0].values())
+        size = entry.files.parked_bytes or plan.need.total
         return self._parked.get(entry.name, {CPU: size})
 
     def _warms(self, entry: ModelEntry, plan: LoadPlan) -> Bytes | None:
@@ -230,9 +232,9 @@ class LoadPlanner(msgspec.Struct):
         files = entry.files
         if not files.parts or files.remote is not None or files.node is not None:
             return None
-        cards = any(device != CPU for device in plan.needs[0])
+        cards = any(device != CPU for device in plan.placements[0])
         wanted = self.parking == "always" or (self.parking == "auto" and cards)
-        here = all(node_of(need) == THIS_MACHINE for need in plan.needs)
+        here = all(node_of(way) == THIS_MACHINE for way in plan.placements)
         return {CPU: files.size_bytes} if wanted and here else None
 
     def was_parked(self, name: str, held: Bytes) -> None:
@@ -386,7 +388,7 @@ class LoadPlanner(msgspec.Struct):
         self._present.add(plan.entry.name)
         if held is not None:
             self._plan[plan.entry.name] = self._told[plan.entry.name] = lying(loaded, held)
-            return held
+            return {**held, **loaded.entry.turn}
         everywhere = loaded
         if plan.fitted is None:
             placements = self._placements(plan.entry, plan.options, loaded.need)
@@ -409,7 +411,7 @@ class LoadPlanner(msgspec.Struct):
         plan = self._plan_of(entry, options, self._fit(entry, options, room))
         free = room
         for _ in range(CORRECTIONS):
-            if plan.fitted is None or covered(plan.needs[0], room):
+            if plan.fitted is None or covered(plan.needs[0], {**room, **entry.turn}):
                 break
             part = min(0.99, plan.estimate.total / max(1, plan.need.total))
             free = {device: int(size * part) for device, size in free.items()}
@@ -426,7 +428,7 @@ class LoadPlanner(msgspec.Struct):
         """Ways in which it takes ever less of cards, down to none."""
         need, last = plan.needs[0], plan
         room = self._room(plan.entry.name)
-        if need.keys() <= {CPU}:
+        if need.keys() <= {CPU, *plan.entry.turn}:
             return
         for step in range(STEPS - 1, -1, -1):
             parts = {card: need.get(card, 0) * step // STEPS for card in room if card != CPU}

@@ -59,7 +59,7 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     then, now = before.files.elsewhere, after.files.elsewhere
     if then is not None and now is not None:  # nothing is in memory: its next request plans anew
         return (then.upstream, then.model) == (now.upstream, now.model)
-    return before.files == after.files and before.options == after.options
+    return all(getattr(before, it) == getattr(after, it) for it in ("files", "options", "turn"))
 
 
 class Reconfiguration(RegistryParts, frozen=True, kw_only=True):

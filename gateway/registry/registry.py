@@ -27,7 +27,7 @@ from backends.places.cluster.nodes import ClusterFailed, ClusterNode, ClusterNod
 from backends.places.upstream.fleet import Fleet
 from config.errors import ConfigError
 from config.nodes import NodeConfig
-from config.settings import Config
+from config.settings import TURN, Config
 from config.values import alike
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
@@ -187,7 +187,10 @@ class Registry:
             for device, size in self._config.swap.memory.items()
             if node_of((device,)) == HERE or elsewhere.get(device)
         }
-        return {**self._free, **elsewhere, **configured}
+        return {**self._free, **elsewhere, **configured, **self._turns()}
+
+    def _turns(self) -> Bytes:
+        return {name: size for one in self._config.models for name, size in one.turn.items()}
 
     def nodes(self) -> Mapping[str, ClusterNode]:
         """The other machines, by name."""
@@ -265,6 +268,7 @@ class Registry:
         known = self._library.known()
         self._config, self._library = config, models.library
         self.fleet.apply(models.library.roster)
+        self._scheduler.room.budgets |= self._turns()  # before models wait for one
         self._reconfiguration.apply(models, known)
         for entry in models.library.entries():
             if entry.preload and entry.name in models.changes.added:
@@ -431,8 +435,9 @@ class Registry:
     @property
     def budgets(self) -> Bytes:
         """Bytes that models may take, per device; the cards first."""
-        budgets = self._scheduler.room.budgets
-        return dict(sorted(budgets.items(), key=lambda budget: budget[0] == CPU))
+        budgets = self._scheduler.room.budgets.items()
+        devices = [(name, size) for name, size in budgets if not name.startswith(TURN)]
+        return dict(sorted(devices, key=lambda budget: budget[0] == CPU))
 
     def default_name(self) -> str | None:
         """The model for requests that name none, by its id or an alias."""

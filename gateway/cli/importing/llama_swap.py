@@ -24,7 +24,7 @@ from gateway.cli.importing import llama_server, tabby
 from gateway.cli.importing.imported import SAMPLING, Data, Imported, NotAModel, given
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared, not listened on
-DEFAULT = "(default)"  # its name of the group of models that are in none
+DEFAULT = "default"  # the group of models that are in none
 DEFAULT_PROXY = "http://localhost:${PORT}"
 UNKNOWN_PORT = 8080  # of a command that says none, llama-server's default
 SHORTEST_LOAD, USUAL_LOAD, USUAL_STOP = 15, 120, 10  # seconds, llama-swap's
@@ -118,7 +118,7 @@ class _Translation:
         entries = [[*self._model(name, model or {})] for name, model in self._models.items()]
         models = [one for several in entries for one in several]
         all_native = models and not any(COMMAND in one for one in models)
-        budgets = self._grouped({model["name"]: model for model in models})
+        self._group({model["name"]: model for model in models if "of" not in model})
         level = LEVELS.get(str(data.get("logLevel", "info")), "info")
         if self._keys[0]:
             self._note("apiKeys", "each is a user's key; `role: admin` also loads and unloads")
@@ -129,7 +129,7 @@ class _Translation:
             models=models,
             upstreams=[*self._peers()],
             engines=engines,
-            swap=given(memory=budgets, ttl=data.get("globalTTL")),
+            swap=given(ttl=data.get("globalTTL")),
             log={} if level == "info" else {"level": level},
         )
 
@@ -269,9 +269,9 @@ class _Translation:
         can = given(tools=data.get("tools"), vision="image" in taken)
         return given(capabilities=[*can], context_length=data.get("context"))
 
-    def _grouped(self, models: Mapping[str, Data]) -> Data:
-        """Budgets under which the models take turns as they did. A group that runs one model at a
-        time is a device of its own, of which each of its models takes all.
+    def _group(self, models: Mapping[str, Data]) -> None:
+        """Have the models of each group take turns as they did. Those in no group do it by their
+        memory, if nothing has to tell it: a command has.
         """
         router = (self._data.get("routing") or {}).get("router") or {}
         settings = router.get("settings") or {}
@@ -279,43 +279,37 @@ class _Translation:
         if (priority.get("settings") or {}).get("fifo"):
             self._note("routing.scheduler", "models take turns by their waiting requests")
         if router.get("use") == "matrix" or self._data.get("matrix"):
-            text = "models run together where their memory fits: give each its `memory`"
+            text = "models run together where their memory fits: give each command its `memory`"
             self._note("matrix", text)
-            return {}
+            return
         groups: Data = self._data.get("groups") or settings.get("groups") or {}
         members = {name for group in groups.values() for name in group.get("members") or ()}
         rest = [name for name in models if name not in members]
-        if rest and (len(rest) > 1 or not groups):
+        if len(rest) > 1 or not groups:
             groups = {**groups, DEFAULT: {"members": rest}}
-        budgets: Data = {}
         for name, group in groups.items():
             known = [models[one] for one in group.get("members") or () if one in models]
-            self._note_group(name, group, alone=len(groups) == 1)
-            for model in known if group.get("persistent") else ():
-                model["pinned"] = True
-            # What runs in this program is promised its memory; commands need to be told.
-            commands = [model for model in known if COMMAND in model]
-            if commands and len(commands) < len(known):
-                text = "give its commands `memory`, by which all of it take turns"
-                self._note(f"groups.{name}", text)
-                commands = [model for model in commands if "path" not in model]  # of known size
-            if group.get("swap", True) and len(commands) > 1:
-                own = name.replace("/", "-")  # a slash would make it a node's device
-                turns = "one at a time" if name == DEFAULT else f"one of {own}"
-                budgets[turns] = 1
-                for model in commands:
-                    model.setdefault("options", {})["memory"] = {turns: 1}
-        if budgets:
-            text = "give models `memory` and they also run together wherever it suffices"
-            self._note("groups", text)
-        return budgets
+            turns = group.get("swap", True) and len(known) > 1
+            if name == DEFAULT:
+                turns = turns and any(COMMAND in model for model in known)
+            self._note_group(name, group, turns=turns, alone=len(groups) == 1)
+            said = given(
+                one_of=name.replace("/", "-") if turns else "",
+                pinned=bool(group.get("persistent")) and not turns,
+            )
+            for model in known:
+                model.update(said)
 
-    def _note_group(self, name: str, group: Data, *, alone: bool) -> None:
+    def _note_group(self, name: str, group: Data, *, turns: bool, alone: bool) -> None:
+        if turns:
+            text = "without `one_of` its models also run together wherever their memory suffices"
+            self._note(f"groups.{name}", text)
         if group.get("exclusive", True) and not alone:
-            text = "other groups leave only where their memory is needed: give models `memory`"
+            text = "other groups leave only where their memory is needed: give commands `memory`"
             self._note(f"groups.{name}.exclusive", text)
-        if group.get("persistent") and group.get("swap", True):
-            self._note(f"groups.{name}.persistent", "pinned models don't make room for each other")
+        if group.get("persistent") and turns:
+            text = "its models make room for other groups, too: only what takes no turns is pinned"
+            self._note(f"groups.{name}.persistent", text)
 
     def _peers(self) -> Iterator[Data]:
         peers: Data = self._keys[1]

@@ -8,9 +8,10 @@ import pytest
 
 from backends.contract.catalog import Cards, Layout, ModelFiles, Placement, smallest_first
 from config.engines import EngineOptions
-from config.settings import ModelConfig
+from config.settings import Config, ModelConfig
 from gateway.registry import Registry
 from gateway.registry.protocol import Bytes
+from gateway.terms.errors import ModelUnavailable
 from tests.gateway.registry.fake_engine import (
     AT_ONCE,
     FakeEngine,
@@ -167,3 +168,35 @@ async def test_a_model_that_leaves_its_card_is_parked_in_main_memory(
         assert held(registry).get("b120") == holds
         await registry.unload("b120")
         assert "b120" not in held(registry)
+
+
+async def test_models_that_are_one_of_the_same_take_turns_whatever_their_memory() -> None:
+    """A turn is no device: where a model lies, and what was measured of it, are as without one."""
+    engine = CardEngine()
+    models = (model("a10", one_of="x"), model("b10", one_of="x"), model("c10", one_of="y"), "d10")
+    async with registry_of(*models, engine=engine, gauge=CardGauge(engine)) as registry:
+        for name in ("a10", "c10", "d10"):
+            await registry.load(name)
+        assert engine.told["a10"] == {"cuda:0": 1.0}
+        assert held(registry)["a10"] == {"cuda:0": 10, "one of x": 1}
+        assert registry.budgets == {**CARDS, "cpu": 1000}
+        fit = registry.overview.fit(registry.resolve("b10"))
+        assert (fit.verdict, fit.unload) == ("fits_after", ("a10",))
+        await registry.load("b10")
+        assert engine.present.keys() == {"b10", "c10", "d10"}
+        await registry.load("a10")  # with what was measured
+        assert engine.present.keys() == {"a10", "c10", "d10"}
+        await registry.pin("a10", pinned=True)
+        with pytest.raises(ModelUnavailable, match="b10 can't have its turn: a pinned model has"):
+            await registry.load("b10")
+
+
+async def test_a_model_is_loaded_anew_where_it_takes_turns_with_others() -> None:
+    engine = CardEngine()
+    async with registry_of("a10", "b10", engine=engine, gauge=CardGauge(engine)) as registry:
+        await registry.load("a10")
+        await registry.load("b10")
+        config = Config(models=(model("a10", one_of="x"), model("b10", one_of="x")), swap=AT_ONCE)
+        registry.apply(registry.prepare(config, None), config)
+        await registry.load("a10")
+        assert engine.present.keys() == {"a10"}

@@ -197,21 +197,20 @@ def test_docker_is_stopped_by_the_signal_that_its_client_passes_on() -> None:
     assert "SIGTERM goes to `docker run`" in note
 
 
-def grouped(groups: str, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Each model's memory, and the budgets."""
+def grouped(groups: str, names: str) -> dict[str, tuple[Any, Any]]:
+    """Whom each model takes turns with, and whether it is pinned."""
     models = ", ".join(f"{name}: {{cmd: 'server ${{PORT}}'}}" for name in names)
     config = imported(f"models: {{{models}}}\n{groups}").config
-    memory = {one["name"]: one.get("options", {}).get("memory") for one in config["models"]}
-    return memory, config.get("swap", {}).get("memory", {})
+    return {one["name"]: (one.get("one_of"), one.get("pinned")) for one in config["models"]}
 
 
-def test_without_groups_one_model_runs_at_a_time() -> None:
-    memory, budgets = grouped("", "a", "b")
-    assert memory == {"a": {"one at a time": 1}, "b": {"one at a time": 1}}
-    assert budgets == {"one at a time": 1}
+def test_without_groups_one_command_runs_at_a_time() -> None:
+    assert grouped("", "ab") == {"a": ("default", None), "b": ("default", None)}
+    files = "models: {a: {cmd: llama-server -m /a.gguf}, b: {cmd: llama-server -m /b.gguf}}"
+    assert [one.get("one_of") for one in imported(files).config["models"]] == [None, None]
 
 
-def test_groups_become_budgets_and_persistent_ones_stay() -> None:
+def test_groups_take_turns_and_persistent_ones_stay() -> None:
     groups = """
 routing:
   router:
@@ -220,17 +219,17 @@ routing:
         together: {swap: false, exclusive: false, members: [a, b]}
         turns: {members: [c, d]}
         ever: {persistent: true, swap: false, exclusive: false, members: [e]}
+        a/b: {persistent: true, members: [f, g]}
 """
-    memory, budgets = grouped(groups, "a", "b", "c", "d", "e")
-    taken = {"one of turns": 1}
-    assert memory == {"a": None, "b": None, "c": taken, "d": taken, "e": None}
-    assert budgets == taken
-    models = ", ".join(f"{name}: {{cmd: 'server ${{PORT}}'}}" for name in "abcde")
-    config = imported(f"models: {{{models}}}\n{groups}").config
-    assert [one["name"] for one in config["models"] if one.get("pinned")] == ["e"]
+    assert grouped(groups, "abcdefg") == {
+        **dict.fromkeys("ab", (None, None)),
+        **dict.fromkeys("cd", ("turns", None)),
+        "e": (None, True),
+        **dict.fromkeys("fg", ("a-b", None)),
+    }
 
 
-def test_a_group_of_commands_and_files_takes_turns_by_memory() -> None:
+def test_commands_and_files_of_a_group_take_turns() -> None:
     text = """
 groups: {turns: {members: [a, b, c]}}
 models:
@@ -239,9 +238,9 @@ models:
   c: {cmd: 'server --port ${PORT}'}
 """
     found = imported(text)
-    assert [one.get("options") for one in found.config["models"]] == [None, None, None]
+    assert [one["one_of"] for one in found.config["models"]] == ["turns"] * 3
     assert found.config["models"][1]["path"] == "/b.gguf"  # whose size is its need
-    assert any("give its commands `memory`" in note for note in found.notes)
+    assert any("without `one_of`" in note for note in found.notes)
 
 
 def test_what_is_loaded_at_the_start() -> None:
@@ -320,21 +319,32 @@ def test_it_is_printed_or_written_to_a_new_file(
     assert "is there already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("groups", "turns"),
+    [
+        ({}, "all fit together"),
+        ({"g": {"members": ["a", "b"]}}, "they need more than one of g: they take turns"),
+    ],
+)
 def test_the_import_says_what_check_says_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    groups: dict[str, Any],
+    turns: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     theirs, ours = tmp_path / "config.yaml", tmp_path / "roundhouse.yaml"
     files = {"a": bundled.GGUF, "b": bundled.GGUF, "gone": tmp_path / "gone.gguf"}
     models = {name: {"cmd": f"llama-server -m {file}"} for name, file in files.items()}
-    theirs.write_text(yaml.safe_dump({"models": models}))
+    theirs.write_text(yaml.safe_dump({"models": models, "groups": groups}))
     assert main(["import", "llama-swap", str(theirs), "--output", str(ours)]) == 0
     said = capsys.readouterr()
     assert main(["check", "--config", str(ours)]) == 1
     checked = capsys.readouterr().out.partition("cpu ")[2]  # times of logged lines stand before
     assert not said.out
     assert checked in said.err
-    assert "all fit together" in checked
+    assert turns in checked
     assert f"gone: file or folder not found: {tmp_path}" in checked
 
 
@@ -362,16 +372,25 @@ macros: {{standin: {shlex.join(words)}}}
 models:
   one: {{cmd: "${{standin}} --port ${{PORT}}", aliases: [first]}}
   two: {{cmd: "${{standin}} --port ${{PORT}}", useModelName: inner}}
+  three: {{cmd: "llama-server -m {bundled.GGUF} -c 512"}}
+  four: {{cmd: "llama-server -m {bundled.GGUF} -c 512"}}
+groups: {{files: {{exclusive: false, members: [three, four]}}}}
 """
     config = json.loads(json.dumps(imported(text).config))
-    config["swap"]["min_stay"] = 0.0
+    config["swap"] = {"min_stay": 0.0}
     with served(tmp_path, config) as server:
-        for name in ("first", "two", "one", "two"):
+        for name, others in {
+            "first": [],
+            "three": ["one"],
+            "two": ["three"],
+            "four": ["two"],
+        }.items():
             body = {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
             answer = server.client.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
             models = server.client.get("/v1/models").json()["data"]
-            assert [one["state"] for one in models if one["state"] == "loaded"] == ["loaded"]
+            loaded = [one["id"] for one in models if one["state"] == "loaded"]
+            assert sorted(loaded) == sorted([{"first": "one"}.get(name, name), *others])
 
 
 TABBY = """
