@@ -127,8 +127,10 @@ def suggestion(word: object, options: Iterable[str], elsewhere: Mapping[str, str
     """The end of a message: the nearest of `options`, or all of them where none is near.
     `elsewhere`: where names stand that are looked at after those.
     """
-    known, text = sorted(options), str(word)
-    near = get_close_matches(text, known, n=1) if len(text) <= LONGEST else []
+    named, text = list(options), str(word)
+    known, near = sorted(named), [name for name in named if name.startswith(f"{text}_")]
+    if not near and len(text) <= LONGEST:
+        near = get_close_matches(text, known, n=1)
     if not near and len(text) <= LONGEST:
         begun = [name for name in elsewhere if name.startswith(text)]
         close = begun or get_close_matches(text, elsewhere, n=1)

@@ -160,8 +160,8 @@ def _check_options(model: ModelConfig, engines: Engines, source: Source, path: s
         _one_of(model.engine, engines, source, f"{path}.backend", "backend")
         convert(model.options, engines[model.engine], source, path=f"{path}.options")
         return
-    known = {name for engine in engines.values() for name in options(engine)}
-    for name in model.options.keys() - known:
+    known = {name: engine for engine in engines.values() for name in options(engine)}
+    for name in model.options.keys() - known.keys():
         problem = f"no backend has this option; {suggestion(name, known)}"
         raise source.error(f"{path}.options.{name}", problem)
     _fits_any(model, engines, source, f"{path}.options")

@@ -58,6 +58,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         word = _UNKNOWN.search(message)
         near = get_close_matches(word[1], {*self.words()}, n=1) if word else []
+        near = [one for one in near if word and one != word[1]]  # another command has that one
         super().error(f"{message}; did you mean {near[0]!r}?" if near else message)
 
     def words(self) -> Iterator[str]:

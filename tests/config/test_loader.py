@@ -53,6 +53,10 @@ MISTAKES = [
         "4: $.models[0].options.gpu_layer: no backend has this option; did you mean 'gpu_layers'?",
     ),
     (
+        ONE_MODEL + "    options: {context: 3}",
+        "4: $.models[0].options.context: no backend has this option; did you mean 'context_length'?",
+    ),
+    (
         ONE_MODEL + "    backend: transformers\n    options:\n      cpu_experts: 3",
         "6: $.models[0].options.cpu_experts: unknown option; available: adapters",
     ),

@@ -19,8 +19,8 @@ from gateway.cli.importing.imported import Imported, written
 HEAD = "# Written by `roundhouse import {}`. All options: `roundhouse config`.\n"
 PROGRAMS: Mapping[str, Callable[[Path, Namespace], Imported]] = {
     "llama-swap": lambda path, arguments: llama_swap.imported(path, commands=arguments.commands),
-    "tabbyapi": lambda path, _: tabby.imported(path),
-    "ollama": lambda path, _: ollama.imported(path),
+    "tabbyapi": lambda path, _: tabby.imported(path.absolute()),
+    "ollama": lambda path, _: ollama.imported(path.absolute()),
 }
 
 
@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         raise CommandFailed(problem) from error
     text = HEAD.format(arguments.program) + written(imported.config)
     variables = dict.fromkeys(re.findall(r"\benv:(\w+)", text), "set when it is served")
-    file = arguments.output or arguments.file.absolute().parent / "roundhouse.yaml"
+    file = arguments.output or Path("roundhouse.yaml")  # it is written here
     config = load_text(text, file, {**variables, **os.environ}, sampling=Sampling)
     for note in imported.notes:
         print(f"roundhouse: {note}", file=sys.stderr)

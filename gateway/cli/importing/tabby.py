@@ -67,7 +67,7 @@ def native(command: str) -> Imported:
             flags[-1].append(word)
     options = {name.replace("-", "_"): values for name, *values in flags}
     (named,) = options.pop("config", None) or [""]
-    file = Path(named or PurePath(script).parent / "config.yml")
+    file = Path(named or PurePath(script).parent / "config.yml").absolute()
     try:
         text = read_text(file) if named or file.is_file() else "model: {}"
         folder, _ = _folder(text, file)

@@ -434,7 +434,7 @@ def test_flags_alone_name_a_tabbyapis_model(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("--config /none/config.yml", "/none/config.yml: /none/config.yml: $: can't be read"),
-        ("--model-name gone", "its model isn't there: models/gone"),
+        ("--model-name gone", f"its model isn't there: {Path.cwd()}/models/gone"),
         ("--listen", "its model isn't there: none is named"),  # another program's main.py
     ],
 )

@@ -93,6 +93,15 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         ollama.imported(tmp_path)
 
 
+def test_files_are_found_from_wherever_the_configuration_lies(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(store)
+    (tmp_path / "elsewhere").mkdir()
+    assert main(["import", "ollama", ".", "--output", str(tmp_path / "elsewhere" / "a.yaml")]) == 0
+    assert "tiny:latest  llamacpp" in capsys.readouterr().err
+
+
 def test_it_is_served(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "ollama", str(store)]) == 0
     assert "tiny:latest" in capsys.readouterr().out
