@@ -54,7 +54,7 @@ MISTAKES = [
     ),
     (
         ONE_MODEL + "    options: {context: 3}",
-        "$.models[0].options.context: no backend has this option; did you mean 'context_length'?",
+        "4: $.models[0].options.context: no backend has this option; did you mean 'context_len",
     ),
     (
         ONE_MODEL + "    backend: transformers\n    options:\n      cpu_experts: 3",
