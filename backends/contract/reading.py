@@ -3,18 +3,19 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import msgspec
+
 from backends.contract.encoder import EncoderInput, room_of_each
 from backends.contract.protocol import Reading
 
 Tokenize: TypeAlias = Callable[[str], tuple[int, ...]]  # texts of control tokens are plain text
 
 
-class EncoderReader:
+class EncoderReader(msgspec.Struct, eq=False):
     """Texts, as a model reads them."""
 
-    def __init__(self, tokenize: Tokenize, reading: Reading) -> None:
-        self._tokenize = tokenize
-        self._reading = reading
+    _tokenize: Tokenize
+    _reading: Reading
 
     def read(self, text: str, most: int | None = None) -> EncoderInput:
         """See `EncoderContainer.read`."""

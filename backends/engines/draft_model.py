@@ -120,15 +120,14 @@ def _shown(piece: bytes) -> str:
 TAIL = 64  # tokens of a text that are compared with what was read: so many may have been taken back
 
 
-class DraftedText:
+class DraftedText(msgspec.Struct, eq=False):
     """A job's text, and what of it the small model has read."""
 
-    def __init__(self, tokens: Sequence[int], owner: str) -> None:
-        self.tokens = tokens
-        self.owner = owner
-        self.is_readable = True
-        self.slot: Slot | None = None
-        self.agreed = 0  # so many of the slot's tokens were the text's when that was looked at last
+    tokens: Sequence[int]
+    owner: str
+    is_readable: bool = True
+    slot: Slot | None = None
+    agreed: int = 0  # so many of the slot's tokens were the text's when that was looked at last
 
 
 class DraftSequences:

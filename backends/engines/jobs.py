@@ -347,24 +347,14 @@ class SlotKeeper(Protocol):
         ...
 
 
-class SlotOrders:
+class SlotOrders(msgspec.Struct, eq=False):
     """The orders that wait for their slot to be idle. All of it on the engine's thread."""
 
-    def __init__(
-        self,
-        info: ModelInfo,
-        active: Callable[[], Sequence[DriverJob]],
-        keeper: SlotKeeper | None,
-        tell: Callable[[Answered], None],
-    ) -> None:
-        """`active`: the jobs that the engine has, oldest first. `keeper`: None only where
-        `info.keeps_slots` is false: then slots are read, and that is all.
-        """
-        self._info = info
-        self._active = active
-        self._keeper = keeper
-        self._tell = tell
-        self._open: dict[int, SlotOrder] = {}
+    _info: ModelInfo
+    _active: Callable[[], Sequence[DriverJob]]  # the jobs that the engine has, oldest first
+    _keeper: SlotKeeper | None  # None only where `info.keeps_slots` is false: slots are read alone
+    _tell: Callable[[Answered], None]
+    _open: dict[int, SlotOrder] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)

@@ -10,6 +10,8 @@ later prompts are likely to part from this one. It knows no engine.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from backends.engines.cells import Slot, Snapshot
 from backends.machine.control_groups import main_memory_free
 
@@ -85,17 +87,14 @@ class SnapshotMarks:
         return self._taken_back and answered > 0 and answered % ANSWER_STEP == 0
 
 
-class SnapshotBudget:
+class SnapshotBudget(msgspec.Struct, frozen=True, eq=False):
     """Of `slots` together: `limit` bytes, and no more than main memory has `free`: nobody has left
     its room for them.
     """
 
-    def __init__(
-        self, slots: Sequence[Slot], limit: int, free: Callable[[], int] = main_memory_free
-    ) -> None:
-        self._slots = slots
-        self._limit = limit
-        self._free = free
+    _slots: Sequence[Slot]
+    _limit: int
+    _free: Callable[[], int] = main_memory_free
 
     @property
     def taken(self) -> int:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
 import anyio
+import msgspec
 
 from backends.contract.beginnings import Beginnings
 from backends.contract.bounds import bounded, check_choice, check_tokens
@@ -247,12 +248,11 @@ class PendingOrders:
             self.answer(Answered(number, failure))
 
 
-class PortSlots:
+class PortSlots(msgspec.Struct, eq=False):
     """See `protocol.Slots`."""
 
-    def __init__(self, info: ModelInfo, orders: PendingOrders) -> None:
-        self._info = info
-        self._orders = orders
+    _info: ModelInfo
+    _orders: PendingOrders
 
     async def states(self) -> Sequence[SlotState]:
         """See `protocol.Slots.states`."""

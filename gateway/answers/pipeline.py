@@ -175,26 +175,6 @@ def _room(request: TextRequest, container: ModelContainer) -> int:
 FALLS_BACK = frozenset({429, 500, 502, 503, 504, 529})
 
 
-class PipelineRules(msgspec.Struct, frozen=True, kw_only=True):
-    """`strict`: sampling parameters that an engine lacks are refused. `max_choices`: of one
-    request, all its prompts together. `shares`: what is cached for one key is found by others.
-    """
-
-    strict: bool
-    max_choices: int
-    shares: bool
-
-    @classmethod
-    def of(cls, config: Config) -> "PipelineRules":
-        """As they are configured."""
-        server = config.server
-        return cls(
-            strict=server.strict_sampling,
-            max_choices=server.max_choices,
-            shares=config.kept.share,
-        )
-
-
 class Pipeline(msgspec.Struct, kw_only=True):
     """One per server."""
 
@@ -204,7 +184,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
     tokens: Tokens
     constraints: Constraints
     remote: RemotePipeline
-    rules: PipelineRules
+    config: Config
     turns: Turns = msgspec.field(default_factory=Turns)
     # Of requests, by which jobs take turns in line.
     _numbers: Iterator[int] = msgspec.field(default_factory=partial(itertools.count, 1))
@@ -321,12 +301,12 @@ class Pipeline(msgspec.Struct, kw_only=True):
 
     def _whose(self, call: Call[ChatRequest] | Call[TextRequest]) -> Whose:
         owner = call.access.owner
-        return Whose(owner, "" if self.rules.shares else owner, call.conversation)
+        return Whose(owner, "" if self.config.kept.share else owner, call.conversation)
 
     def _asked(self, answering: GenerationParams) -> GenerationParams:
         """With the presets, and as strict as the server is."""
         params = self.presets.current.over(answering)
-        strict = self.rules.strict or answering.strict
+        strict = self.config.server.strict_sampling or answering.strict
         return msgspec.structs.replace(params, strict=strict)
 
     async def _text(
@@ -365,14 +345,15 @@ class Pipeline(msgspec.Struct, kw_only=True):
         return answer
 
     def _refuse_too_many(self, prompts: int, n: int) -> None:
-        if prompts * n <= self.rules.max_choices:
+        most = self.config.server.max_choices
+        if prompts * n <= most:
             return
         param = "n" if n > 1 else "prompt"
         asked = f"{prompts} prompts with n = {n} ask" if prompts > 1 else f"n = {n} asks"
         raise InvalidRequest.at(
             param,
-            f"{asked} for {prompts * n} choices; this server gives at most "
-            f"{self.rules.max_choices} to one request (server.max_choices).",
+            f"{asked} for {prompts * n} choices; this server gives at most {most} to one request "
+            "(server.max_choices).",
         )
 
     async def _album(

@@ -100,14 +100,13 @@ def first_bytes(pattern: str) -> int:
     return int.from_bytes(found, "little") & ((1 << END) - 1)
 
 
-class _RegexReader:
+class _RegexReader(msgspec.Struct, eq=False):
     """Reads one regular expression in Rust's syntax."""
 
-    def __init__(self, text: str, flags: str) -> None:
-        self._text = text
-        self._flags = flags
-        self._at = 0
-        self._depth = 0
+    _text: str
+    _flags: str
+    _at: int = 0
+    _depth: int = 0
 
     def whole(self) -> Regex:
         found = self._options()

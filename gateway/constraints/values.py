@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Protocol
 
+import msgspec
+
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of, sequence
 from gateway.constraints.schemas import (
     Alternative,
@@ -224,16 +226,15 @@ def counted(
     return one_of([*short, f"{before} {one_of(tails)}"])
 
 
-class Values:
+class Values(msgspec.Struct, eq=False):
     """The values of one schema as rules."""
 
-    def __init__(self, lark: Lark, notation: GrammarNotation, reading: SchemaReader) -> None:
-        self._lark = lark
-        self._notation = notation
-        self._reading = reading
-        self._rules: dict[int, tuple[Any, str]] = {}  # a schema is kept, so that its id stays its
-        self._depth = 0
-        self._anything: dict[str, Any] = {}
+    _lark: Lark
+    _notation: GrammarNotation
+    _reading: SchemaReader
+    _rules: dict[int, tuple[Any, str]] = {}  # a schema is kept, so that its id stays its
+    _depth: int = 0
+    _anything: dict[str, Any] = {}
 
     def of(self, schema: Any) -> str:
         """The name of a rule: one value. Raises Unwritable where the schema allows none."""

@@ -204,11 +204,8 @@ class Metrics:
             ("method", "route", "status"),
             "Requests by route and status, 0 where the client left before an answer began.",
         )
-        self._send_timeouts = self._counter(
-            "send_timeouts",
-            (),
-            "Clients cut off because they read nothing for server.send_timeout.",
-        )
+        text = "Clients cut off because they read nothing for server.send_timeout."
+        self.send_timed_out = self._counter("send_timeouts", (), text).inc
         self._gaps = _Gaps()
         self._metrics.register(self._gaps)
         self._refused.labels("key_wrong")
@@ -319,10 +316,6 @@ class Metrics:
     def requested(self, method: str, route: str, status: int) -> None:
         """A request to one of our routes is over."""
         self._http.labels(method, route, status).inc()
-
-    def send_timed_out(self) -> None:
-        """A client that doesn't read was cut off."""
-        self._send_timeouts.inc()
 
     def text(self, *, llama_names: bool = False) -> bytes:
         """Prometheus' text format. `llama_names`: with llama-server's names beside ours."""

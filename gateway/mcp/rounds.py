@@ -71,13 +71,12 @@ class _Call(msgspec.Struct):
     closed: bool = False
 
 
-class ToolRounds:
+class ToolRounds(msgspec.Struct, eq=False):
     """One per server."""
 
-    def __init__(self, chat: OpenChat, servers: McpServers, registry: Registry) -> None:
-        self._chat = chat
-        self._servers = servers
-        self._registry = registry
+    _chat: OpenChat
+    _servers: McpServers
+    _registry: Registry
 
     @asynccontextmanager
     async def chat(
@@ -162,13 +161,12 @@ def _with_tools(request: ChatRequest, tools: Toolset) -> ChatRequest:
     )
 
 
-class _Round:
+class _Round(msgspec.Struct, eq=False):
     """The chat that is open now; at most one is."""
 
-    def __init__(self, chat: OpenChat, call: Call[ChatRequest], held: AsyncExitStack) -> None:
-        self._chat = chat
-        self.call = call
-        self._held = held
+    _chat: OpenChat
+    call: Call[ChatRequest]
+    _held: AsyncExitStack
 
     async def open(self, request: ChatRequest) -> tuple[Answer, ChatRequest]:
         """The answer, and the request as it was taken: without the tools' pictures, which their

@@ -18,7 +18,7 @@ from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
 from gateway.answers.pictures import ImageLoader
-from gateway.answers.pipeline import Pipeline, PipelineRules
+from gateway.answers.pipeline import Pipeline
 from gateway.answers.remote import RemotePipeline
 from gateway.answers.tokenizers import Tokenizers
 from gateway.answers.tokens import Tokens
@@ -223,7 +223,7 @@ def _services(
         tokens=tokens,
         constraints=constraints,
         remote=RemotePipeline(tokens, constraints),
-        rules=PipelineRules.of(config),
+        config=config,
     )
     servers = McpServers(config)
 
@@ -236,7 +236,7 @@ def _services(
             authenticator.apply(new.keys)
             guard.apply(names)
             servers.apply(new)
-            pipeline.rules = PipelineRules.of(new)
+            pipeline.config = new
             tokens.allow_control_tokens = new.server.allow_control_tokens
             pictures.apply(new.images)
             templates.apply(_folder(new.template_dir))

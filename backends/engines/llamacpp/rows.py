@@ -17,14 +17,13 @@ _NEVER = float("-inf")
 _FIELDS = 3  # of llama.h's struct of one candidate, each of four bytes: id, logit, probability
 
 
-class Rows:
+class Rows(msgspec.Struct, eq=False):
     """The logits of the last batch of `context`: tokens drawn from them, and log probabilities.
     Only the engine's thread calls it.
     """
 
-    def __init__(self, context: Context, vocabulary: LlamaVocabulary) -> None:
-        self._context = context
-        self._vocabulary = vocabulary
+    _context: Context
+    _vocabulary: LlamaVocabulary
 
     def draw(self, running: LlamaJob, row: int) -> Token:
         """The next token of `running`, drawn from the logits of `row`."""

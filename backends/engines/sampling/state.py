@@ -20,7 +20,7 @@ from backends.engines.vocabulary import HfVocabulary
 _LONGEST = 50  # tokens compared; a longer match would overflow the penalty long before
 
 
-class Dry:
+class Dry(msgspec.Struct, eq=False):
     """One job's DRY: a penalty on the token that would continue a repetition, the longer the
     repetition the higher.
 
@@ -29,9 +29,8 @@ class Dry:
     match doesn't reach over a sequence breaker. Pure Python on the job's tokens.
     """
 
-    def __init__(self, sampling: Sampling, breakers: AbstractSet[int]) -> None:
-        self._sampling = sampling
-        self._breakers = breakers
+    _sampling: Sampling
+    _breakers: AbstractSet[int]
 
     def penalties(self, tokens: Sequence[int]) -> dict[int, float]:
         """What to subtract from which token's logit after `tokens`."""

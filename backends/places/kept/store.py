@@ -348,13 +348,12 @@ class KeptStore:
             raise Unusable("it is another conversation's")
 
 
-class ModelBeginnings:
+class ModelBeginnings(msgspec.Struct, eq=False):
     """The store, as one model's engine sees it. See `Beginnings`."""
 
-    def __init__(self, store: KeptStore, identity: str, model: str) -> None:
-        self._store = store
-        self._identity = identity
-        self._model = model
+    _store: KeptStore
+    _identity: str
+    _model: str
 
     def longest(self, owner: str, tokens: Sequence[int], than: int) -> Found | Coming | None:
         return self._store.longest(Origin(self._identity, owner), tokens, than)

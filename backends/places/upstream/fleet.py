@@ -267,24 +267,16 @@ def _is_next(target: RemoteTarget) -> bool:
     return target.origin is None or target.origin.hops == 1
 
 
-class _Watch:
+class _Watch(msgspec.Struct, eq=False):
     """Tasks that probe servers, for each upstream of its own."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        supervisor: Supervisor,
-        tasks: TaskGroup,
-        changed: Callable[[], object],
-        moved: Callable[[str], object],
-    ) -> None:
-        self._fleet = fleet
-        self._supervisor = supervisor
-        self._tasks = tasks
-        self._changed = changed
-        self._moved = moved
-        self._scopes: dict[Upstream, anyio.CancelScope] = {}
-        self._standings: dict[Upstream, Mapping[str, RemoteStanding]] = {}
+    _fleet: Fleet
+    _supervisor: Supervisor
+    _tasks: TaskGroup
+    _changed: Callable[[], object]
+    _moved: Callable[[str], object]
+    _scopes: dict[Upstream, anyio.CancelScope] = {}
+    _standings: dict[Upstream, Mapping[str, RemoteStanding]] = {}
 
     def join(self, upstream: Upstream) -> None:
         """It is watched from now on."""

@@ -209,29 +209,21 @@ class KeptLists:
 NOTHING_KEPT = KeptLists()
 
 
-class Lists:
+class Lists(msgspec.Struct, eq=False):
     """`offers`: the last lists, by the servers' names; it is replaced, not changed. None: no server
     has answered yet, and no list was kept.
     """
 
-    def __init__(
-        self,
-        config: UpstreamConfig,
-        client: httpx.AsyncClient,
-        balance: Balance,
-        cleaner: Cleaner,
-        kept: KeptLists = NOTHING_KEPT,
-    ) -> None:
-        self.offers: Mapping[str, Offer] | None = None
-        self._config = config
-        self._client = client
-        self._balance = balance
-        self._cleaner = cleaner
-        self.listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
-        self._refreshed: dict[str, float] = {}
-        self._refreshing: dict[str, tuple[float, anyio.Event]] = {}  # when it began, its end
-        self._kept = kept
-        self._written: dict[str, tuple[Offer, ...]] = {}  # by base URL
+    _config: UpstreamConfig
+    _client: httpx.AsyncClient
+    _balance: Balance
+    _cleaner: Cleaner
+    _kept: KeptLists = NOTHING_KEPT
+    offers: Mapping[str, Offer] | None = None
+    listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
+    _refreshed: dict[str, float] = {}
+    _refreshing: dict[str, tuple[float, anyio.Event]] = {}  # when it began, its end
+    _written: dict[str, tuple[Offer, ...]] = {}  # by base URL
 
     def recall(self) -> None:
         """The lists that were kept, of servers that were not asked yet. Blocks."""

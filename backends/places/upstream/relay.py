@@ -85,16 +85,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""  # by the upstream's name
 
 
-class Relay:
+class Relay(msgspec.Struct, frozen=True, eq=False):
     """One upstream's."""
 
-    def __init__(
-        self, config: UpstreamConfig, client: httpx.AsyncClient, balance: Balance, cleaner: Cleaner
-    ) -> None:
-        self._config = config
-        self._client = client
-        self._balance = balance
-        self._cleaner = cleaner
+    _config: UpstreamConfig
+    _client: httpx.AsyncClient
+    _balance: Balance
+    _cleaner: Cleaner
 
     @asynccontextmanager
     async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:

@@ -215,27 +215,19 @@ class AnswerStep(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class ChoiceSteps:
-    """The steps of one choice, delta by delta.
+class ChoiceSteps(msgspec.Struct, eq=False):
+    """The steps of one choice, delta by delta. `custom`: the names of tools whose input is a text.
 
     Log probabilities of reasoning are left out, as OpenAI does, unless all are asked for. Those of
     tokens whose text is still held back wait for the next step.
     """
 
-    def __init__(
-        self,
-        *,
-        hides_reasoning: bool,
-        all_logprobs: bool = False,
-        custom: Collection[str] = (),
-    ) -> None:
-        """`custom`: the names of tools whose input is a text."""
-        self._hides_reasoning = hides_reasoning
-        self._all_logprobs = all_logprobs
-        self._custom = custom
-        self._inputs: dict[int, InputText] = {}  # of custom tools' calls that are open
-        self._without_arguments: list[int] = []  # calls opened, without any arguments yet
-        self._waiting: tuple[TokenLogprob, ...] = ()
+    hides_reasoning: bool
+    all_logprobs: bool
+    custom: Collection[str]
+    _inputs: dict[int, InputText] = {}  # of custom tools' calls that are open
+    _without_arguments: list[int] = []  # calls opened, without any arguments yet
+    _waiting: tuple[TokenLogprob, ...] = ()
 
     def of(self, delta: Delta) -> Iterator[AnswerStep]:
         """The steps that `delta` makes."""
@@ -243,22 +235,22 @@ class ChoiceSteps:
             self._waiting += delta.logprobs
         for event in delta.events:
             for shown in self._shown(event):
-                if isinstance(shown, Reasoning) and not self._all_logprobs:
+                if isinstance(shown, Reasoning) and not self.all_logprobs:
                     yield AnswerStep(shown)
                 else:
                     yield AnswerStep(shown, self._waiting)
                     self._waiting = ()
-        if delta.events and isinstance(delta.events[-1], Reasoning) and not self._all_logprobs:
+        if delta.events and isinstance(delta.events[-1], Reasoning) and not self.all_logprobs:
             self._waiting = ()
 
     def _shown(self, event: Event) -> tuple[Step, ...]:
-        if self._custom and (steps := self._of_input(event)) is not None:
+        if self.custom and (steps := self._of_input(event)) is not None:
             return steps
         match event:
             case Content(text):
                 return (event,) if text else ()
             case Reasoning(text):
-                return (event,) if text and not self._hides_reasoning else ()
+                return (event,) if text and not self.hides_reasoning else ()
             case ToolOpened(index):
                 self._without_arguments.append(index)
                 return (event,)
@@ -274,7 +266,7 @@ class ChoiceSteps:
     def _of_input(self, event: Event) -> tuple[Step, ...] | None:
         """What belongs to a custom tool's call; None for anything else."""
         match event:
-            case ToolOpened(index, call_id, name) if name in self._custom:
+            case ToolOpened(index, call_id, name) if name in self.custom:
                 self._inputs[index] = InputText()
                 return (InputOpened(index, call_id, name, event.further),)
             case ArgumentsGrown(index, fragment) if index in self._inputs:
@@ -303,12 +295,11 @@ def _input(index: int, text: str) -> tuple[Step, ...]:
 # The steps of one choice, put together to a message. Knows no other choice and no usage.
 
 
-class _Call:
+class _Call(msgspec.Struct, eq=False):
     """A tool call while it grows."""
 
-    def __init__(self, opened: ToolOpened) -> None:
-        self.opened = opened
-        self.fragments: list[str] = []
+    opened: ToolOpened
+    fragments: list[str] = []
 
     def whole(self) -> ToolCallWhole | CustomCallWhole:
         if isinstance(self.opened, InputOpened):

@@ -190,6 +190,11 @@ class _Entry(msgspec.Struct, frozen=True):
     offered: Offered
     deferred: bool = False
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its namespace and name."""
+        return self.offered.namespace, self.offered.name
+
 
 _Chosen: TypeAlias = tuple[str, str, str]  # type, namespace, name
 
@@ -253,13 +258,11 @@ class Toolbox:
             message = f"Expected at most {MOST_TOOLS:,} tools, namespaces' counted."
             raise self._fields.wrong("tools", message)
         called = _called(items)
-        loaded = {
-            (entry.offered.namespace, entry.offered.name) for entry in entries if not entry.deferred
-        }
+        loaded = {entry.key for entry in entries if not entry.deferred}
         named: dict[str, _Entry] = {}
         for entry in entries:
-            key = (entry.offered.namespace, entry.offered.name)
-            if entry.deferred and (key in loaded or not (self._shows_all or key in called)):
+            shown = self._shows_all or entry.key in called
+            if entry.deferred and (entry.key in loaded or not shown):
                 continue
             name = _free_name(entry.offered, named)
             tool = msgspec.structs.replace(entry.tool, name=name)
@@ -281,12 +284,8 @@ class Toolbox:
                 path = f"input[{k}].tools[{j}]"
                 for entry in self._read(_wire(self._fields, path, value), path):
                     whole = msgspec.structs.replace(entry, deferred=False)
-                    found[entry.offered.namespace, entry.offered.name] = whole
-        known = {
-            (entry.offered.namespace, entry.offered.name)
-            for entry in self._entries
-            if not entry.deferred
-        }
+                    found[entry.key] = whole
+        known = {entry.key for entry in self._entries if not entry.deferred}
         return [entry for key, entry in found.items() if key not in known]
 
     def _chosen(self, named: Mapping[str, _Entry]) -> Tools:

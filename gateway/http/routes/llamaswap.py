@@ -165,15 +165,14 @@ def _addressed(services: Services, parts: Sequence[str], access: Access) -> tupl
     raise NotFound(f"{unquote(parts[0])!r:.200} is no model that is a command.", param="model")
 
 
-class Passage:
+class Passage(msgspec.Struct, eq=False):
     """A request that a command's own server answers, and its answer, both as they are."""
 
-    def __init__(self, services: Services, request: AnyRequest, name: str, path: str) -> None:
-        self._services = services
-        self._request = request
-        self._name = name
-        self._path = path
-        self._began = False
+    _services: Services
+    _request: AnyRequest
+    _name: str
+    _path: str
+    _began: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent; an answer that ends before it is

@@ -9,6 +9,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.constraints.values import BETWEEN, COLON, COMMA
 from gateway.splitter.payloads import json_text
@@ -68,19 +70,18 @@ def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, *, in_array: bool)
             return
 
 
-class _Call:
+class _Call(msgspec.Struct, eq=False):
     """One call object, read after its "{"."""
 
-    def __init__(self, reader: Reader, calls: Calls, syntax: JsonCalls) -> None:
-        self._reader = reader
-        self._calls = calls
-        self._syntax = syntax
-        self._name = ""
-        self._id = ""
-        self._early: list[str] | None = None  # arguments that came before the name
-        self._delivered = False
-        self._inner = False
-        self._stranger = ""  # a key that means nothing in a call
+    _reader: Reader
+    _calls: Calls
+    _syntax: JsonCalls
+    _name: str = ""
+    _id: str = ""
+    _early: list[str] | None = None  # arguments that came before the name
+    _delivered: bool = False
+    _inner: bool = False
+    _stranger: str = ""  # a key that means nothing in a call
 
     def parse(self) -> Parsing[None]:
         yield from self._members()
