@@ -45,7 +45,7 @@ class Cut(msgspec.Struct, frozen=True):
     start: int
 
 
-class LongText:
+class LongText(msgspec.Struct, frozen=True, eq=False):
     """A long text to tokens section by section, with exactly the tokens of the whole. `pairs`: the
     neighbouring bytes inside all of the tokenizer's tokens, asked for when the first long text
     comes. `section`: the least characters of one.
@@ -60,21 +60,18 @@ class LongText:
     its two halves.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, pairs: Callable[[], Pairs], section: int = SECTION
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._pairs = pairs
-        self._section = section
+    _tokenizer: Tokenizer
+    _pairs: Callable[[], Pairs]
+    section: int = SECTION
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """As the tokenizer does with the whole; adds nothing to it."""
-        if len(text) <= self._section:
+        if len(text) <= self.section:
             return tuple(self._encode(text))
         tokens: list[int] = []
         start = 0
         while start < len(text):
-            cut = self._cut(text, start + self._section)
+            cut = self._cut(text, start + self.section)
             tokens += self._encode(text[start : cut.end])
             start = cut.start
         return tuple(tokens)

@@ -188,13 +188,12 @@ class _Round(msgspec.Struct, eq=False):
         await self._held.aclose()
 
 
-class _Running:
+class _Running(msgspec.Struct, frozen=True, eq=False):
     """Tools that run, in tasks of the request."""
 
-    def __init__(self, tools: Toolset, tasks: TaskGroup, shown: Shown) -> None:
-        self.tools = tools
-        self.shown = shown
-        self._tasks = tasks
+    tools: Toolset
+    _tasks: TaskGroup
+    shown: Shown
 
     async def answers(self, calls: Sequence[_Call]) -> AsyncIterator[ToolAnswered]:
         """As they come. Those that are left when it is closed end with the request."""

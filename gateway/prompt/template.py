@@ -113,26 +113,21 @@ def nearest_effort(effort: str, known: tuple[str, ...]) -> str:
 _HERE = "roundhouse9continues5here"
 
 
-class Rendering:
+class Rendering(msgspec.Struct, eq=False):
     """Renders one request; all methods raise TemplateRefused if the template does."""
 
-    def __init__(
-        self,
-        traits: TemplateTraits,
-        renderer: Renderer,
-        format: Format,
-        request: ChatRequest,
-        image_marker: str | None,
-    ) -> None:
-        self._renderer = renderer
-        self._traits = traits
-        self._format = format
-        self._request = request
-        self._image_marker = image_marker
-        self._tools = shown_tools(request)
-        # What calls begin with, where a text beside them can't be a turn of its own.
-        strict = traits.alternates and not traits.calls_with_text
-        openers = (opener for syntax in format.syntaxes for opener in syntax.openers)
+    _traits: TemplateTraits
+    _renderer: Renderer
+    _format: Format
+    _request: ChatRequest
+    _image_marker: str | None
+    _tools: tuple[Tool, ...] = ()
+    _opener: str = ""  # what calls begin with, where a text beside them can't be a turn of its own
+
+    def __post_init__(self) -> None:
+        self._tools = shown_tools(self._request)
+        strict = self._traits.alternates and not self._traits.calls_with_text
+        openers = (opener for syntax in self._format.syntaxes for opener in syntax.openers)
         self._opener = next(openers, "") if strict else ""
 
     def text(self, begun: Continuation | None) -> str:

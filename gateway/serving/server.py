@@ -310,16 +310,13 @@ class GuardedSocket(Watched, WebSocketsSansIOProtocol):
         self.scope["state"][SEND_TIMED_OUT] = True
 
 
-class LifeEnding:
+class LifeEnding(msgspec.Struct, frozen=True, eq=False):
     """An application; `broke` is called where its life (ASGI's lifespan) ends by an error. uvicorn
     would serve on without all that lives there.
     """
 
-    def __init__(
-        self, app: Callable[..., Awaitable[None]], broke: Callable[[BaseException], None]
-    ) -> None:
-        self._app = app
-        self._broke = broke
+    _app: Callable[..., Awaitable[None]]
+    _broke: Callable[[BaseException], None]
 
     async def __call__(self, scope: Scope, *channel: Any) -> None:
         """Raises as the application does."""

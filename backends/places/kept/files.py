@@ -198,12 +198,11 @@ def peek(path: Path, seal: Seal | None = None) -> tuple[Head, bytes]:
     return head, tokens.tobytes()
 
 
-class Folder:
+class Folder(msgspec.Struct, frozen=True):
     """The files of a folder. Raises OSError where it can't be used."""
 
-    def __init__(self, path: Path, seal: Seal | None = None) -> None:
-        self._path = path
-        self._seal = seal
+    _path: Path
+    _seal: Seal | None = None
 
     def open(self) -> Iterator[tuple[Path, Head, bytes]]:
         """All that is there; what is no entry is removed if it is ours, and left out. Yields each

@@ -48,7 +48,7 @@ class _Found(msgspec.Struct, frozen=True):
         return self.addresses
 
 
-class Resolver:
+class Resolver(msgspec.Struct, eq=False):
     """Resolves names, each on a thread of its own. One per client, on its event loop.
 
     The event loop's resolver has four threads for all, and a name whose name server doesn't answer
@@ -56,13 +56,10 @@ class Resolver:
     can't. A client has as many threads as it has names.
     """
 
-    def __init__(
-        self, look_up: LookUp = look_up, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._look_up = look_up
-        self._clock = clock
-        self._found: dict[str, _Found] = {}
-        self._pending: dict[str, asyncio.Future[_Found]] = {}
+    _look_up: LookUp = look_up
+    _clock: Callable[[], float] = time.monotonic
+    _found: dict[str, _Found] = {}
+    _pending: dict[str, asyncio.Future[_Found]] = {}
 
     async def addresses(self, host: str) -> tuple[str, ...]:
         """At least one. Raises OSError; without limit in time."""

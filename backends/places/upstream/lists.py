@@ -177,11 +177,10 @@ _PATHS = {"openai": "/models", "anthropic": "/models?limit=1000"}
 _LISTLESS = frozenset((404, 405, 500, 501))
 
 
-class KeptLists:
+class KeptLists(msgspec.Struct, frozen=True):
     """What servers offered last, on disk: a file for each in `folder`. None: nothing is kept."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    _folder: Path | None = None
 
     def read(self, upstream: str, url: str) -> tuple[Offer, ...] | None:
         """None where there is nothing that can be read. Blocks."""
