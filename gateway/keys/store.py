@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -233,12 +232,7 @@ class Store:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._thread.end()
 
     async def carry_out(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -12,7 +12,6 @@ so no cancellation can lose it.
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -231,12 +230,7 @@ class Registry:
                 self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
         self._replicas.fill()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.cut_off()
         with anyio.CancelScope(shield=True):
             while self._places or self._moves.busy:

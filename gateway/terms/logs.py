@@ -12,7 +12,6 @@ from io import RawIOBase
 from itertools import groupby
 from operator import itemgetter
 from time import sleep, strftime, time
-from types import TracebackType
 from typing import Any, Literal, Self, TextIO, TypeAlias, cast
 
 import msgspec
@@ -226,12 +225,7 @@ class Writer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), self._before
         with self._changed:
             self._ending = True
