@@ -82,7 +82,7 @@ class Agreements(msgspec.Struct):
         lies = None
         if record is not None and record.phase == "loaded":
             model, lies = record.whole, Smaller(record.held, record.speed)
-        usage = self.sharing.usage(name)
+        usage = self.sharing.usages[name]
         ways = (way for way in model.all_ways if node_of(way.need) == HERE)
         return Rival(
             name=name,
@@ -101,7 +101,7 @@ class Agreements(msgspec.Struct):
         name = record.model.name
         agreement = self.sharing.agreement(name)
         record.shared = None
-        self.sharing.usage(name).model = record.model
+        self.sharing.usages[name].model = record.model
         if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
             return
         way = agreement.way(name, record.model.all_ways)

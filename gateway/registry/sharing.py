@@ -16,7 +16,7 @@ asked for, it gets its full room back.
 Pure: it knows no clock, no record and no ledger.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 
@@ -102,18 +102,11 @@ class Agreement:
 
 
 class Sharing:
-    """What was seen of each model, and the agreements that there are; by name."""
+    """What was seen of each model (`usages`), and the agreements that there are; by name."""
 
     def __init__(self) -> None:
-        self._usages: dict[str, Usage] = {}
+        self.usages: defaultdict[str, Usage] = defaultdict(Usage)
         self._agreements: dict[str, Agreement] = {}
-
-    def usage(self, name: str) -> Usage:
-        """What was seen of it."""
-        usage = self._usages.get(name)
-        if usage is None:
-            usage = self._usages[name] = Usage()
-        return usage
 
     def agreement(self, name: str) -> Agreement | None:
         """The one that it is part of."""
@@ -123,22 +116,22 @@ class Sharing:
         """Models besides those called so that were asked for while they were absent, since the
         oldest request for one of these that is remembered.
         """
-        asked = [usage for name in names if (usage := self.usage(name)).arrivals]
+        asked = [usage for name in names if (usage := self.usages[name]).arrivals]
         begin = min((usage.arrivals[0] for usage in asked), default=float("inf"))
-        for name, usage in self._usages.items():
+        for name, usage in self.usages.items():
             late = usage.arrivals and usage.arrivals[-1] >= begin
             if name not in names and late and usage.model is not None:
                 yield name, usage.model
 
     def asked(self, name: str, now: float) -> None:
         """Somebody wants a lease."""
-        self.usage(name).asked(now)
+        self.usages[name].asked(now)
         if (agreement := self._agreements.get(name)) is not None:
             agreement.asked(name)
 
     def answered(self, name: str, seconds: float, speed: float) -> None:
         """A lease was given back; `speed`: the model's, as a part of its best."""
-        self.usage(name).answered(seconds * speed)
+        self.usages[name].answered(seconds * speed)
         if (agreement := self._agreements.get(name)) is not None:
             agreement.lost[name] += seconds * (1.0 - speed)
             agreement.spent += seconds * (1.0 - speed)
@@ -157,7 +150,7 @@ class Sharing:
 
     def forget(self, name: str) -> tuple[str, ...]:
         """There is no such model any more; see `end`."""
-        self._usages.pop(name, None)
+        self.usages.pop(name, None)
         return self.end(name)
 
     @property
