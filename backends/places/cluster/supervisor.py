@@ -11,8 +11,6 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-import msgspec
-
 from backends.places.cluster.messages import NodeFacts
 from backends.places.nodes.listening import ListenerSettings, Listening, listener, memory_here
 from config.values import user_folder
@@ -21,10 +19,11 @@ SAMPLES, SAMPLE = 16, 64 * 1024  # parts of a file that are read to know it agai
 FOLDER = "cluster"
 
 
-class Copies(msgspec.Struct, eq=False):
+class Copies:
     """The files of models on a node: those that it has anyway, and copies in `folder`."""
 
-    _folder: Path
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def find(self, path: str, place: str, mark: str) -> str | None:
         """Where the file lies here that bears `mark`: at the same path, or copied earlier."""
