@@ -29,12 +29,12 @@ class Dry(msgspec.Struct, eq=False):
     match doesn't reach over a sequence breaker. Pure Python on the job's tokens.
     """
 
-    _sampling: Sampling
-    _breakers: AbstractSet[int]
+    sampling: Sampling
+    breakers: AbstractSet[int]
 
     def penalties(self, tokens: Sequence[int]) -> dict[int, float]:
         """What to subtract from which token's logit after `tokens`."""
-        sampling = self._sampling
+        sampling = self.sampling
         window = tokens[-sampling.dry_range :] if sampling.dry_range > 0 else tokens
         return {
             token: self._cost(length - sampling.dry_allowed_length)
@@ -45,9 +45,9 @@ class Dry(msgspec.Struct, eq=False):
     def _cost(self, excess: int) -> float:
         """Without limit where it is more than a float holds."""
         try:
-            return float(self._sampling.dry_multiplier * self._sampling.dry_base**excess)
+            return float(self.sampling.dry_multiplier * self.sampling.dry_base**excess)
         except OverflowError:
-            return math.copysign(math.inf, self._sampling.dry_multiplier)
+            return math.copysign(math.inf, self.sampling.dry_multiplier)
 
     def _matches(self, window: Sequence[int]) -> dict[int, int]:
         """Each token that continues an earlier copy of the window's end, with the longest copy's
@@ -59,7 +59,7 @@ class Dry(msgspec.Struct, eq=False):
         if not limit:
             return longest
         for at in range(last):
-            if window[at] != window[last] or window[at + 1] in self._breakers:
+            if window[at] != window[last] or window[at + 1] in self.breakers:
                 continue
             length = 1
             while length < limit and length <= at and window[at - length] == window[last - length]:
@@ -69,7 +69,7 @@ class Dry(msgspec.Struct, eq=False):
 
     def _since_breaker(self, window: Sequence[int]) -> int:
         for count in range(min(len(window), _LONGEST)):
-            if window[-1 - count] in self._breakers:
+            if window[-1 - count] in self.breakers:
                 return count
         return min(len(window), _LONGEST)
 
