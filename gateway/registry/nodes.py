@@ -33,6 +33,11 @@ def name_at(node: str, device: str) -> str:
     return device if node == HERE else f"{node}{SEPARATOR}{device}"
 
 
+def without_turns(devices: Mapping[str, Value]) -> dict[str, Value]:
+    """Those that are devices, and no turns (`ModelConfig.one_of`)."""
+    return {name: value for name, value in devices.items() if not name.startswith(TURN)}
+
+
 def bare(devices: Mapping[str, Value]) -> dict[str, Value]:
     """The ledger's `devices`, as their node calls them."""
     return {device.rpartition(SEPARATOR)[2]: value for device, value in devices.items()}

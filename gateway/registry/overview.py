@@ -20,6 +20,7 @@ from gateway.registry.eviction import candidate, choose_victims, cost
 from gateway.registry.folders import Unusable
 from gateway.registry.gauges import Gauge
 from gateway.registry.memory import arithmetic, by_use
+from gateway.registry.nodes import without_turns
 from gateway.registry.orders import RegistryParts
 from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes
@@ -317,12 +318,12 @@ class Overview(RegistryParts, frozen=True, kw_only=True):
         records = self.scheduler.records()
         claims = [record for record in records if record.is_claim]
         return Ledger(
-            budgets=dict(self.scheduler.room.budgets),
+            budgets=without_turns(self.scheduler.room.budgets),
             held=tuple(held for record in records for held in self._held(record)),
             claimed=tuple(
                 Claimed(model=record.model.name, device=device, size=size)
                 for record in claims
-                for device, size in record.need.items()
+                for device, size in without_turns(record.need).items()
             ),
             kept=self.kept(),
         )
@@ -330,7 +331,7 @@ class Overview(RegistryParts, frozen=True, kw_only=True):
     def _held(self, record: ModelRecord) -> Iterator[HeldMemory]:
         name = record.model.name
         plan = self.planner.planned(name, record.held) if record.held else None
-        for device, size in record.held.items():
+        for device, size in without_turns(record.held).items():
             parts = scaled(_parts(plan), size) if plan else scaled(NO_PARTS, size)
             yield HeldMemory(model=name, device=device, size=size, parts=parts)
 

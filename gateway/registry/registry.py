@@ -26,7 +26,7 @@ from backends.places.cluster.nodes import ClusterFailed, ClusterNode, ClusterNod
 from backends.places.upstream.fleet import Fleet
 from config.errors import ConfigError
 from config.nodes import NodeConfig
-from config.settings import TURN, Config
+from config.settings import Config
 from config.values import alike
 from gateway.keys.access import ADMIN, Access
 from gateway.registry.entry import ModelEntry, check_files
@@ -38,7 +38,7 @@ from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waitin
 from gateway.registry.loaders import CatalogLoader, Loader
 from gateway.registry.moves import Moves, pace_of
 from gateway.registry.names import ModelNames
-from gateway.registry.nodes import HERE, named, node_of, nodes_of
+from gateway.registry.nodes import HERE, named, node_of, nodes_of, without_turns
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview
 from gateway.registry.planning import LoadPlanner
@@ -429,9 +429,8 @@ class Registry:
     @property
     def budgets(self) -> Bytes:
         """Bytes that models may take, per device; the cards first."""
-        budgets = self._scheduler.room.budgets.items()
-        devices = [(name, size) for name, size in budgets if not name.startswith(TURN)]
-        return dict(sorted(devices, key=lambda budget: budget[0] == CPU))
+        budgets = without_turns(self._scheduler.room.budgets)
+        return dict(sorted(budgets.items(), key=lambda budget: budget[0] == CPU))
 
     def default_name(self) -> str | None:
         """The model for requests that name none, by its id or an alias."""
