@@ -117,6 +117,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     mmproj: PathText | None = None  # the projector's file; None: the one beside the model
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to file
     adapter_scaling: dict[str, Scaling] = {}  # of adapters, by name; of the others: 1
+    # what computes it; see backends/engines/llamacpp/libraries
+    library: Literal["auto", "llama.cpp", "ik"] = "auto"
     trial: Literal["auto", "always", "never"] = "auto"  # load it in a child process first
     # it embeds texts, and writes none; None: as the file says
     pooling: Literal["mean", "cls", "last"] | None = None

@@ -120,6 +120,7 @@ class ModelFiles(ModelFacts, frozen=True, kw_only=True):
     added_bytes: int = 0  # that weights take in memory beyond those
     layers: int = 0  # that can lie on devices of their own; 0: unknown
     weights: ModelWeights | None = None  # by layer; None: unknown, or they can't be divided
+    types: tuple[int, ...] = ()  # of its tensors, as ggml counts them
     repacked: bool = True  # its weights may be copied into layouts that suit the CPU
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
     parts: tuple[Path, ...] = ()  # every file that belongs to it
@@ -162,11 +163,22 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     chunk_size: int | None = None  # prompt tokens in one pass
     draft_model: str | None = None  # its path
     adapters: tuple[Adapter, ...] = ()
+    library: str | None = None  # what computes it, and why, where its engine has several
     # Bytes that the engine itself may keep conversations in: of main memory, of it for the states
     # of recurrent layers, where there are any, and of a disk.
     kept_memory: int = 0
     kept_states: int = 0
     kept_disk: int = 0
+
+
+class Library(msgspec.Struct, frozen=True):
+    """What computes a model, and why it does. `may_end`: a failed assertion of it ends the process,
+    so it has one of its own if nothing else is said.
+    """
+
+    name: str
+    reason: str
+    may_end: bool = False
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +190,9 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     for_cards: str | None = None  # the command that installs it for cards
     uses_shared: bool = False  # it computes on devices that share main memory, too
     ways: Mapping[Platform, Way]  # how it is installed on each platform, and what was tried there
+    # Of several libraries that the engine has, that of a model with these options. None: there is
+    # no choice.
+    library: Callable[[ModelFiles, Any], Library | None] = lambda _files, _options: None
     described: Callable[[], str] = str  # more of what is installed, for people
 
 
@@ -349,6 +364,12 @@ class Backend(msgspec.Struct, frozen=True):
     def container(self) -> ContainerModule:
         """Its import takes seconds. Raises ImportError where the engine is missing."""
         return cast(ContainerModule, self._module("container"))
+
+    def library(self, files: ModelFiles, options: EngineOptions) -> Library | None:
+        """See `Installation.library`; None for a model on another node, too."""
+        if files.node is not None or (installation := self.files.INSTALLATION) is None:
+            return None
+        return installation.library(files, options)
 
     def _module(self, name: str) -> ModuleType:
         """In its folder; a backend without an engine to import is one module, which is both."""

@@ -116,6 +116,9 @@ async def _formats(entries: Sequence[ModelEntry]) -> None:
         status = ModelStatus(id=entry.name, state="unloaded", files=entry.files, entry=entry)
         if entry.of is None and (known := await capabilities.of(status)) is not None:
             print(f"{entry.name} answers as {known.recognised.format.id}: {known.recognised.why}")
+        library = BACKENDS[entry.files.backend].library(entry.files, entry.options)
+        if entry.of is None and library is not None:
+            print(f"{entry.name} is computed by {library.name}: {library.reason}")
 
 
 def _turns(together: Mapping[str, int], budgets: Mapping[str, int]) -> str:

@@ -58,6 +58,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     output_format: OutputFormat | None = None
     sampling: str | None = None  # who chose it: "configuration", "model", "default" (nobody)
     adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
+    library: str | None = None  # what computes it, and why, where its engine has several
     memory: str | None = None  # the arithmetic: what it needs, and what is free
     devices: Mapping[str, int] | None = None  # bytes of each that it takes, or would
     missing_bytes: int | None = None  # that its load would have to take from other models

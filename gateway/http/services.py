@@ -162,7 +162,14 @@ class Services(msgspec.Struct, frozen=True):
         """What a model is loaded with, or would be, in its engine's words."""
         if status.files is None or status.options is None or status.files.remote is not None:
             return None
-        return self.catalog[status.files.backend].files.facts(status.options)
+        engine = self.catalog[status.files.backend]
+        facts, library = (
+            engine.files.facts(status.options),
+            engine.library(status.files, status.options),
+        )
+        if library is None:
+            return facts
+        return msgspec.structs.replace(facts, library=f"{library.name}: {library.reason}")
 
     async def card(self, status: ModelStatus) -> ModelCard:
         """All that is known of a model."""
@@ -393,6 +400,7 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "missing_bytes": status.missing,
         "remaining_time_seconds": status.remaining_seconds,
         "adapters": tuple(adapter.name for adapter in facts.adapters),
+        "library": facts.library,
     }
 
 

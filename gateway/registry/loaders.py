@@ -37,6 +37,10 @@ class Loader(Protocol):
         """Whether it runs on an engine that no test of this project ran anywhere."""
         ...
 
+    def may_end(self, files: ModelFiles, options: EngineOptions) -> bool:
+        """See `backends.contract.catalog.Library.may_end`."""
+        ...
+
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
         ...
@@ -82,6 +86,12 @@ class CatalogLoader:
             return False
         installation = self._catalog[files.backend].files.INSTALLATION
         return installation is not None and not any(way.tried for way in installation.ways.values())
+
+    def may_end(self, files: ModelFiles, options: EngineOptions) -> bool:
+        if files.elsewhere is not None:
+            return False
+        library = self._catalog[files.backend].library(files, options)
+        return library is not None and library.may_end
 
     def end(self) -> None:
         """Nothing is left that could start a worker."""

@@ -325,15 +325,17 @@ class LoadPlanner(msgspec.Struct):
     def _host(self, plan: LoadPlan) -> Host | None:
         """`auto`: a worker where models take turns on a card, whose memory an unload in the process
         doesn't return in full (CUDA's context stays), and where the engine may crash; else the
-        process, which takes less memory and no more time.
+        process, which takes less memory and no more time. Nothing said: a worker for a library that
+        is known to end its process.
         """
+        may_end = self.loader.may_end(plan.entry.files, plan.options)
         if plan.options.host != "auto":
-            return plan.options.host
+            return "worker" if may_end and plan.options.host is None else plan.options.host
         cards = plan.placements[0].keys() - {CPU}
         others = (one for name, one in self._plan.items() if name != plan.entry.name)
         ways = (way for other in others for way in other.placements)
         takes_turns = any(cards & way.keys() for way in ways)
-        risky = takes_turns or self.loader.is_experimental(plan.entry.files)
+        risky = takes_turns or may_end or self.loader.is_experimental(plan.entry.files)
         return "worker" if risky else "process"
 
     def spoke(self, name: str, pace: float) -> None:

@@ -4,6 +4,7 @@ continuous batching.
 Without an engine:
 
     files.py      recognises a GGUF file; the memory it needs; its options elsewhere
+    libraries.py  whether llama.cpp computes it, or ik_llama.cpp
     layout.py     how its cache is laid out, and what a pass over it takes
     gguf.py       the header of one
     memory.py     the memory that its graph, the CPU's own layouts, a projector or an encoder take
@@ -13,6 +14,7 @@ With one:
 
     container.py  entry points: `load`, `load_encoder`
     library.py    the bindings, and whether the library fits them
+    ik.py         ik_llama.cpp in llama.cpp's place: a context for each sequence
     proof.py      a greedy answer, at an installation
     loading.py    options -> model and context; progress, cancellation, errors, its log
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process

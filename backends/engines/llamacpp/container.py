@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+
 from backends.contract.catalog import ModelFiles, command
 from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import BackendMissing, LoadFailed
@@ -12,7 +14,7 @@ from backends.engines.tokenizing import VocabularyTokenizer
 from config.engines import EngineOptions, LlamaCppOptions
 
 try:
-    from backends.engines.llamacpp import encoder, loading, trial
+    from backends.engines.llamacpp import encoder, libraries, loading, trial
     from backends.engines.llamacpp.engine import LlamaCppEngine
 except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
     raise BackendMissing(
@@ -23,9 +25,18 @@ except (ImportError, OSError, RuntimeError) as error:  # not installed, or built
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     assert isinstance(options, LlamaCppOptions)
+    libraries.check(files, options)
+    uses_ik = libraries.uses_ik(files, options)
+    # A trial has fewer requests at once, and is of the same library.
+    options = msgspec.structs.replace(options, library="ik" if uses_ik else "llama.cpp")
     await trial.check(files, options)
     free = loading.LlamaModel.free
-    loaded = await run_loading_weights(loading.load, files, options, report, free)
+    load = loading.load
+    if uses_ik:
+        from backends.engines.llamacpp import ik  # noqa: PLC0415 - installed seldom
+
+        load = ik.load
+    loaded = await run_loading_weights(load, files, options, report, free)
     engine = LlamaCppEngine(loaded)
     return DrivenContainer(engine, engine.keeper)
 

@@ -45,7 +45,7 @@ from backends.contract.protocol import MemoryNeed
 from backends.contract.samplers import Sampling
 from backends.engines import model_folder
 from backends.engines.draft_model import draft_files
-from backends.engines.llamacpp import memory
+from backends.engines.llamacpp import libraries, memory
 from backends.engines.llamacpp.gguf import (
     MAGIC,
     POSITIONS,
@@ -60,7 +60,6 @@ from backends.engines.llamacpp.layout import (
     CACHE_BITS,
     cache_layout,
     context_length,
-    on_cpu,
     padded,
     part_of_16_bits,
     pass_bytes,
@@ -71,8 +70,9 @@ from backends.engines.llamacpp.layout import (
     window_cells,
     workspace,
 )
+from backends.engines.llamacpp.libraries import FIRST_OF_IK, on_cpu
 from backends.engines.llamacpp.memory import CpuLayouts
-from backends.machine import devices, ggml, prebuilt
+from backends.machine import devices, ggml, ik, prebuilt
 from config.engines import DraftOptions, EngineOptions, LlamaCppOptions, SpeculationOptions
 
 # Its name behind `general.sampling.`, our field, how its value is read.
@@ -109,8 +109,7 @@ def generation_defaults(header: Header, path: Path) -> Sampling:
 PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)  # as gguf-split names them
 SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 COMPANIONS = (f"*{memory.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
-# The first ggml_type that llama.cpp doesn't know, and whose those are.
-OF_IK, FOREIGN = 97, "of a quantization that ik_llama.cpp alone reads (IQ4_KS, Q4_K_R4, …)"
+FOREIGN = "of a quantization that ik_llama.cpp alone reads (IQ4_KS, Q4_K_R4, …)"
 # Matrices in main memory that a card holds a copy of while it computes a prompt with them.
 MOVED = 1
 
@@ -182,8 +181,9 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
     headers = [header, *map(read_header, files[1:])]
     tensors = [tensor for part in headers for tensor in part.tensors]
-    if any(tensor.kind >= OF_IK for tensor in tensors):
-        raise LoadFailed(f"{path.name} is {FOREIGN}: take another quantization")
+    types = sorted({tensor.kind for tensor in tensors})
+    if types and types[-1] >= FIRST_OF_IK and (reason := ik.missing()):
+        raise LoadFailed(f"{path.name} is {FOREIGN}: {reason}")
     encodes = architecture in memory.ENCODERS
     graph = memory.graph(header, tensors)
     projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})
@@ -195,6 +195,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         architecture=architecture,
         size_bytes=sizes,
         added_bytes=memory.added_bytes(tensors, layouts),
+        types=tuple(types),
         repacked=layouts.bears(tensors),
         weights=None if encodes else memory.weights(header, tensors, sizes),
         layers=header.number(f"{architecture}.block_count"),
@@ -495,6 +496,7 @@ def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOption
         mmproj=None,
         adapters={},
         adapter_scaling={},
+        library="llama.cpp",
         snapshot_memory=0,
         speculation=SpeculationOptions(mode="off"),
         draft=DraftOptions(),
@@ -599,11 +601,17 @@ def _frequency_scale(scale: float) -> Mapping[str, Any]:
     return {"rope_freq_scale": 1 / scale}
 
 
+def described_here() -> str:
+    """What is installed, for people: llama.cpp, and ik_llama.cpp where it is."""
+    return prebuilt.described() if ik.missing() else f"{prebuilt.described()}; {ik.described()}"
+
+
 INSTALLATION = Installation(
     package="llama-cpp-python",
-    described=prebuilt.described,
+    described=described_here,
     for_cards=prebuilt.compiling("-DGGML_CUDA=on"),
     uses_shared=True,
+    library=libraries.choice,
     ways={
         "Linux, CPUs": Way("make run", SUITE),
         "Linux, CUDA": Way(

@@ -8,6 +8,7 @@ import msgspec
 
 from backends.contract.catalog import ModelFiles
 from backends.engines import snapshots
+from backends.engines.llamacpp.libraries import on_cpu, uses_ik
 from backends.engines.speculation import IS_OFF, STAYS, STREAMS, TOGETHER
 from backends.machine import devices, ggml
 from backends.machine.control_groups import main_memory
@@ -67,6 +68,14 @@ def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
 
 
 def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
+    """A part for each sequence where ik_llama.cpp computes it; else llama.cpp's."""
+    if not uses_ik(files, options):
+        return llama_cpp_layout(files, options)
+    slots = options.max_concurrent
+    return Layout(context_length(files, options) * slots, slots, split=True)
+
+
+def llama_cpp_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
     """Split where a whole part for each takes no more than the pool would: `cache_tokens` cells, or
     a small cache. So a shorter context never takes more than a longer one.
     """
@@ -162,11 +171,6 @@ def part_of_16_bits(options: LlamaCppOptions) -> float:
     return (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 32
 
 
-def on_cpu(options: LlamaCppOptions) -> bool:
-    """Whether all layers stay in main memory."""
-    return options.gpu_layers == 0 or not ggml.offloads()
-
-
 def workspace() -> int:
     """Bytes that a context takes of each card beside its buffers, with this build of llama.cpp."""
     return WORKSPACE if any(one.name.startswith(WITH_WORKSPACE) for one in ggml.devices()) else 0
@@ -244,4 +248,5 @@ def pass_bytes(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> i
     states = layout.slots * files.state_bytes * (1 + states_back(files, options))  # of one layer
     # Scored prompts add at most `OUTPUT_BYTES`.
     logits = 4 * max(layout.slots, _drafted(files, options)) * files.vocab_size
-    return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
+    each = mask + max(tokens * files.activation_bytes + states, attending, logits)
+    return each * (layout.slots if uses_ik(files, options) else 1) + logits

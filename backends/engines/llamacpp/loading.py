@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,6 +37,7 @@ from backends.engines.llamacpp.files import (
     layers_on_cards,
     layers_without_experts,
 )
+from backends.engines.llamacpp.files import vocabulary as metadata_alone
 from backends.engines.llamacpp.layout import (
     CACHE_BITS,
     MOST_SLOTS,
@@ -233,7 +235,7 @@ def load(
     """
     files = fitted(files, options)
     listen()
-    _refuse_the_impossible(files, options)
+    refuse_the_impossible(files, options)
     _say_undrafted(files, options)
     with ExitStack() as undone:
         model = load_model(files, options, progress)
@@ -247,36 +249,50 @@ def load(
         if files.projector is not None:
             pictures = _open_projector(files.projector, model, vocabulary, options, progress)
             undone.callback(pictures.free)
-        info, drafter = _info(model, vocabulary, files, options, pictures), None
+        info, drafter = info_of(vocabulary, files, options, pictures), None
         if (drafting := draft(files, options)) is not None:
             from backends.engines.llamacpp import draft as drafts  # noqa: PLC0415 - it imports this module
 
             drafter = drafts.load(drafting, options, vocabulary, undone, progress)
             info = _with_draft(info, drafter.memory)
-        layout = cache_layout(files, options)
         if on_device(options):
+            layout = cache_layout(files, options)
             warm_up(context, at_once=min(options.micro_batch_size, layout.cells // layout.slots))
-        return LlamaModel(
-            context=context,
-            vocabulary=vocabulary,
-            pictures=pictures,
-            info=info,
-            slots=layout.slots,
-            cells=layout.cells,
-            cell_bytes=files.cache_bytes_per_token,
-            outputs=outputs(vocabulary.size, files, options),
-            split=layout.split,
-            batch_size=options.batch_size,
-            micro_batch_size=min(options.micro_batch_size, options.batch_size),
-            snapshot_bytes=snapshot_bytes(files, options),
-            speculation=options.speculation,
-            draft_model=drafter,
-            draft=options.draft,
-            threads=step_threads(context, options),
-            on_device=on_device(options),
-            adapters=loras,
-            held=undone.pop_all(),
-        )
+        made = loaded(files, options, context, vocabulary, info, undone)
+        return msgspec.structs.replace(made, pictures=pictures, draft_model=drafter, adapters=loras)
+
+
+def loaded(
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    context: Context,
+    vocabulary: LlamaVocabulary,
+    info: ModelInfo,
+    held: ExitStack,
+) -> LlamaModel:
+    """What an engine works with, by the options: text alone. Takes over what is `held`."""
+    layout = cache_layout(files, options)
+    return LlamaModel(
+        context=context,
+        vocabulary=vocabulary,
+        pictures=None,
+        info=info,
+        slots=layout.slots,
+        cells=layout.cells,
+        cell_bytes=files.cache_bytes_per_token,
+        outputs=outputs(vocabulary.size, files, options),
+        split=layout.split,
+        batch_size=options.batch_size,
+        micro_batch_size=min(options.micro_batch_size, options.batch_size),
+        snapshot_bytes=snapshot_bytes(files, options),
+        speculation=options.speculation,
+        draft_model=None,
+        draft=options.draft,
+        threads=step_threads(context, options),
+        on_device=on_device(options),
+        adapters=(),
+        held=held.pop_all(),
+    )
 
 
 def _say_undrafted(files: ModelFiles, options: LlamaCppOptions) -> None:
@@ -286,7 +302,7 @@ def _say_undrafted(files: ModelFiles, options: LlamaCppOptions) -> None:
         log.warning("nothing is drafted", model=files.path.name, reason=reason)
 
 
-def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
+def refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
     """Raises LoadFailed for what can't succeed: more cells or sequences than llama.cpp counts, and
     more memory than there is, since the system's out-of-memory killer would end the process.
     """
@@ -323,7 +339,7 @@ def load_model(
     """The weights. Raises LoadFailed."""
     _warn_unheeded(options)
     if options.mmap:
-        _warn_of_writers(files)
+        warn_of_writers(files)
     params = api.llama_model_default_params()
     params.n_gpu_layers = layers_on_cards(options)
     _leave_experts(params, layers_without_experts(files, options))
@@ -386,6 +402,11 @@ def load_vocabulary(path: Path) -> LlamaVocabulary:
     none = (ctypes.c_void_p * 1)()
     params.devices = ctypes.addressof(none)
     model = api.llama_model_load_from_file(str(path).encode(), params)
+    if not model:  # it may have tensors that ik_llama.cpp alone knows
+        with NamedTemporaryFile(suffix=".gguf") as bare:
+            bare.write(metadata_alone(path)[path.name])
+            bare.flush()
+            model = api.llama_model_load_from_file(bare.name.encode(), params)
     if not model:
         raise LoadFailed(f"llama.cpp can't read the vocabulary of {path.name}: {last_errors()}")
     vocabulary = LlamaVocabulary(model, path)
@@ -405,7 +426,7 @@ def _warn_unheeded(options: LlamaCppOptions) -> None:
         )
 
 
-def _warn_of_writers(files: ModelFiles) -> None:
+def warn_of_writers(files: ModelFiles) -> None:
     """A mapped file that gets shorter ends the process (SIGBUS); one that is written over answers
     with what is written.
     """
@@ -590,19 +611,18 @@ def _with_draft(info: ModelInfo, memory: MemoryNeed | None) -> ModelInfo:
     return msgspec.structs.replace(info, memory=info.memory.plus(memory))
 
 
-def _info(
-    model: api.llama_model_p,
+def info_of(
     vocabulary: LlamaVocabulary,
     files: ModelFiles,
     options: LlamaCppOptions,
     pictures: "MtmdEncoder | None",
 ) -> ModelInfo:
-    template = api.llama_model_chat_template(model, None)
+    """What is known of it, and what llama.cpp's log said of its load."""
     length = context_length(files, options)
     together = min(options.max_concurrent, cache_layout(files, options).slots)
     return msgspec.structs.replace(
         known_info(files, vocabulary, length=length, together=together),
-        chat_template=template.decode() if template else None,
+        chat_template=files.chat_template,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
         rewinds=True,

@@ -42,7 +42,7 @@ class Rows(msgspec.Struct, eq=False):
     def _token(self, running: LlamaJob, row: int) -> int:
         chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
         if ids is None:
-            return int(api.llama_sampler_sample(chain, self._context, row))
+            return int(self._context.api.llama_sampler_sample(chain, self._context, row))
         return draw_among(chain, self.row(row), ids).token
 
     def _left(self, running: LlamaJob, row: int, wanted: int) -> tuple[int, TokenLogprob]:

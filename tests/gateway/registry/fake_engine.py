@@ -155,6 +155,7 @@ class FakeEngine:
         parts: Mapping[str, tuple[Path, ...]] | None = None,
         real: Mapping[str, int] | None = None,
         experimental: bool = False,
+        may_end: bool = False,
     ) -> None:
         self.unit = 1  # bytes to a byte of a model's name
         self.options: dict[str, EngineOptions] = {}
@@ -172,6 +173,7 @@ class FakeEngine:
         self._parts = parts or {}
         self._real = real or {}
         self._experimental = experimental
+        self._may_end = may_end
         self._reports: dict[str, Report] = {}
 
     @property
@@ -216,6 +218,9 @@ class FakeEngine:
 
     def is_experimental(self, files: ModelFiles) -> bool:
         return self._experimental
+
+    def may_end(self, files: ModelFiles, options: EngineOptions) -> bool:
+        return self._may_end
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report

@@ -107,8 +107,13 @@ AUTO = {"host": "auto"}
         ((model("a60", options={"host": "process"}), "b60"), CardEngine(), "process"),
         ((model("a60", options=AUTO), "b60"), FakeEngine(), "process"),
         ((model("a60", options=AUTO),), FakeEngine(experimental=True), "worker"),
+        (("a60",), FakeEngine(may_end=True), "worker"),
+        ((model("a60", options={"host": "process"}),), FakeEngine(may_end=True), "process"),
     ],
-    ids=["takes turns", "alone", "not asked", "decided", "on a CPU", "experimental"],
+    ids=[
+        *("takes turns", "alone", "not asked", "decided", "on a CPU", "experimental"),
+        *("may end its process", "may end this one"),
+    ],
 )
 async def test_auto_chooses_a_worker_where_an_unload_or_a_crash_would_tell(
     models: tuple[ModelConfig | str, ...], engine: FakeEngine, host: str | None

@@ -16,7 +16,7 @@ from backends.contract.beginnings import Beginnings, NothingKept, Pace
 from backends.contract.errors import InvalidJob
 from backends.contract.protocol import Generation
 from backends.engines.engine import Engine, PutBack, Token
-from backends.engines.llamacpp import loading
+from backends.engines.llamacpp import libraries, loading
 from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.places.kept.store import KeptStore
 from config.engines import LlamaCppOptions, SpeculationOptions
@@ -75,7 +75,12 @@ CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another
 def engine(path: Path, options: LlamaCppOptions) -> Iterator[LlamaCppEngine]:
     files = catalog.recognise(path)
     assert files is not None
-    made = LlamaCppEngine(loading.load(files, options, lambda _: True), pace=PACE)
+    load = loading.load
+    if libraries.uses_ik(files, options):
+        from backends.engines.llamacpp import ik
+
+        load = ik.load
+    made = LlamaCppEngine(load(files, options, lambda _: True), pace=PACE)
     try:
         yield made
     finally:

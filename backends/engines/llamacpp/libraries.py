@@ -1,0 +1,108 @@
+"""Which library computes a GGUF model, and why: llama.cpp's or ik_llama.cpp's. Imports neither."""
+
+from collections.abc import Mapping
+
+from backends.contract.catalog import Library, ModelFiles
+from backends.contract.errors import BackendMissing, LoadFailed
+from backends.machine import ggml, ik
+from config.engines import LlamaCppOptions
+
+IK, LLAMA_CPP = "ik_llama.cpp", "llama.cpp"
+FIRST_OF_IK = 97  # the first ggml_type that llama.cpp doesn't know
+# In passes of 32 rows and more ik_llama.cpp (0.1.5, AVX2) answers wrongly with Q4_1 and Q5_1, whose
+# sums of products overflow 16 bits there.
+WRONG, RIGHT_ROWS = frozenset({3, 7}), 31
+# What it was compared with llama.cpp on: types up to BF16, and architectures.
+TYPES = frozenset({0, 1, 2, 6, 8, 10, 11, 12, 13, 14, 20, 23, 30})
+ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
+# Requests at once up to which it wasn't slower (docs/models.md has the figures): it computes one
+# after the other, llama.cpp all in one pass.
+FEW = 2
+
+
+def reads_alone(files: ModelFiles) -> bool:
+    """Whether no other library than ik_llama.cpp reads it."""
+    return any(kind >= FIRST_OF_IK for kind in files.types)
+
+
+def uses_ik(files: ModelFiles, options: LlamaCppOptions) -> bool:
+    """Whether ik_llama.cpp computes it."""
+    return chosen(files, options).may_end
+
+
+def choice(files: ModelFiles, options: LlamaCppOptions) -> Library | None:
+    """See `Installation.library`."""
+    found = chosen(files, options)
+    return found if found.may_end or not ik.missing() else None
+
+
+def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:
+    """By the file, the options, and what is installed."""
+    if files.task != "generate" or options.pooling is not None:
+        return Library(LLAMA_CPP, "it makes vectors")
+    if reads_alone(files):
+        return _ik("no other library reads its quantization")
+    if options.library != "auto":
+        reason = "the options say so"
+        return _ik(reason) if options.library == "ik" else Library(LLAMA_CPP, reason)
+    if lacking := _lacking(files, options):
+        return Library(LLAMA_CPP, f"{IK} lacks {lacking}")
+    if reason := ik.missing() or _slower(files, options):
+        return Library(LLAMA_CPP, reason)
+    return _ik("it is faster for one or two requests at once")
+
+
+def _ik(reason: str) -> Library:
+    return Library(IK, reason, may_end=True)
+
+
+def check(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """Raises BackendMissing or LoadFailed where ik_llama.cpp is chosen and can't be used."""
+    if not uses_ik(files, options):
+        return
+    if reason := ik.missing():
+        raise BackendMissing(f"{files.path.name} needs {IK}: {reason}")
+    if reason := _lacking(files, options):
+        raise LoadFailed(f"{files.path.name} can't be loaded with {IK}, which lacks {reason}")
+
+
+def on_cpu(options: LlamaCppOptions) -> bool:
+    """Whether all layers stay in main memory."""
+    return options.gpu_layers == 0 or not ggml.offloads()
+
+
+def _lacking(files: ModelFiles, options: LlamaCppOptions) -> str:
+    """What ik_llama.cpp can't do, or isn't asked to."""
+    return _first(
+        {
+            "cards (gpu_layers: 0 leaves them out)": not on_cpu(options),
+            "images (vision)": options.vision and bool(files.projector or options.mmproj),
+            "adapters": bool(options.adapters),
+            "a draft model": options.draft.model is not None,
+            "layers that are recurrent or see a window": bool(
+                files.recurrent_layers or files.window
+            ),
+            "flash_attention off": options.flash_attention == "off",
+            "caches other than f16": {options.cache_type_k, options.cache_type_v} != {"f16"},
+        }
+    )
+
+
+def _slower(files: ModelFiles, options: LlamaCppOptions) -> str:
+    """Why it isn't taken where llama.cpp can be."""
+    from backends.engines.llamacpp import layout  # noqa: PLC0415 - it imports this module
+
+    cells = options.max_concurrent * layout.context_length(files, options)
+    return _first(
+        {
+            f"more than {FEW} requests at once (max_concurrent)": options.max_concurrent > FEW,
+            "its quantization": not TYPES.issuperset(files.types),
+            f"architecture {files.architecture}": files.architecture not in ARCHITECTURES,
+            "a whole cache for each request would be large": cells
+            > layout.llama_cpp_layout(files, options).cells,
+        }
+    )
+
+
+def _first(reasons: Mapping[str, bool]) -> str:
+    return next((reason for reason, holds in reasons.items() if holds), "")

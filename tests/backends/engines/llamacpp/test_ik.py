@@ -1,0 +1,140 @@
+"""ik_llama.cpp computes what llama.cpp does, keeps the contract, and confuses none of its contexts.
+Where its wheel is installed: `scripts/install ik`.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import bundled
+from backends.contract import catalog
+from backends.contract.errors import EngineLost
+from backends.contract.protocol import Generation, ModelContainer
+from backends.contract.samplers import Sampling
+from backends.machine import ik
+from backends.places.container import PortContainer
+from backends.places.kept.store import KeptStore
+from config.engines import LlamaCppOptions, SpeculationOptions
+from tests.backends import random_gguf
+from tests.backends.batching import BATCHING, GREETING, STORY
+from tests.backends.constrained import PROMISES as CONSTRAINED
+from tests.backends.container_contract import PROMISES, Subject, run, text_of
+from tests.backends.engines.llamacpp import cache_kinds
+from tests.backends.engines.llamacpp.test_kv_cache import engine, swapped, tried
+from tests.backends.places.kept.conversations import texts_after_swaps
+from tests.backends.places.kept.dear import DearBeginnings
+from tests.backends.places.workers import load as worker
+from tests.backends.places.workers import pid_of, workers
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(bool(ik.missing()), reason=ik.missing() or "installed"),
+]
+OPTIONS = LlamaCppOptions(library="ik", max_concurrent=4, context_length=512)
+DRAFTING = msgspec.structs.replace(OPTIONS, speculation=SpeculationOptions(mode="ngram"))
+SHORT = msgspec.structs.replace(OPTIONS, context_length=160, threads=1)
+SHORT_DRAFTING = msgspec.structs.replace(DRAFTING, context_length=160, threads=1)
+# What computes it again: the same library, or llama.cpp.
+ALONE = msgspec.structs.replace(SHORT, max_concurrent=1)
+OTHER = msgspec.structs.replace(ALONE, library="llama.cpp")
+SAME, ROUNDED = 1e-6, 0.5  # of log probabilities; between the libraries up to 0.13 was seen
+
+
+@pytest.fixture(params=[OPTIONS, DRAFTING], ids=["plain", "with drafts"])
+async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
+    files = catalog.recognise(bundled.GGUF)
+    loaded = await catalog.BACKENDS["llamacpp"].container.load(files, request.param, lambda _: None)
+    yield loaded
+    await loaded.aclose()
+
+
+@pytest.mark.parametrize("promise", [*PROMISES, *CONSTRAINED], ids=lambda promise: promise.__name__)
+async def test_contract(
+    promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
+) -> None:
+    await promise(Subject(container, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("promise", BATCHING, ids=lambda promise: promise.__name__)
+async def test_batching(
+    promise: Callable[[ModelContainer], Awaitable[None]], container: ModelContainer
+) -> None:
+    await promise(container)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cache_kinds.write("llama", tmp_path_factory.mktemp("llama") / "model.gguf")
+
+
+@pytest.mark.parametrize("options", [SHORT, SHORT_DRAFTING], ids=["plain", "with drafts"])
+@pytest.mark.parametrize(
+    ("cold", "close"), [(ALONE, SAME), (OTHER, ROUNDED)], ids=["ik", "llama.cpp"]
+)
+def test_what_is_found_in_the_cache_is_what_would_be_computed(
+    model: Path, options: LlamaCppOptions, cold: LlamaCppOptions, close: float
+) -> None:
+    assert tried(model, options, jobs=40, cold=cold, close=close) > 50
+
+
+def test_what_is_put_back_from_the_store_is_what_would_be_computed(model: Path) -> None:
+    store = KeptStore(memory=20_000_000)
+    kept = DearBeginnings(store, "the same engine", "model")
+    tried(model, SHORT, jobs=30, cold=ALONE, close=SAME, kept=kept)
+    assert store.counts().tokens["memory"] > 300
+
+
+@pytest.mark.slow
+def test_fifty_conversations_say_the_same_after_their_model_was_away(model: Path) -> None:
+    texts_after_swaps(lambda: engine(model, SHORT), swapped)
+
+
+@pytest.fixture
+def quantized(tmp_path: Path) -> Path:
+    """A model of a quantization that ik_llama.cpp alone reads, by the program in its wheel."""
+    package = find_spec("ik_llama_cpp")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).parent
+    program = shutil.copy(folder / "bin" / "llama-quantize", tmp_path)
+    Path(program).chmod(0o700)
+    dimensions = random_gguf.Dimensions(width=256, heads=4, head=64, inner=512)
+    plain = random_gguf.write(tmp_path / "plain.gguf", dimensions)
+    made = tmp_path / "model.gguf"
+    libraries = f"{folder / 'lib'}:{folder.parent / 'ik_llama_cpp_python.libs'}"
+    subprocess.run(
+        [program, plain, made, "IQ4_KS"],
+        env=os.environ | {"LD_LIBRARY_PATH": libraries},
+        check=True,
+        capture_output=True,
+    )
+    return made
+
+
+async def test_a_killed_worker_is_an_error_and_the_next_one_says_the_same(quantized: Path) -> None:
+    """Of a file that llama.cpp can't load, whose vocabulary it reads."""
+    job = Generation(prompt=(1, 2, 3), sampling=Sampling(temperature=0), max_tokens=12)
+    said = []
+    with workers() as made:
+        for _ in range(2):
+            container = await worker(made, quantized, LlamaCppOptions(context_length=512))
+            assert ik.PACKAGE in container.info.build
+            said.append(text_of((await run(container, job))[0]))
+            with pytest.raises(EngineLost):
+                await killed(container, msgspec.structs.replace(job, max_tokens=400))
+            await container.aclose()
+    assert said[0] == said[1] != ""
+
+
+async def killed(container: PortContainer, job: Generation) -> None:
+    """Its worker, as soon as it says something."""
+    async with container.generate(job) as outputs:
+        async for _ in outputs:
+            os.kill(pid_of(container), signal.SIGKILL)
