@@ -86,8 +86,9 @@ def load(
         held.callback(contexts.free)
         contexts.of(0)  # whether there is memory for it
         info = loading.info_of(vocabulary, files, options, None)
+        build = f"{ik.PACKAGE} {ik.TRIED} {_system_info().decode()}"
         info = msgspec.structs.replace(
-            info, keeps_slots=False, layers={}, buffers={}, memory=None, build=_build()
+            info, keeps_slots=False, layers={}, buffers={}, memory=None, build=build
         )
         return loading.loaded(files, options, contexts, vocabulary, info, held)
 
@@ -120,10 +121,6 @@ def _parameters(files: ModelFiles, options: LlamaCppOptions) -> Any:
     params.rope_freq_base = options.rope_freq_base or 0.0
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     return params
-
-
-def _build() -> str:
-    return f"{ik.PACKAGE} {ik.TRIED} {_system_info().decode()}"
 
 
 class Contexts(Context):

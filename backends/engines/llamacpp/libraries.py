@@ -20,11 +20,6 @@ ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 FEW = 2
 
 
-def reads_alone(files: ModelFiles) -> bool:
-    """Whether no other library than ik_llama.cpp reads it."""
-    return any(kind >= FIRST_OF_IK for kind in files.types)
-
-
 def uses_ik(files: ModelFiles, options: LlamaCppOptions) -> bool:
     """Whether ik_llama.cpp computes it."""
     return chosen(files, options).may_end
@@ -40,7 +35,7 @@ def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:
     """By the file, the options, and what is installed."""
     if files.task != "generate" or options.pooling is not None:
         return Library(LLAMA_CPP, "it makes vectors")
-    if reads_alone(files):
+    if any(kind >= FIRST_OF_IK for kind in files.types):
         return _ik("no other library reads its quantization")
     if options.library != "auto":
         reason = "the options say so"
