@@ -31,17 +31,44 @@ FOR_CARDS = {
 }
 
 
+class Newer(msgspec.Struct, frozen=True):
+    """A struct that has a field more than the bindings know: before which one it stands, and the
+    functions that return the struct and take it.
+    """
+
+    field: tuple[str, type]
+    before: str
+    given_by: str
+    taken_by: str
+
+
 class Pair(msgspec.Struct, frozen=True):
-    """A release of the wheel, and the version of ggml that is in it."""
+    """A release of the wheel, the version of ggml that is in it, and where its llama.cpp's headers
+    are newer than the bindings: `scripts/layout` finds that.
+    """
 
     wheel: str
     ggml: str
+    structs: Mapping[str, Newer]
+    constants: Mapping[str, int]
 
 
-# By release of the bindings, the wheel whose structs are theirs: tried, since neither package says
-# of the other. Its llama.cpp may be older than the one that the bindings compile, never newer:
-# 2026.10.11549's context parameters have a pointer more, and every flag behind it would be misread.
-FITTING: Mapping[str, Pair] = {"0.3.36": Pair("2026.9.11063", "0.24.0")}
+# By release of the bindings, the wheel that was tried with it: neither package says of the other.
+FITTING: Mapping[str, Pair] = {
+    "0.3.36": Pair(
+        "2026.10.11549",
+        "0.26.0",
+        {
+            "llama_context_params": Newer(
+                ("moe_cache_size", ctypes.c_size_t),
+                "abort_callback",
+                "llama_context_default_params",
+                "llama_init_from_model",
+            )
+        },
+        {"LLAMA_STATE_SEQ_VERSION": 4},
+    )
+}
 
 
 @cache
@@ -94,19 +121,23 @@ def _kinds_of_cards(library: Path) -> Iterator[str]:
 def misfit() -> str:
     """Why the installed wheel can't be used with the installed bindings; "" where it can."""
     bindings, wheel = version(BINDINGS), version(WHEEL)
-    pair = FITTING.get(bindings)
-    if pair is None:
+    if (pair := FITTING.get(bindings)) is None:
         return f"no release of {WHEEL} is known to fit {BINDINGS} {bindings}"
     if wheel.partition("+")[0] != pair.wheel:
         return f"{WHEEL} {wheel} doesn't fit {BINDINGS} {bindings}; install {WHEEL}=={pair.wheel}"
     return ""
 
 
+def fitting() -> Pair:
+    """What fits the installed bindings. Raises KeyError: see `misfit`."""
+    return FITTING[version(BINDINGS)]
+
+
 def other_build(library: ctypes.CDLL) -> list[str]:
     """Whether the wheel's llama.cpp is another than the one that was tried. The wheel has neither
     its commit nor its build number, but ggml's version.
     """
-    pair, found = FITTING[version(BINDINGS)], ggml_version(library)
+    pair, found = fitting(), ggml_version(library)
     return [] if found == pair.ggml else [f"ggml is {found}, not {pair.ggml}"]
 
 

@@ -70,12 +70,29 @@ def imported() -> Any:
             raise ImportError(reason)
         _load_from(folder)
     bindings = import_module("llama_cpp.llama_cpp")
+    if folder is not None:
+        renew(bindings, prebuilt.fitting().structs)
+        vars(bindings).update(prebuilt.fitting().constants)
     wrong = differences(bindings)
     if folder is not None:
         wrong += prebuilt.other_build(bindings._lib)  # noqa: SLF001 - the loaded library
     if wrong:
         raise ImportError(f"llama.cpp's library doesn't match its bindings: {'; '.join(wrong)}")
     return bindings
+
+
+def renew(bindings: Any, newer: Mapping[str, prebuilt.Newer]) -> None:
+    """Structs become those of the library, where it is newer than the bindings; a struct's
+    functions give it, or take it as their last argument.
+    """
+    for name, one in newer.items():
+        fields = list(getattr(bindings, name)._fields_)
+        fields.insert([known for known, *_ in fields].index(one.before), one.field)
+        struct = type(name, (ctypes.Structure,), {"_fields_": fields})
+        setattr(bindings, name, struct)
+        getattr(bindings, one.given_by).restype = struct
+        taking = getattr(bindings, one.taken_by)
+        taking.argtypes = [*taking.argtypes[:-1], struct]
 
 
 class Prebuilt(ctypes.CDLL):
