@@ -181,7 +181,11 @@ def streams(model: Path, rounds: int) -> Iterator[Target]:
     plan = Plan(model, (1, 4, 16), rounds, seconds=4.0, warm_up=2.0, answer_tokens=64)
     with ExitStack() as running:
         ours = running.enter_context(roundhouse(str(model)))
-        measures = {report.OURS: over_http(plan, ours, ENDLESS)}
+        parted = running.enter_context(_roundhouse(model, 8_192, 16))
+        measures = {
+            report.OURS: over_http(plan, ours, ENDLESS),
+            "Roundhouse, parts": over_http(plan, parted, ENDLESS),
+        }
         theirs = peer(running, report.LLAMA_SERVER, llama_server(model, 8_192, 16))
         if theirs is not None:
             measures[report.LLAMA_SERVER] = over_http(plan, theirs, ENDLESS)
@@ -201,7 +205,7 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
     """Second turns of several conversations at once, over HTTP; llama-server has parts."""
     numbers = itertools.count()
     with ExitStack() as running:
-        servers = {report.OURS: running.enter_context(_roundhouse(model))}
+        servers = {report.OURS: running.enter_context(_roundhouse(model, PART, TALKS))}
         other = peer(running, report.LLAMA_SERVER, llama_server(model, PART, TALKS))
         if other is not None:
             servers[report.LLAMA_SERVER] = other
@@ -215,10 +219,11 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
 
 
 @contextmanager
-def _roundhouse(model: Path) -> Iterator[Running]:
+def _roundhouse(model: Path, part: int, count: int) -> Iterator[Running]:
+    """With a part of the cache for each of so many conversations, as llama-server has them."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "roundhouse.yaml"
-        cells = {"cache_tokens": PART * TALKS, "context_length": PART, "max_concurrent": TALKS}
+        cells = {"cache_tokens": part * count, "context_length": part, "max_concurrent": count}
         models = [{"name": model.stem, "path": str(model), "options": cells}]
         config.write_text(json.dumps({"models": models}))
         with roundhouse("--config", str(config)) as running:
