@@ -276,9 +276,12 @@ def packed(tokens: Sequence[int]) -> bytes:
 
 def unpacked(data: bytes) -> tuple[tuple[int, ...], int]:
     """The tokens of a file, and where its cells begin. Raises InvalidJob."""
-    if len(data) < _HEAD.size or _HEAD.unpack_from(data)[:2] != (_MAGIC, _VERSION):
+    if len(data) < _HEAD.size or _HEAD.unpack_from(data)[0] != _MAGIC:
         raise InvalidJob("The file is not a saved slot.", "filename")
-    count = _HEAD.unpack_from(data)[2]
+    _, written, count = _HEAD.unpack_from(data)
+    if written != _VERSION:
+        text = f"The file's state is of llama.cpp's version {written}; this one reads {_VERSION}."
+        raise InvalidJob(text, "filename")
     start = _HEAD.size + 4 * count
     if start > len(data):
         raise InvalidJob("The file is truncated.", "filename")

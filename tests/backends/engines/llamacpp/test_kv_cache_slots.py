@@ -101,6 +101,7 @@ async def test_a_busy_slot_is_saved_when_it_is_idle(container: ModelContainer) -
     [
         (b"", "is not a saved slot"),
         (b"GGUF" * 10, "is not a saved slot"),
+        (b"qsgg\1" + bytes(7), "version 1; this one reads"),
         (packed([1, 2, 3])[:-4], "is truncated"),
         (packed([1, 2, 3]), "cells don't match this model"),
         (packed([1, 2, 3]) + b"\xff" * 64, "cells don't match this model"),
