@@ -202,6 +202,14 @@ def libraries() -> Path | None:
     return next((Path(folder, "lib") for folder in folders or ()), None)
 
 
+def has_variants() -> bool:
+    """Whether the processor's kernels are libraries to choose from, by its instructions
+    (GGML_CPU_ALL_VARIANTS).
+    """
+    folder = libraries()
+    return folder is not None and any(folder.glob("*ggml-cpu-*"))
+
+
 @cache
 def offloads() -> bool:
     """Whether the installed llama-cpp-python was built for cards."""

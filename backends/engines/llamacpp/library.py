@@ -8,6 +8,7 @@ other values, so what the library says of its defaults is compared, before anyth
 import ctypes
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backends.machine import prebuilt
+from backends.machine import ggml, prebuilt
 
 # The loader of the bindings, which runs when they are imported.
 EXTENSIONS = "llama_cpp._ctypes_extensions"
@@ -60,6 +61,7 @@ SPARE = 512  # bytes that a newer library's struct may have more
 IN_REGISTERS = 16  # bytes of a struct that a function returns so (System V's ABIs, AAPCS64)
 
 
+@cache
 def imported() -> Any:
     """The bindings, `llama_cpp.llama_cpp`. Raises ImportError where they or a library are missing,
     or don't fit together.
@@ -70,6 +72,8 @@ def imported() -> Any:
             raise ImportError(reason)
         _load_from(folder)
     bindings = import_module("llama_cpp.llama_cpp")
+    if ggml.has_variants():
+        ggml.here()  # which takes the one for this processor
     if folder is not None:
         renew(bindings, prebuilt.fitting().structs)
         vars(bindings).update(prebuilt.fitting().constants)

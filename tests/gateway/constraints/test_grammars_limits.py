@@ -229,4 +229,4 @@ def test_regexes_are_compiled_while_the_allowance_lasts() -> None:
     assert isinstance(shape, JsonSchema)
 
     with pytest.raises(InvalidRequest, match=r"^field: takes too long to compile"):
-        schema_grammar(shape, "answer", CompileBudget(0.02))
+        schema_grammar(shape, "answer", CompileBudget(0.002))
