@@ -15,9 +15,6 @@ WRONG, RIGHT_ROWS = frozenset({3, 7}), 31
 # What it was compared with llama.cpp on: types up to BF16, and architectures.
 TYPES = frozenset({0, 1, 2, 6, 8, 10, 11, 12, 13, 14, 20, 23, 30})
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
-# Requests at once up to which it wasn't slower (docs/models.md has the figures): it computes one
-# after the other, llama.cpp all in one pass.
-FEW = 2
 
 
 def uses_ik(files: ModelFiles, options: LlamaCppOptions) -> bool:
@@ -44,7 +41,7 @@ def chosen(files: ModelFiles, options: LlamaCppOptions) -> Library:
         return Library(LLAMA_CPP, f"{IK} lacks {lacking}")
     if reason := ik.missing() or _slower(files, options):
         return Library(LLAMA_CPP, reason)
-    return _ik("it is faster for one or two requests at once")
+    return _ik("it is faster for one request at a time")
 
 
 def _ik(reason: str) -> Library:
@@ -84,17 +81,14 @@ def _lacking(files: ModelFiles, options: LlamaCppOptions) -> str:
 
 
 def _slower(files: ModelFiles, options: LlamaCppOptions) -> str:
-    """Why it isn't taken where llama.cpp can be."""
-    from backends.engines.llamacpp import layout  # noqa: PLC0415 - it imports this module
-
-    cells = options.max_concurrent * layout.context_length(files, options)
+    """Why it isn't taken where llama.cpp can be: it computes one request after the other, llama.cpp
+    all in one pass (docs/models.md has the figures).
+    """
     return _first(
         {
-            f"more than {FEW} requests at once (max_concurrent)": options.max_concurrent > FEW,
+            "it computes several requests at once (max_concurrent)": options.max_concurrent > 1,
             "its quantization": not TYPES.issuperset(files.types),
             f"architecture {files.architecture}": files.architecture not in ARCHITECTURES,
-            "a whole cache for each request would be large": cells
-            > layout.llama_cpp_layout(files, options).cells,
         }
     )
 

@@ -40,9 +40,9 @@ def test_without_it_nobody_is_told_and_what_needs_it_names_its_installation(
 
 
 @INSTALLED
-def test_few_requests_at_once_are_computed_by_ik(files: ModelFiles) -> None:
+def test_one_request_at_a_time_is_computed_by_ik(files: ModelFiles) -> None:
     assert chosen(files, ALONE).name == IK
-    many = chosen(files, LlamaCppOptions(gpu_layers=0))
+    many = chosen(files, LlamaCppOptions(max_concurrent=2, gpu_layers=0))
     assert (many.name, many.may_end) == ("llama.cpp", False)
     assert "max_concurrent" in many.reason
 
