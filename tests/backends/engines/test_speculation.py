@@ -4,12 +4,14 @@ step costs and what a text says next are given.
 
 import random
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.engines.constraints import Mask
 from backends.engines.repetitions import WORTH_KEEPING
 from backends.engines.speculation import (
     MOST,
@@ -252,8 +254,8 @@ def test_drafts_keep_within_their_room(seed: int, streams: int, room: int, *, ev
     assert not even or not drafts or len(drafts) == streams
 
 
-class Grammar(msgspec.Struct):
-    """Allows tokens below `end`."""
+class Below(msgspec.Struct):
+    """Of a mask what drafts ask: it allows tokens below `end`."""
 
     end: int
 
@@ -264,8 +266,9 @@ class Grammar(msgspec.Struct):
 def test_what_a_grammar_forbids_is_not_verified() -> None:
     speculation = Speculation(ALWAYS)
     speculation.admit(1, [1, 2, 3, 4, 5, 6, 1, 2, 3], "", None)
-    assert speculation.drafts([Answering(1, 4, 4, Grammar(5))]) == {1: StepDraft([4], 1)}
-    assert not speculation.drafts([Answering(1, 4, 4, Grammar(4))])
+    five, four = cast(Mask, Below(5)), cast(Mask, Below(4))
+    assert speculation.drafts([Answering(1, 4, 4, five)]) == {1: StepDraft([4], 1)}
+    assert not speculation.drafts([Answering(1, 4, 4, four)])
 
 
 def test_off_is_off() -> None:
