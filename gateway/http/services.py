@@ -410,9 +410,9 @@ def context_length(status: ModelStatus) -> int | None:
         return status.info.context_length or None
     if status.files is None:
         return None
-    trained = status.files.context_length
     wanted = status.options.context_length if status.options is not None else None
-    return (min(wanted, trained) if wanted and trained else trained) or None
+    length = wanted or status.files.context_length  # which it may exceed, as with scaled positions
+    return min(length, status.files.positions or length) or None
 
 
 def status_wire(status: ModelStatus) -> StatusWire:

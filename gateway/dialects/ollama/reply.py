@@ -128,13 +128,15 @@ class OllamaReply(Reply):
             Reasoning: FrameTemplate(line(self._chunk(thinking=PLACEHOLDER))),
         }
 
+    def add(self, delta: Delta) -> None:
+        self._logprobs += map(logprob_wire, delta.logprobs)
+        self.delta(delta)
+
     def delta(self, delta: Delta) -> bytes:
         """Some more of the answer."""
         lines = b"".join([self._lines_of(event) for event in delta.events])
         if delta.logprobs:
-            logprobs = [*map(logprob_wire, delta.logprobs)]
-            self._logprobs += logprobs
-            lines += line(self._chunk(logprobs=logprobs))
+            lines += line(self._chunk(logprobs=[*map(logprob_wire, delta.logprobs)]))
         return lines
 
     def _lines_of(self, event: Event) -> bytes:

@@ -110,6 +110,12 @@ async def test_a_copy_answers_beside_its_original_and_says_how_to_keep_it(runnin
     assert rows["short"]["aliases"] == []
 
 
+async def test_a_context_beyond_the_trained_one_is_told_before_the_load(running: Running) -> None:
+    options = {"context_length": 8192}
+    made = await post(running, "duplicate", model="roundhouse-tiny", name="long", options=options)
+    assert made.json()["model"]["context_length"] == 8192
+
+
 async def test_a_copy_outlives_a_reload_and_can_be_forgotten(running: Running) -> None:
     await post(running, "duplicate", model="roundhouse-tiny", name="twin")
     assert (await running.client.post("/v1/admin/reload", headers=BOSS)).json()["models"] == {
