@@ -4,7 +4,7 @@ Which sampling parameters there are is known one floor up (`backends.contract.sa
 that loads the configuration or builds a model passes that struct in.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -123,6 +123,7 @@ def check_options(config: Config, source: Source, sampling: type[msgspec.Struct]
         _check_options(model, known, source, path)
         _check_command(config, model, source, path)
         _check_replicas(model, source, path)
+        _check_pin(config.models[:index], model, source, path)
         for one in model.each:
             _check_host(config, one, source, path)
         for k, name in enumerate(model.mcp):
@@ -214,6 +215,16 @@ def _check_replicas(model: ModelConfig, source: Source, path: str) -> None:
     if isinstance(model.replicas, tuple) and "host" in model.options:
         problem = "`replicas` has the host of each already"
         raise source.error(f"{path}.options.host", problem)
+
+
+def _check_pin(
+    before: Sequence[ModelConfig], model: ModelConfig, source: Source, path: str
+) -> None:
+    """Raises ConfigError for a pinned model that another one would keep from being loaded."""
+    turns = [one.name for one in before if one.pinned and one.one_of == model.one_of is not None]
+    if model.pinned and turns:
+        problem = f"{turns[0]} is pinned, and only one of {model.one_of!r} is in memory at a time"
+        raise source.error(f"{path}.pinned", problem)
 
 
 def _check_host(config: Config, model: ModelConfig, source: Source, path: str) -> None:

@@ -34,7 +34,7 @@ from gateway.registry.kept import ContainerLoader
 from gateway.registry.line import Clock, Place
 from gateway.registry.memory import arithmetic, placed, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
-from gateway.registry.nodes import bare, named, node_of
+from gateway.registry.nodes import bare, named, node_of, without_turns
 from gateway.registry.planning import LoadPlan
 from gateway.registry.protocol import Bytes, Load, Unload, WhyUnload
 from gateway.registry.status import Lease
@@ -354,7 +354,7 @@ class Moves(msgspec.Struct, kw_only=True):
             "model loaded",
             model=order.model,
             seconds=round(seconds, 3),
-            devices=placed(order.need if held is None else held, info.layers),
+            devices=placed(without_turns(order.need) if held is None else held, info.layers),
             memory=sentence,
         )
         if plan.fitted is not None and info.buffers:

@@ -91,7 +91,7 @@ def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStat
         why_failed=record.failure.reason if record.failure else None,
         in_use=len(record.users),
         waiting=len(record.line),
-        devices=record.held or status.devices,
+        devices=without_turns(record.held) or status.devices,
         idle_seconds=now - record.idle_since if idle else None,
         remaining_seconds=max(0.0, expires - now) if expires < NEVER else None,
     )
@@ -360,7 +360,8 @@ class Overview(RegistryParts, frozen=True, kw_only=True):
     def _devices(self, name: str, plan: LoadPlan) -> Bytes:
         """Where it lies, or would."""
         record = self.scheduler.residency(name)
-        return (record.held if record else None) or self.scheduler.room.fitting(plan.needs)
+        lies = without_turns(record.held) if record else None
+        return lies or self.scheduler.room.fitting(plan.needs)
 
     def fit(self, entry: ModelEntry) -> Fit:
         """The effect of a load of `entry` now."""
@@ -393,7 +394,7 @@ class Overview(RegistryParts, frozen=True, kw_only=True):
                     own=held.get(device, 0),
                     others=budget - room.free(device) - held.get(device, 0),
                 )
-                for device, budget in room.budgets.items()
+                for device, budget in without_turns(room.budgets).items()
             ),
             parts=_parts(plan),
             fit=self.room_for(entry.name, plan.needs),

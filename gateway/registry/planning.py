@@ -328,7 +328,7 @@ class LoadPlanner(msgspec.Struct):
         process, which takes less memory and no more time. Nothing said: a worker for a library that
         is known to end its process.
         """
-        may_end = self.loader.may_end(plan.entry.files, plan.options)
+        may_end = self.loader.may_end(plan.entry.files, plan.loads)
         if plan.options.host != "auto":
             return "worker" if may_end and plan.options.host is None else plan.options.host
         cards = plan.placements[0].keys() - {CPU}

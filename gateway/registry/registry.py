@@ -208,7 +208,9 @@ class Registry:
         devices.
         """
         held = {name: one.held_there for name, one in self._moves.residents.items()}
-        held |= {one.model.name: one.held for one in self._scheduler.records() if one.held}
+        for one in self._scheduler.records():
+            if devices := without_turns(one.held):
+                held[one.model.name] = devices
         return {name: devices for name, devices in held.items() if node in nodes_of(devices)}
 
     def _nodes_changed(self) -> None:

@@ -20,7 +20,7 @@ from functools import cache
 
 import msgspec
 
-from config.settings import SwapConfig
+from config.settings import TURN, SwapConfig
 from gateway.registry.agreements import Agreements
 from gateway.registry.eviction import EvictionCandidate, candidate, choose_victims, cost
 from gateway.registry.ledger import MemoryLedger
@@ -106,7 +106,8 @@ class Turns(msgspec.Struct):
         """The ways of `claim` that may have become possible since they were looked at."""
         before = claim.looked_at
         times = (turn_comes_at(claim, self.rules), overdue_at(claim, self.rules))
-        if before is None or any(before < time <= now for time in times):
+        came = before is None or any(before < time <= now for time in times)
+        if came or any(device.startswith(TURN) for device in claim.needs[0]):
             return claim.needs
         return [need for node, needs in claim.ways.items() if node in changed for need in needs]
 
@@ -137,7 +138,7 @@ class Turns(msgspec.Struct):
             ways = [way for way in needs if node_of(way) == own]
         else:
             begun = frozenset[str]().union(*(swap.nodes for swap in self._swaps.values()))
-            ways = [way for way in needs if not begun or begun.isdisjoint(nodes_of(way))]
+            ways = [way for way in needs if not begun or begun.isdisjoint(self._nodes(way))]
         made = self._make_room(claim, ways, now, below=copying) if ways else None
         if made is None and need is not None and not self._own(claim):
             return self._load(claim, need)
@@ -277,7 +278,7 @@ class Turns(msgspec.Struct):
         for need in needs:
             if self.room.beside(need, claim.model) is not None:
                 continue
-            nodes = nodes_of(need)
+            nodes = self._nodes(need)
             if nodes not in there:
                 if best is not None and looked >= ENOUGH:
                     break
@@ -296,6 +297,12 @@ class Turns(msgspec.Struct):
             if best is None or price < best[0]:
                 best = price, need, names
         return best
+
+    def _nodes(self, need: Bytes) -> frozenset[str]:
+        """Those that it is on, and those of who has its turn."""
+        turns = (device for device in need if device.startswith(TURN))
+        holders = (record for turn in turns for record in self.records.holders(turn))
+        return nodes_of(need).union(*(record.nodes for record in holders))
 
     def _candidates(
         self, claim: ModelRecord, nodes: frozenset[str], now: float, *, used: bool
@@ -322,7 +329,7 @@ class Turns(msgspec.Struct):
         self._end(claim)
         assert claim.chosen is not None
         leavers = tuple(self.records[name] for name in victims)
-        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers, nodes_of(claim.chosen))
+        self._swaps[node_of(claim.chosen)] = Swap(claim, leavers, self._nodes(claim.chosen))
         for victim in leavers:
             victim.phase, victim.leaving = "draining", "room"
 

@@ -81,6 +81,11 @@ MISTAKES = [
         "6: $.models[1].aliases[0]: 'one' is taken already, by $.models[0].name",
     ),
     (
+        "models:\n- {name: a, path: a, pinned: true, one_of: x}"
+        "\n- {name: b, path: b, pinned: true, one_of: x}",
+        "3: $.models[1].pinned: a is pinned, and only one of 'x' is in memory at a time",
+    ),
+    (
         ONE_MODEL + "default_model: on",
         "4: $.default_model: unknown model 'on'; did you mean 'one'?",
     ),

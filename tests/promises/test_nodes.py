@@ -84,9 +84,14 @@ def test_a_model_of_another_machine_answers_as_one_here(serve: Serve, tmp_path: 
         assert answer(server.client, "far")
 
 
-def test_what_a_node_has_in_memory_is_listed(serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [{}, {"one_of": "big"}], ids=["by memory", "by name"])
+def test_what_a_node_has_in_memory_is_listed(
+    serve: Serve, tmp_path: Path, turns: dict[str, str]
+) -> None:
     with worker("--listen", "127.0.0.1:0") as (reached, _):
-        server = serve(there(tmp_path, reached["address"]))
+        config = there(tmp_path, reached["address"])
+        config["models"][0] |= turns
+        server = serve(config)
         assert server.client.get("/v1/nodes").json()["nodes"][0]["models"] == []
         assert answer(server.client, "far")
         [box] = server.client.get("/v1/nodes").json()["nodes"]

@@ -24,7 +24,7 @@ from gateway.cli.importing import llama_server, tabby
 from gateway.cli.importing.imported import SAMPLING, Data, Imported, NotAModel, given
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - compared, not listened on
-DEFAULT = "default"  # the group of models that are in none
+DEFAULT, UNGROUPED = "(default)", "ungrouped"  # models that are in no group, and their word
 DEFAULT_PROXY = "http://localhost:${PORT}"
 UNKNOWN_PORT = 8080  # of a command that says none, llama-server's default
 SHORTEST_LOAD, USUAL_LOAD, USUAL_STOP = 15, 120, 10  # seconds, llama-swap's
@@ -294,7 +294,9 @@ class _Translation:
                 turns = turns and any(COMMAND in model for model in known)
             self._note_group(name, group, turns=turns, alone=len(groups) == 1)
             said = given(
-                one_of=name.replace("/", "-") if turns else "",
+                one_of=(UNGROUPED if name == DEFAULT else str(name).replace("/", "-"))
+                if turns
+                else "",
                 pinned=bool(group.get("persistent")) and not turns,
             )
             for model in known:

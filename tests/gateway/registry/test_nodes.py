@@ -87,6 +87,21 @@ def test_a_model_is_copied_to_a_free_node_where_that_costs_less_than_another_one
     assert order.need == B
 
 
+def test_a_turn_is_had_of_a_model_on_another_node_too() -> None:
+    """It belongs to none; so who waits for it hears of its end wherever that comes."""
+    turn = {"one of x": 1}
+    scheduler = Scheduler(BUDGETS | turn, SwapConfig(min_stay=1.0))
+    (order,) = asked(scheduler, 0.0, 1, model("old", A | turn))
+    assert isinstance(order, Load)
+    assert loaded(scheduler, 10.0, order) == [Grant(1)]
+    assert asked(scheduler, 11.0, 2, model("new", B | turn)) == []
+    (left,) = scheduler.released(100.0, 1)
+    assert left == Unload("old", "room")
+    (load,) = scheduler.unloaded(101.0, "old")
+    assert isinstance(load, Load)
+    assert load.need == B | turn
+
+
 def test_an_idle_model_leaves_the_node_with_the_file_where_a_copy_would_cost_more() -> None:
     scheduler = with_a_idle()
     (order,) = asked(scheduler, 12.0, 2, model("new", A, B, copying={"b": 600.0}))

@@ -184,7 +184,7 @@ async def test_models_that_are_one_of_the_same_take_turns_whatever_their_memory(
             await registry.load(name)
         assert engine.told["a10"] == {"cuda:0": 1.0}
         assert held(registry)["a10"] == {"cuda:0": 10}
-        assert registry.status("a10").devices == {"cuda:0": 10, "one of x": 1}
+        assert registry.status("a10").devices == {"cuda:0": 10}
         assert registry.budgets == registry.overview.ledger().budgets == {**CARDS, "cpu": 1000}
         fit = registry.overview.fit(registry.resolve("b10"))
         assert (fit.verdict, fit.unload) == ("fits_after", ("a10",))

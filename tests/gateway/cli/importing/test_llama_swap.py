@@ -205,9 +205,18 @@ def grouped(groups: str, names: str) -> dict[str, tuple[Any, Any]]:
 
 
 def test_without_groups_one_command_runs_at_a_time() -> None:
-    assert grouped("", "ab") == {"a": ("default", None), "b": ("default", None)}
+    assert grouped("", "ab") == dict.fromkeys("ab", ("ungrouped", None))
     files = "models: {a: {cmd: llama-server -m /a.gguf}, b: {cmd: llama-server -m /b.gguf}}"
     assert [one.get("one_of") for one in imported(files).config["models"]] == [None, None]
+
+
+def test_a_group_may_have_the_name_of_the_models_that_are_in_none() -> None:
+    groups = "groups: {default: {members: [a, b]}, 1: {members: [c, d]}}"
+    assert grouped(groups, "abcdef") == {
+        **dict.fromkeys("ab", ("default", None)),
+        **dict.fromkeys("cd", ("1", None)),
+        **dict.fromkeys("ef", ("ungrouped", None)),
+    }
 
 
 def test_groups_take_turns_and_persistent_ones_stay() -> None:
