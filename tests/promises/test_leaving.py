@@ -40,7 +40,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def ask(server: Served, request: str, **body: Any) -> socket.socket:
     """A chat on a bare socket, to be left or not read at will."""
     content = json.dumps({"messages": HELLO, "stream": True, **body})
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=HANG)
+    connection = socket.socket()
+    connection.settimeout(HANG)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # a kernel may keep 32 MB
+    connection.connect(("127.0.0.1", server.port))
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"

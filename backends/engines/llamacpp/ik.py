@@ -78,6 +78,7 @@ def load(
     with ExitStack() as held:
         vocabulary = loading.load_vocabulary(files.path)
         held.callback(vocabulary.close)
+        loading.listen()  # the vocabulary's lines say nothing of what comes
         _log_set(loading.LISTENER, None)
         model = _load_model(files, options, progress)
         held.callback(bindings.llama_free_model, model)

@@ -31,9 +31,10 @@ CONVOLUTION, SSM = "shortconv.conv.weight", "ssm_conv1d.weight"
 
 MOST_LAYERS = 512  # LLAMA_MAX_LAYERS; llama.cpp refuses a file with more
 
-# Values of one token at the widest place of a recurrent layer, by its width (fitted to llama.cpp's
-# `compute buffer size` over random models).
-CONVOLUTION_VALUES, SSM_VALUES = 7.5, 6.6
+# Values of one token at the widest place of a recurrent layer, by its width; a state space's by its
+# own and by what its convolution goes over (fitted to llama.cpp's `compute buffer size` over random
+# models).
+CONVOLUTION_VALUES, SSM_VALUES, SEEN_VALUES = 7.5, 6.6, 2.7
 
 # Of architectures whose files needn't say it (llama.cpp's src/models): all layers but one of so
 # many slide over a window, 0: all of them; whether that is the first of them, not the last.
@@ -226,9 +227,13 @@ class _Dimensions(msgspec.Struct, frozen=True):
         """Values of one layer and sequence (llama-hparams.cpp, `n_embd_r` and `n_embd_s`)."""
         if any(CONVOLUTION in names for names in self.layers.values()):
             return (self.number("shortconv.l_cache", 1) - 1) * self.number("embedding_length")
-        inner, state = self.number("ssm.inner_size"), self.number("ssm.state_size")
-        seen = inner + 2 * self.number("ssm.group_count") * state
-        return max(self.number("ssm.conv_kernel") - 1, 0) * seen + state * inner
+        held = self.number("ssm.state_size") * self.number("ssm.inner_size")
+        return max(self.number("ssm.conv_kernel") - 1, 0) * self.seen() + held
+
+    def seen(self) -> int:
+        """Values of a token that the convolution before a state space goes over."""
+        groups = self.number("ssm.group_count") * self.number("ssm.state_size")
+        return self.number("ssm.inner_size") + 2 * groups
 
     def activations(self) -> tuple[int, ...]:
         """Values of one token besides the residual stream: in the feed-forward (gate, up and their
@@ -240,7 +245,7 @@ class _Dimensions(msgspec.Struct, frozen=True):
         return (
             3 * max(self.number("feed_forward_length"), experts) + 4 * width,
             2 * heads * key + kv_heads * (2 * key + value) + 2 * width,
-            int(SSM_VALUES * self.number("ssm.inner_size")),
+            int(SSM_VALUES * self.number("ssm.inner_size") + SEEN_VALUES * self.seen()),
             int(CONVOLUTION_VALUES * width) if self.number("shortconv.l_cache") else 0,
         )
 
