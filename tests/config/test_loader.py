@@ -81,9 +81,12 @@ MISTAKES = [
         "6: $.models[1].aliases[0]: 'one' is taken already, by $.models[0].name",
     ),
     (
-        "models:\n- {name: a, path: a, pinned: true, one_of: x}"
-        "\n- {name: b, path: b, pinned: true, one_of: x}",
-        "3: $.models[1].pinned: a is pinned, and only one of 'x' is in memory at a time",
+        """
+models:
+- {name: a, path: a, pinned: true, one_of: x}
+- {name: b, path: b, pinned: true, one_of: x}
+""",
+        "4: $.models[1].pinned: a is pinned, and only one of 'x' is in memory at a time",
     ),
     (
         ONE_MODEL + "default_model: on",
