@@ -34,6 +34,7 @@ from backends.engines.llamacpp.batch import Batch
 from backends.engines.llamacpp.engine import LlamaCppEngine
 from backends.engines.llamacpp.files import recognise
 from backends.engines.llamacpp.library import api
+from backends.machine import ik
 from backends.places.kept.store import KeptStore
 from benchmarks import report
 from benchmarks.peers import Running, llama_server, peer, roundhouse
@@ -50,6 +51,7 @@ TALKS, WORDS, ANSWER = 8, 800, 64  # conversations at once, words of their first
 PART = 4_096  # cells for each of them
 ENDLESS = {"ignore_eos": True, "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 PATIENCE = 600.0
+READ = 1 << 30  # bytes, by which memory's bandwidth is measured
 
 
 def options(length: int = 8_192) -> LlamaCppOptions:
@@ -184,14 +186,18 @@ def streams(model: Path, rounds: int) -> Iterator[Target]:
         parted = running.enter_context(_roundhouse(model, 8_192, 16))
         measures = {
             report.OURS: over_http(plan, ours, ENDLESS),
-            "Roundhouse, parts": over_http(plan, parted, ENDLESS),
+            f"{report.OURS}, parts": over_http(plan, parted, ENDLESS),
         }
+        if not ik.missing():
+            with_ik = running.enter_context(_roundhouse(model, 8_192, 16, library="ik"))
+            measures[f"{report.OURS}, ik_llama.cpp"] = over_http(plan, with_ik, ENDLESS)
         theirs = peer(running, report.LLAMA_SERVER, llama_server(model, 8_192, 16))
         if theirs is not None:
             measures[report.LLAMA_SERVER] = over_http(plan, theirs, ENDLESS)
         measures |= {name: raw(plan, threads) for threads, name in report.RAW.items()}
         rows = taken(measures, plan.streams, plan.rounds)
     print(report.table(rows))
+    print(f"what memory allows one stream: {memory_allows(model):.0f} tokens/s")
     for count in plan.streams:
         speeds = report.speeds_at(rows, count)
         bare = max(speeds[name] for name in report.RAW.values())
@@ -199,6 +205,17 @@ def streams(model: Path, rounds: int) -> Iterator[Target]:
         outcome = f"{mine:.0f}, {other:.0f}, bare {bare:.0f} tokens/s"
         met = mine >= other and mine >= 0.97 * bare
         yield Target(f"{count} streams: llama-server's, and 97 % of a bare loop's", outcome, met)
+
+
+def memory_allows(model: Path) -> float:
+    """Tokens a second, if each took one reading of the file, by all cores, and nothing else."""
+    numbers = np.ones(READ // 4, np.float32)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        np.dot(numbers, numbers)
+        times.append(time.perf_counter() - began)
+    return READ / min(times) / model.stat().st_size
 
 
 def turns(model: Path, rounds: int) -> Iterator[Target]:
@@ -219,12 +236,15 @@ def turns(model: Path, rounds: int) -> Iterator[Target]:
 
 
 @contextmanager
-def _roundhouse(model: Path, part: int, count: int) -> Iterator[Running]:
+def _roundhouse(
+    model: Path, part: int, count: int, library: str = "llama.cpp"
+) -> Iterator[Running]:
     """With a part of the cache for each of so many conversations, as llama-server has them."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "roundhouse.yaml"
         cells = {"cache_tokens": part * count, "context_length": part, "max_concurrent": count}
-        models = [{"name": model.stem, "path": str(model), "options": cells}]
+        options = {**cells, "library": library}
+        models = [{"name": model.stem, "path": str(model), "options": options}]
         config.write_text(json.dumps({"models": models}))
         with roundhouse("--config", str(config)) as running:
             yield running
