@@ -74,22 +74,22 @@ def imported() -> Any:
     bindings = import_module("llama_cpp.llama_cpp")
     if ggml.has_variants():
         ggml.here()  # which takes the one for this processor
+    wrong: list[str] = []
     if folder is not None:
-        renew(bindings, prebuilt.fitting().structs)
-        vars(bindings).update(prebuilt.fitting().constants)
-    wrong = differences(bindings)
-    if folder is not None:
+        renew(bindings, prebuilt.fitting())
         wrong += prebuilt.other_build(bindings._lib)  # noqa: SLF001 - the loaded library
+    wrong += differences(bindings)
     if wrong:
         raise ImportError(f"llama.cpp's library doesn't match its bindings: {'; '.join(wrong)}")
     return bindings
 
 
-def renew(bindings: Any, newer: Mapping[str, prebuilt.Newer]) -> None:
-    """Structs become those of the library, where it is newer than the bindings; a struct's
-    functions give it, or take it as their last argument.
+def renew(bindings: Any, pair: prebuilt.Pair) -> None:
+    """Constants and structs become those of the library, where it is newer than the bindings; a
+    struct's functions give it, or take it as their last argument.
     """
-    for name, one in newer.items():
+    vars(bindings).update(pair.constants)
+    for name, one in pair.structs.items():
         fields = list(getattr(bindings, name)._fields_)
         fields.insert([known for known, *_ in fields].index(one.before), one.field)
         struct = type(name, (ctypes.Structure,), {"_fields_": fields})

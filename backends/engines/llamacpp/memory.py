@@ -350,11 +350,12 @@ def of_this_machine() -> CpuLayouts:
     """
     folder = ggml.libraries()
     libraries = [] if folder is None else list(folder.glob("*ggml-cpu*.so"))
+    tiled = [file for file in libraries if _has(file, AMX_BUILT)]
     return CpuLayouts(
         features=_features(Path("/proc/cpuinfo")) if platform.system() == "Linux" else frozenset(),
-        amx_built=any(_has(file, AMX_BUILT) for file in libraries),
+        amx_built=bool(tiled),
         repack_built=any(_has(file, REPACK_BUILT) for file in libraries),
-        tiles_sound=all(is_sound(file) for file in libraries),
+        tiles_sound=all(is_sound(file) for file in tiled),
     )
 
 
