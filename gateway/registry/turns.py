@@ -107,7 +107,7 @@ class Turns(msgspec.Struct):
         before = claim.looked_at
         times = (turn_comes_at(claim, self.rules), overdue_at(claim, self.rules))
         came = before is None or any(before < time <= now for time in times)
-        if came or any(device.startswith(TURN) for device in claim.needs[0]):
+        if came or any(device.startswith(TURN) for device in claim.model.need):
             return claim.needs
         return [need for node, needs in claim.ways.items() if node in changed for need in needs]
 
