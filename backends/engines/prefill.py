@@ -32,7 +32,9 @@ class Prefill:
     def __init__(self) -> None:
         self.rate = FIRST_GUESS
         self._owed = 0.0  # seconds to the answers
-        self._passed = False  # whether the last piece was another's than the oldest prompt's
+        self._oldest: object = None
+        self._ahead = 0.0  # seconds of others' pieces, since it is the oldest prompt
+        self._is_ahead = False  # whether the next piece is another's
 
     @property
     def is_due(self) -> bool:
@@ -41,13 +43,16 @@ class Prefill:
 
     def order(self, prompts: Sequence[P]) -> list[P]:
         """`prompts`, oldest first, in the order in which they are read next: the one with the least
-        left first, but every second time the oldest, so that it takes at most twice as long.
+        left first, as long as the oldest, which these delay, takes at most twice as long.
         """
         shortest = sorted(prompts, key=lambda prompt: prompt.left)
-        if self._passed and prompts:
-            shortest.remove(prompts[0])
-            shortest.insert(0, prompts[0])
-        self._passed = bool(prompts) and shortest[0] is not prompts[0]
+        oldest = prompts[0] if prompts else None
+        if oldest is not self._oldest:
+            self._oldest, self._ahead = oldest, 0.0
+        if oldest is not None and self._ahead * self.rate >= oldest.left:
+            shortest.remove(oldest)
+            shortest.insert(0, oldest)
+        self._is_ahead = shortest[:1] != [oldest]
         return shortest
 
     def piece(self, left: int, room: int, *, answering: bool) -> int:
@@ -61,6 +66,7 @@ class Prefill:
     def read(self, tokens: int, seconds: float) -> None:
         """A piece of so many tokens took so long."""
         self._owed = ANSWERS_SHARE * seconds
+        self._ahead += seconds * self._is_ahead
         if tokens >= BLOCK:
             self.rate += RECENT * (tokens / max(seconds, 1e-6) - self.rate)
 

@@ -5,8 +5,10 @@ may share a core, and each of a step's many barriers then costs a time slice. So
 busy is left to them; it is looked at once a second. It knows no engine.
 """
 
+import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,6 +96,8 @@ class IdleCores:
 
 
 LOOK_EVERY = 1.0  # seconds between two readings of what is idle
+BETWEEN = 0.02  # seconds from a step to the next, at most, of an engine that computes
+_computing: dict[int, float] = {}  # engines of this process: their last step's end
 
 
 def most(threads: Threads | None) -> int:
@@ -104,7 +108,7 @@ def most(threads: Threads | None) -> int:
 
 
 def left(idle: float, own: float) -> int:
-    """The cores that others leave us: the `idle` ones, and as many as our threads used."""
+    """The cores that others leave us: the `idle` ones, and as many as this process used."""
     return max(1, round(idle + own))
 
 
@@ -140,29 +144,41 @@ class StepThreads:
         self._idle_cores = idle_cores or IdleCores()
         self._beside = beside
         self._count = 0
-        self._started = self._computed = self._own = 0.0  # seconds; of all threads of ours
-        self._looked = time.perf_counter()
+        self._started = self._computed = 0.0  # seconds
+        self._looked = time.perf_counter(), time.process_time()
+        _computing[id(self)] = 0.0
+        weakref.finalize(self, _computing.pop, id(self))
 
     def begin(self, rows: int) -> None:
         """A step of `rows` tokens comes."""
         several = rows > 1
         count = self._most[several]
         if self._adapts[several]:
-            count = min(count, self._free)
+            count = max(1, min(count // (1 + self._others()), self._free))
         if count != self._count:
             self._use(count)
             self._count = count
+        _computing[id(self)] = 0.0 if self._beside else math.inf
         self._computed = time.thread_time()
         self._started = time.perf_counter()
+
+    def _others(self) -> int:
+        """Engines of this process that compute meanwhile: they are known at once."""
+        since = time.perf_counter() - BETWEEN
+        return sum(last > since for one, last in list(_computing.items()) if one != id(self))
 
     def end(self) -> float:
         """The step is done. Returns the seconds it took."""
         now, computed = time.perf_counter(), time.thread_time() - self._computed
         seconds = now - self._started
         self.needed = seconds if self._beside else computed
-        self._own += self._count * computed
-        if any(self._adapts) and now - self._looked >= LOOK_EVERY:
-            if (idle := self._idle_cores()) is not None:
-                self._free = left(idle, self._own / (now - self._looked))
-            self._looked, self._own = now, 0.0
+        _computing[id(self)] = 0.0 if self._beside else now
+        if any(self._adapts) and now - self._looked[0] >= LOOK_EVERY:
+            self._look(now)
         return seconds
+
+    def _look(self, now: float) -> None:
+        own, (before, own_before) = time.process_time(), self._looked
+        if (idle := self._idle_cores()) is not None:
+            self._free = left(idle, (own - own_before) / (now - before))
+        self._looked = now, own

@@ -42,10 +42,21 @@ def test_a_short_prompt_is_read_next_whoever_reads_a_long_one() -> None:
     assert read([long, Waiting("short", 30)], reading, 3) == ["short", "long", "long"]
 
 
-def test_every_second_piece_is_the_oldest_prompts_however_many_short_ones_come() -> None:
-    short = [Waiting("short", 30) for _ in range(20)]
-    names = read([Waiting("long", 6_000), *short], settled(SLOW), 40)
-    assert names == ["short", "long"] * 20
+def test_shorter_prompts_go_first_as_long_as_the_oldest_takes_at_most_twice_as_long() -> None:
+    page, work = Waiting("page", 640), Waiting("work", 1_280)
+    assert read([work, page], settled(SLOW), 12) == ["page"] * 10 + ["work"] * 2
+    short = [Waiting("short", 64) for _ in range(40)]
+    names = read([Waiting("long", 1_280), *short], settled(SLOW), 60)
+    assert names.index("long") == 1_280 // 64
+    assert "short" not in names[names.index("long") :][: 1_280 // 192]
+
+
+def test_what_went_ahead_of_one_prompt_is_not_held_for_the_next() -> None:
+    reading = settled(SLOW)
+    prompts = [Waiting("first", 640), *(Waiting("short", 64) for _ in range(20))]
+    read(prompts, reading, 20)
+    assert not prompts[0].left
+    assert read([Waiting("second", 640), Waiting("short", 64)], reading, 1) == ["short"]
 
 
 @given(st.integers(1, 5_000), st.booleans(), st.sampled_from([SLOW, FAST]))

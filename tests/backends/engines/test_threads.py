@@ -5,12 +5,13 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from backends.engines.threads import StepThreads, cores, count, left, most
+from backends.engines.threads import BETWEEN, StepThreads, cores, count, left, most
 from backends.machine.process_settings import ARENAS, prepare_process
 
 
@@ -50,6 +51,45 @@ def test_the_engine_is_given_another_count_only_when_it_changes() -> None:
         threads.begin(rows)
         assert threads.end() >= 0
     assert used == [2, 4, 2]
+
+
+def used_beside(threads: StepThreads, others: int) -> int:
+    """How many it computes a step with while so many other engines of this process compute."""
+    found: list[int] = []
+    threads._use = found.append  # noqa: SLF001 - what the engine is told
+    busy = [StepThreads(1, 1, lambda _: None) for _ in range(others)]
+    for one in busy:
+        one.begin(1)
+    threads.begin(1)
+    threads.end()
+    for one in busy:
+        one.end()
+    return found[-1]
+
+
+def test_engines_of_one_process_share_the_cores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.engines.threads.cores", lambda: 8)
+    threads = StepThreads("auto", "auto", lambda _: None, lambda: None)
+    assert [used_beside(threads, others) for others in (0, 1, 3, 9)] == [8, 4, 2, 1]
+    time.sleep(2 * BETWEEN)  # the others have ended
+    assert used_beside(threads, 0) == 8
+    fixed = StepThreads(6, 6, lambda _: None)
+    assert used_beside(fixed, 1) == 6
+
+
+def test_what_another_engine_of_this_process_computes_is_not_taken_for_a_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("backends.engines.threads.cores", lambda: 2)
+    monkeypatch.setattr("backends.engines.threads.LOOK_EVERY", 0.05)
+    monkeypatch.setattr(time, "process_time", time.perf_counter)  # one thread computes always
+    found: list[int] = []
+    threads = StepThreads("auto", "auto", found.append, lambda: 1.0)
+    time.sleep(0.1)  # another engine's step
+    threads.begin(1)
+    threads.end()
+    threads.begin(1)
+    assert found == [2]
 
 
 def test_the_spin_of_waiting_threads_is_bounded_unless_the_user_chose() -> None:
