@@ -5,8 +5,8 @@ warm streamed chat enters.
 
 A room is a folder with Python files, the files in the roots of `config`, `backends` and `gateway`
 aside: they stand on floors of their own. An arrow goes from a room to one that it imports, when
-a module is imported or later; what only type checkers read doesn't count. Circles are those of
-modules at import, of which there must be none.
+a module is imported or later; what only type checkers read doesn't count. In circles of modules, of
+which there must be none, it does. Those of the console count, too.
 
 The chat is the second of two to `roundhouse serve` in this process, over a socket, on the scripted
 engine: every function of ours that it enters, in any thread, by `sys.setprofile`, and how often. A
@@ -16,6 +16,7 @@ comprehension is part of its function, and a call of its own.
 import argparse
 import ast
 import asyncio
+import re
 import sys
 import tempfile
 import threading
@@ -37,6 +38,8 @@ from gateway.serving.server import Server
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("config", "backends", "gateway")
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+CONSOLE = ROOT / "gateway" / "console"
+IMPORTED = re.compile(r'\b(?:from|import) *\(? *"(\.[^"]+\.js)"')
 PATIENCE = 60.0  # seconds
 SCRIPT = {"lines": [{"say": "Hello there, how are you today"}], "context_length": 4096}
 
@@ -52,10 +55,12 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(tree: ast.AST, known: Mapping[str, Path], *, later: bool) -> Iterator[str]:
-    """The modules of ours that a module imports; `later`: in its functions too."""
+def imports(tree: ast.AST, known: Mapping[str, Path], *, types: bool) -> Iterator[str]:
+    """The modules of ours that a module imports, in its functions too; `types`: and what only type
+    checkers read.
+    """
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
@@ -64,8 +69,25 @@ def imports(tree: ast.AST, known: Mapping[str, Path], *, later: bool) -> Iterato
                 full = f"{node.module}.{alias.name}"
                 if full in known or node.module in known:
                     yield full if full in known else node.module
-        elif later or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from imports(node, known, later=later)
+        else:
+            yield from imports(node, known, types=types)
+
+
+def arrows(known: Mapping[str, Path], *, types: bool) -> Mapping[str, set[str]]:
+    """What each module imports of the others."""
+    trees = {name: ast.parse(path.read_text()) for name, path in known.items()}
+    return {name: {*imports(tree, known, types=types)} - {name} for name, tree in trees.items()}
+
+
+def console_arrows() -> Mapping[str, set[str]]:
+    """What each module of the console imports of the others, at once or later."""
+    files = [path for path in CONSOLE.rglob("*.js") if "vendor" not in path.parts]
+    return {
+        str(path): {
+            str((path.parent / name).resolve()) for name in IMPORTED.findall(path.read_text())
+        }
+        for path in files
+    }
 
 
 def room(module: str, known: Mapping[str, Path]) -> str:
@@ -172,13 +194,10 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="the functions that the chat enters")
     arguments = parser.parse_args()
     known = modules()
-    at_import: dict[str, set[str]] = {name: set() for name in known}
     rooms: dict[str, set[str]] = {room(name, known): set() for name in known}
-    for name, path in known.items():
-        tree = ast.parse(path.read_text())
-        at_import[name] = set(imports(tree, known, later=False)) - {name}
+    for name, others in arrows(known, types=False).items():
         here = room(name, known)
-        rooms[here] |= {room(other, known) for other in imports(tree, known, later=True)} - {here}
+        rooms[here] |= {room(other, known) for other in others} - {here}
     folders = sorted(name for name in rooms if "/" in name or name == "config")
     lines = sum(len(path.read_text().splitlines()) for path in known.values())
     with tempfile.TemporaryDirectory() as folder:
@@ -192,8 +211,9 @@ def main() -> None:
     print(f"rooms       {len(folders)}, and {len(rooms) - len(folders)} files in the roots")
     between = sum(other in folders for name in folders for other in rooms[name])
     print(f"arrows      {between} between rooms")
-    print(f"circles     {circles(at_import) or 'none'} of modules at import")
-    print(f"            {circles({name: rooms[name] for name in rooms}) or 'none'} of rooms")
+    print(f"circles     {circles(arrows(known, types=True)) or 'none'} of modules")
+    print(f"            {circles(console_arrows()) or 'none'} of the console's")
+    print(f"            {circles(rooms) or 'none'} of rooms")
     count = sum(map(len, functions.values()))
     print(f"warm chat   {len(functions)} files, {count} functions, {entered.codes.total()} calls")
 

@@ -42,11 +42,11 @@ from backends.contract.samplers import (
 )
 
 
-class Label(Kind, frozen=True):
+class Label(Kind[object], frozen=True):
     """Only compared, and never handed to an engine's library."""
 
 
-class Places(Kind, frozen=True):
+class Places(Kind[object], frozen=True):
     """At most so many places in the prompt. They are hints: one that isn't there means nothing."""
 
     most: int
@@ -69,7 +69,7 @@ class PromptIds(TokenIds, frozen=True):
         return unknown(value, info)
 
 
-class Images(Kind, frozen=True):
+class Images(Kind[object], frozen=True):
     """At most `count` pictures with at most `pixels` together, each with the bytes it says."""
 
     count: int
@@ -86,7 +86,7 @@ class Images(Kind, frozen=True):
         return None
 
 
-class GrammarText(Kind, frozen=True):
+class GrammarText(Kind[ModelInfo], frozen=True):
     """A constraint, whose text has at most `size` bytes."""
 
     size: int
@@ -107,7 +107,7 @@ class GrammarText(Kind, frozen=True):
         return f"{info.backend} can't be held to a grammar."
 
 
-class Nested(Kind, frozen=True):
+class Nested(Kind[object], frozen=True):
     """A struct with a table of its own, which `bounded` checks."""
 
 
@@ -127,7 +127,7 @@ SPARE_REWINDS = 512
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Budget(Kind, frozen=True):
+class Budget(Kind[ModelInfo], frozen=True):
     """A thinking budget: its own fields are bounded by `BUDGET`."""
 
     def fault(self, value: object) -> str | None:
@@ -144,7 +144,7 @@ class Budget(Kind, frozen=True):
         return value if value is None else _fitted(value, _named(BUDGET, value), info)
 
 
-class SlotNumber(Kind, frozen=True):
+class SlotNumber(Kind[ModelInfo], frozen=True):
     """One of the slots of a model that lets a job choose."""
 
     def fault_for(self, value: object, info: ModelInfo) -> str | None:
@@ -156,7 +156,7 @@ class SlotNumber(Kind, frozen=True):
         return f"The model has the slots 0 to {info.max_concurrent - 1}, not {value}."
 
 
-class Adapters(Kind, frozen=True):
+class Adapters(Kind[ModelInfo], frozen=True):
     """Adapters of the model, each once, whose scales are at most `most` either way."""
 
     count: int
@@ -195,10 +195,10 @@ def _twice(chosen: Sequence[AdapterScale], info: ModelInfo) -> str | None:
     return None if again is None else f"Adapter {again} is named twice."
 
 
-SAMPLING: Mapping[str, Bound] = {name: row.bound for name, row in ROWS.items()}
+SAMPLING: Mapping[str, Bound[ModelInfo]] = {name: row.bound for name, row in ROWS.items()}
 MARKERS = Texts(64, 1_000)
 
-GENERATION: Mapping[str, Bound] = {
+GENERATION: Mapping[str, Bound[ModelInfo]] = {
     "prompt": PromptIds(),
     "sampling": Nested(),
     "max_tokens": OF_CONTEXT,
@@ -220,7 +220,7 @@ GENERATION: Mapping[str, Bound] = {
     "drafts": Number(low=0, high=2**31 - 1),
     "adapters": Adapters(64, 1_000),
 }
-BUDGET: Mapping[str, Bound] = {
+BUDGET: Mapping[str, Bound[ModelInfo]] = {
     "tokens": OF_CONTEXT,
     "closing": TokenIds(),
     "opens": MARKERS,
@@ -228,7 +228,7 @@ BUDGET: Mapping[str, Bound] = {
     "anywhere": Flag(),
     "is_open": Flag(),
 }
-ENCODER_INPUT: Mapping[str, Bound] = {
+ENCODER_INPUT: Mapping[str, Bound[ModelInfo]] = {
     "tokens": PromptIds(),  # `check_inputs` checks how many
     "second": OF_CONTEXT,
     "cut": Label(),
@@ -333,10 +333,10 @@ def _cold(sampling: Sampling) -> Sampling:
 
 
 # A field's name, its bound, and the value it has.
-Field: TypeAlias = tuple[str, Bound, object]
+Field: TypeAlias = tuple[str, Bound[ModelInfo], object]
 
 
-def _named(table: Mapping[str, Bound], struct: msgspec.Struct) -> list[Field]:
+def _named(table: Mapping[str, Bound[ModelInfo]], struct: msgspec.Struct) -> list[Field]:
     """The fields of `struct` that are not at their defaults. A default is within the bounds of
     every model, and nearly all of a job's sixty fields have it.
     """

@@ -14,51 +14,61 @@ How a sampler is computed is in the engines. This module knows none of them.
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, get_type_hints
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
-if TYPE_CHECKING:
-    from backends.contract.protocol import ModelInfo
-
 Extent = Literal["context", "vocabulary"]
 
 
-class Bound(Protocol):
-    """What one field may hold."""
+class Sizes(Protocol):
+    """What the bounds of sampling ask of a model."""
+
+    @property
+    def context_length(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+Info_contra = TypeVar("Info_contra", contravariant=True)
+
+
+class Bound(Protocol[Info_contra]):
+    """What one field may hold. `Info_contra`: what is asked of the model for it."""
 
     def fault(self, value: object) -> str | None:
         """Why `value` can't be, whatever the model; None where it can."""
         ...
 
-    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+    def fault_for(self, value: object, info: Info_contra) -> str | None:
         """Why this model can't have `value`, which has no other fault."""
         ...
 
-    def fitted(self, value: object, info: "ModelInfo") -> object:
+    def fitted(self, value: object, info: Info_contra) -> object:
         """`value`, or what means the same to this model and is not larger than it needs to be."""
         ...
 
 
-class Kind(msgspec.Struct, frozen=True):
+class Kind(msgspec.Struct, Generic[Info_contra], frozen=True):
     """A bound without faults, for others to be made of."""
 
     def fault(self, value: object) -> str | None:
         return None
 
-    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+    def fault_for(self, value: object, info: Info_contra) -> str | None:
         return None
 
-    def fitted(self, value: object, info: "ModelInfo") -> object:
+    def fitted(self, value: object, info: Info_contra) -> object:
         return value
 
 
-class Flag(Kind, frozen=True):
+class Flag(Kind[object], frozen=True):
     """True or false."""
 
 
-class Number(Kind, frozen=True, kw_only=True):
+class Number(Kind[Sizes], frozen=True, kw_only=True):
     """From `low` to `high`, both included; or None, where the field may be. What is above `enough`
     of the model means the same as that.
     """
@@ -74,14 +84,14 @@ class Number(Kind, frozen=True, kw_only=True):
         end = "" if self.high == math.inf else f" to {self.high:g}"
         return f"Expected a number from {self.low:g}{end}, got {_short(value)}."
 
-    def fitted(self, value: object, info: "ModelInfo") -> object:
+    def fitted(self, value: object, info: Sizes) -> object:
         if value is None or self.enough is None:
             return value
         assert isinstance(value, int)
         return min(value, _extent(info, self.enough))
 
 
-class Texts(Kind, frozen=True):
+class Texts(Kind[object], frozen=True):
     """At most `count` texts of at most `size` characters each; or one text alone."""
 
     count: int
@@ -104,15 +114,15 @@ class Texts(Kind, frozen=True):
         return None
 
 
-class TokenIds(Kind, frozen=True):
+class TokenIds(Kind[Sizes], frozen=True):
     """Token ids of the vocabulary; no more of them than it has."""
 
-    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+    def fault_for(self, value: object, info: Sizes) -> str | None:
         assert isinstance(value, tuple)
         return _wrong(value, info)
 
 
-class Biases(Kind, frozen=True):
+class Biases(Kind[Sizes], frozen=True):
     """Pairs of a token id of the vocabulary and what is added to its logit: from `-high` to `high`,
     or minus infinity, which bans it.
     """
@@ -127,22 +137,22 @@ class Biases(Kind, frozen=True):
                 return f"Expected a bias from {least:g} to {most:g}, got {_short(bias)}."
         return None
 
-    def fault_for(self, value: object, info: "ModelInfo") -> str | None:
+    def fault_for(self, value: object, info: Sizes) -> str | None:
         assert isinstance(value, tuple)
         return _wrong([token for token, _ in value], info)
 
 
-def _extent(info: "ModelInfo", extent: Extent) -> int:
+def _extent(info: Sizes, extent: Extent) -> int:
     return info.context_length if extent == "context" else info.vocab_size
 
 
-def _wrong(tokens: Sequence[int], info: "ModelInfo") -> str | None:
+def _wrong(tokens: Sequence[int], info: Sizes) -> str | None:
     if len(tokens) > info.vocab_size:
         return f"Expected at most {info.vocab_size} tokens, got {len(tokens)}."
     return unknown(tokens, info)
 
 
-def unknown(tokens: Sequence[int], info: "ModelInfo") -> str | None:
+def unknown(tokens: Sequence[int], info: Sizes) -> str | None:
     """The ends first: this is done for every token of every prompt."""
     if not tokens or (min(tokens) >= 0 and max(tokens) < info.vocab_size):
         return None
@@ -182,7 +192,7 @@ class Slider(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """What is known of a parameter besides its type and its neutral value."""
 
-    bound: Bound  # what engines can take
+    bound: Bound[Sizes]  # what engines can take
     sent: Any = None  # the type that clients send; None: its own
     slider: Slider | None = None
     sampler: str = ""  # the one that it switches on; "": it is a detail of another

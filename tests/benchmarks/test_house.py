@@ -1,13 +1,27 @@
-"""A plain chat pays for what it asks: what it enters grows by a decision alone."""
+"""No module imports one that imports it, and a plain chat pays for what it asks: what it enters
+grows by a decision alone.
+"""
 
 import re
 import subprocess
 import sys
 
-from benchmarks.house import ROOT
+from benchmarks.house import ROOT, arrows, circles, console_arrows, modules
 
 # Of one warm streamed chat of thirty tokens: what was reached last, and a twentieth more.
 MOST = {"files": 80, "functions": 565, "calls": 2_749}
+
+
+def test_no_modules_import_each_other_however_late_or_only_for_types() -> None:
+    known = arrows(modules(), types=True)
+    assert "config.settings" in known["gateway.serving.app"]
+    assert circles(known) == []
+
+
+def test_no_modules_of_the_console_import_each_other() -> None:
+    known = {name.rpartition("console/")[2]: others for name, others in console_arrows().items()}
+    assert any(path.endswith("chat/files.js") for path in known["chat/thread.js"])  # a late import
+    assert circles(console_arrows()) == []
 
 
 def test_a_warm_chat_enters_no_more_than_it_did() -> None:

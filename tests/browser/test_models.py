@@ -140,7 +140,7 @@ def test_what_people_paste_names_a_repository(stand: Stand, open_page: OpenPage)
     page.get_by_label("Message", exact=True).wait_for()
     found: Any = page.evaluate(
         """async texts => {
-            const {repositoryOf} = await import("/ui/models/add.js");
+            const {repositoryOf} = await import("/ui/models/hub.js");
             return texts.map(text => {
                 const it = repositoryOf(text);
                 return it && [it.repository, it.quantization];

@@ -13,6 +13,7 @@ Without an engine:
 With one:
 
     container.py  entry points: `load`, `load_encoder`
+    rehearsal.py  what the child of `trial.py` does with a file
     library.py    the bindings, and whether the library fits them
     ik.py         ik_llama.cpp in llama.cpp's place: a context for each sequence
     proof.py      a greedy answer, at an installation

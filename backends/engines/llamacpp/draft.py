@@ -1,11 +1,10 @@
 """A small GGUF model that drafts for a large one of the same vocabulary: its weights, its context,
 its passes. See `backends.engines.draft_model`.
 
-It lies where the large one lies, and is loaded and given back with it.
+It lies where the large one lies, and is loaded and given back with it: `loading.load`.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +13,11 @@ from backends.contract.catalog import ModelFiles
 from backends.contract.errors import GenerationFailed, LoadFailed
 from backends.contract.protocol import MemoryNeed
 from backends.engines.draft_model import DraftPass, Guess, Piece, check_vocabularies
-from backends.engines.llamacpp import loading
 from backends.engines.llamacpp.batch import Batch
-from backends.engines.llamacpp.files import draft_options
 from backends.engines.llamacpp.kv_cache import KvCache
-from backends.engines.llamacpp.layout import cache_layout
 from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.threads import StepThreads
-from config.engines import LlamaCppOptions
 
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
@@ -86,39 +81,6 @@ def guessed(logits: npt.NDArray[np.float32]) -> Guess:
     """The likeliest token of `logits`, (vocabulary,)."""
     token = int(logits.argmax())
     return Guess(token, float(1 / np.exp(logits - logits[token]).sum()))
-
-
-def load(
-    files: ModelFiles,
-    options: LlamaCppOptions,
-    target: LlamaVocabulary,
-    held: ExitStack,
-    progress: Callable[[float], bool],
-) -> LlamaDraftModel:
-    """The draft model in `files`, for a model with these options and this vocabulary. `held` gives
-    it back. Raises LoadFailed.
-    """
-    options = draft_options(files, options)
-    loading.listen()
-    model = loading.load_model(files, options, progress)
-    held.callback(api.llama_model_free, model)
-    vocabulary = LlamaVocabulary(model, files.path)
-    held.callback(vocabulary.close)
-    check(files, model, vocabulary, target)
-    context = loading.make_context(model, files, options, vocabulary.size, whole_window=True)
-    held.callback(api.llama_free, context)
-    layout = cache_layout(files, options)
-    made = LlamaDraftModel(
-        context,
-        vocabulary.size,
-        layout.slots,
-        layout.cells // layout.slots if layout.split else options.context_length or layout.cells,
-        options.batch_size,
-        loading.step_threads(context, options),
-        split=layout.split,
-    )
-    made.memory = loading.memory_taken(files)
-    return made
 
 
 def check(

@@ -27,11 +27,14 @@ import structlog
 from backends.contract.catalog import CPU, ModelFiles, loadable_adapters
 from backends.contract.errors import BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
 from backends.contract.protocol import MemoryNeed, ModelInfo
+from backends.engines.llamacpp.draft import LlamaDraftModel
+from backends.engines.llamacpp.draft import check as check_drafter
 from backends.engines.llamacpp.files import (
     INSTALLATION,
     adapter_paths,
     changeable,
     draft,
+    draft_options,
     estimate,
     fitted,
     layers_on_cards,
@@ -65,7 +68,6 @@ from config.engines import DraftOptions, LlamaCppOptions, SpeculationOptions
 from config.values import Threads
 
 if TYPE_CHECKING:
-    from backends.engines.llamacpp.draft import LlamaDraftModel
     from backends.engines.llamacpp.pictures import MtmdEncoder
 
 log = structlog.get_logger(__name__)
@@ -220,7 +222,7 @@ class LlamaModel(LoadedLlama, frozen=True, kw_only=True):
     micro_batch_size: int  # of them, rows of one pass over the graph
     snapshot_bytes: int  # that snapshots of sequences may take
     speculation: SpeculationOptions
-    draft_model: "LlamaDraftModel | None"
+    draft_model: LlamaDraftModel | None
     draft: DraftOptions
     adapters: tuple[api.llama_adapter_lora_p, ...]  # freed with the model
 
@@ -251,15 +253,46 @@ def load(
             undone.callback(pictures.free)
         info, drafter = info_of(vocabulary, files, options, pictures), None
         if (drafting := draft(files, options)) is not None:
-            from backends.engines.llamacpp import draft as drafts  # noqa: PLC0415 - it imports this module
-
-            drafter = drafts.load(drafting, options, vocabulary, undone, progress)
+            drafter = _load_draft(drafting, options, vocabulary, undone, progress)
             info = _with_draft(info, drafter.memory)
         if on_device(options):
             layout = cache_layout(files, options)
             warm_up(context, at_once=min(options.micro_batch_size, layout.cells // layout.slots))
         made = loaded(files, options, context, vocabulary, info, undone)
         return msgspec.structs.replace(made, pictures=pictures, draft_model=drafter, adapters=loras)
+
+
+def _load_draft(
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    target: LlamaVocabulary,
+    held: ExitStack,
+    progress: Callable[[float], bool],
+) -> LlamaDraftModel:
+    """The draft model in `files`, for a model with these options and this vocabulary. `held` gives
+    it back. Raises LoadFailed.
+    """
+    options = draft_options(files, options)
+    listen()
+    model = load_model(files, options, progress)
+    held.callback(api.llama_model_free, model)
+    vocabulary = LlamaVocabulary(model, files.path)
+    held.callback(vocabulary.close)
+    check_drafter(files, model, vocabulary, target)
+    context = make_context(model, files, options, vocabulary.size, whole_window=True)
+    held.callback(api.llama_free, context)
+    layout = cache_layout(files, options)
+    made = LlamaDraftModel(
+        context,
+        vocabulary.size,
+        layout.slots,
+        layout.cells // layout.slots if layout.split else options.context_length or layout.cells,
+        options.batch_size,
+        step_threads(context, options),
+        split=layout.split,
+    )
+    made.memory = memory_taken(files)
+    return made
 
 
 def loaded(

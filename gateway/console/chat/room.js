@@ -374,7 +374,7 @@ export function toggleServer(name) {
   const others = servers.filter((one) => one !== name);
   setSettings({ servers: servers.includes(name) ? others : [...servers, name] });
   if (servers.includes(name)) return;
-  import("./tools.js").then((tools) => tools.functionsOf({ servers: [name] })).catch((error) => {
+  import("./served.js").then((served) => served.functionsOf({ servers: [name] })).catch((error) => {
     say(error.message, { kind: "bad" });
     setSettings({ servers: (open.value.settings.servers ?? []).filter((one) => one !== name) });
   });
@@ -475,7 +475,7 @@ const bodyOf = (conversation, model, options) => watched({ ...requestBody(conver
 async function servedNow() {
   const { settings } = open.value;
   if (!settings.servers?.length) return [];
-  try { return await (await import("./tools.js")).functionsOf(settings); } catch (error) {
+  try { return await (await import("./served.js")).functionsOf(settings); } catch (error) {
     say(error.message, { kind: "bad" });
     return null;
   }

@@ -4,10 +4,11 @@ import { address, byId, isAdmin, key } from "../core/server.js";
 import { Code, Copy, Dialog, Icon, Notice, Segments, Versions, bytes, count, later, percent, rate, seconds } from "../ui/parts.js";
 import { asCurl, asPython, chosen, said } from "./conversation.js";
 import { Markdown } from "./markdown.js";
-import { FileDialog, ModelPicker } from "./page.js";
+import { ModelPicker } from "./picker.js";
 import { askAgain, editAnswer, fork, goOn, isBusy, open, regenerate, streams, toAnswer, toSaid } from "./room.js";
 import { Waiting } from "./waiting.js";
 
+const FileDialog = later(() => import("./files.js"));
 const Calls = later(() => import("./tools.js"));
 const LooksLikeCall = later(() => import("./tools.js").then(({ LooksLikeCall: View }) => ({ default: View })));
 const Permission = later(() => import("./tools.js").then(({ Permission: View }) => ({ default: View })));

@@ -5,32 +5,10 @@ import { call, me } from "../core/server.js";
 import { Notice, Progress, say } from "../ui/parts.js";
 import { chosen } from "./conversation.js";
 import { finishedHere, giveResults, makeCall, open, setSettings, toggleServer } from "./room.js";
+import { chosenTools, functionsOf, offers, serversOf } from "./served.js";
 
 const MOST_ROUNDS = 16; // of calls that run without a question, after one message
 const REFUSED = "The user did not allow this call.";
-
-/** @typedef {{server: string, name: string, function: string, description: string, parameters: object, asks: boolean, reads_only: boolean}} ServedTool */
-
-/** What each server has, once it was asked. @type {import("../vendor/preact.js").Signal<Map<string, ServedTool[]>>} */
-const offers = signal(new Map());
-
-/** A server's tools. Raises ApiError. */
-async function readTools(server) {
-  const { tools } = await call("GET", `/v1/admin/mcp/tools?server=${encodeURIComponent(server)}`);
-  offers.value = new Map(offers.value).set(server, tools.map((tool) => ({ server, ...tool })));
-}
-
-const serversOf = (settings) => (settings.servers ?? []).filter((name) => me.value?.mcp?.includes(name));
-
-/** All tools that a conversation's settings choose, as far as their servers were asked. */
-const chosenTools = (settings) => serversOf(settings).flatMap((server) => offers.value.get(server) ?? [])
-  .filter((tool) => !(settings.without ?? []).includes(tool.function));
-
-/** The functions of a request with these settings. Raises ApiError where a server can't be asked. */
-export async function functionsOf(settings) {
-  await Promise.all(serversOf(settings).filter((server) => !offers.value.has(server)).map(readTools));
-  return chosenTools(settings).map(({ function: name, description, parameters }) => ({ type: "function", function: { name, description, parameters } }));
-}
 
 // ------------------------------------------------------------------------------------------------------------
 // The calls of the last answer. What runs goes on while another conversation is open.

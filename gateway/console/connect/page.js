@@ -2,7 +2,7 @@
 import { html, useState } from "../vendor/preact.js";
 import { address, byId, key, me } from "../core/server.js";
 import { Code, Copy, Icon, seconds } from "../ui/parts.js";
-import { ModelPicker } from "../chat/page.js";
+import { ModelPicker } from "../chat/picker.js";
 import { talking } from "../chat/room.js";
 import { CLIENTS } from "./clients.js";
 

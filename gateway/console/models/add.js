@@ -1,18 +1,11 @@
 // A model more: from the hub by its name, a file from this computer, or a path on the server's disk.
 import { html, useRef, useState } from "../vendor/preact.js";
 import { call, learn, me } from "../core/server.js";
-import { Dialog, Field, Icon, Notice, bytes, count, later } from "../ui/parts.js";
+import { Dialog, Field, Icon, Notice, later } from "../ui/parts.js";
 import { Added } from "./options.js";
-import { fitWords, speedWords } from "./sorting.js";
 import { upload } from "./transfers.js";
 
 const HubSearch = later(() => import("./hub.js"));
-
-/** owner/name of what people paste: with hf: before it, a quantization behind it, or as the hub's address. */
-export function repositoryOf(text) {
-  const found = /^(?:hf:|https?:\/\/[^/]+\/)?([\w.-]+\/[\w.-]+?)(?::([\w.-]+))?\/?(?:\/tree\/.*)?$/.exec(text.trim());
-  return found ? { repository: found[1], quantization: found[2] ?? null } : null;
-}
 
 export function AddDialog({ onClose }) {
   const chooser = useRef(null);
@@ -42,20 +35,4 @@ function ByPath({ onMade }) {
   return html`<form class="stack" onSubmit=${submit}><${Field} label="Path on the server" hint=${`A GGUF file or a model's folder below ${me.value.paths.join(" or ")}`}>
       <div class="row"><input class="input grow mono" value=${path} onInput=${(event) => { setPath(event.target.value); setFault(null); }} /><button class="button" disabled=${!path.trim()}>Add</button></div></${Field}>
     ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}</form>`;
-}
-
-export function Quantizations({ answer, wanted, onPick }) {
-  const list = answer.quantizations;
-  if (!list.length) return html`<p class="soft">Nothing in it can be loaded.</p>`;
-  const ordered = [...list].sort((a, b) => (b.name === wanted) - (a.name === wanted) || a.bytes - b.bytes);
-  return html`<div><p class="small soft num">${answer.repository}: ${count(list.length)} to choose from</p>
-    <div class="frame scrolls" role="list" aria-label="Quantizations" tabindex="0">${ordered.map((one) => html`<${Quantization} key=${one.model} it=${one} onPick=${onPick} />`)}</div></div>`;
-}
-
-function Quantization({ it, onPick }) {
-  const [words, kind] = fitWords(it.fit);
-  const needs = it.fit.needs ? `${bytes(it.fit.needs)}${it.fit.device ? ` of ${it.fit.device}` : ""}${it.fit.estimate === "size" ? ", by its size" : ""}` : "", speed = speedWords(it.fit);
-  return html`<div class="quant" role="listitem"><strong class="break">${it.name ?? "all of it"}</strong><span class="num soft">${bytes(it.bytes)}</span>
-    <span class="small"><span class=${kind}>${words}</span>${needs && html` <span class="faint num">${needs}${speed && ` · ${speed}`}</span>`}</span>
-    ${it.here ? html`<span class="tag">here</span>` : html`<button class="button small" aria-label=${`Download ${it.name ?? it.model}`} onClick=${() => onPick(it.model)}><${Icon} name="download" size="14" />Download</button>`}</div>`;
 }

@@ -4,8 +4,7 @@ import { stored } from "../core/browser.js";
 import { call } from "../core/server.js";
 import { Bones, Icon, Notice, Search, Segments, bytes, count, sayError, tokens } from "../ui/parts.js";
 import { sheet } from "../ui/sheet.js";
-import { Quantizations, repositoryOf } from "./add.js";
-import { fitWords } from "./sorting.js";
+import { fitWords, speedWords } from "./sorting.js";
 
 await sheet("hub.css", import.meta.url);
 
@@ -14,6 +13,12 @@ const SORTINGS = [["", "Popular"], ["downloads", "Downloads"], ["likes", "Likes"
 const PAUSE = 300; // milliseconds: words are asked for once nobody types
 const format = stored("hub.format", "gguf", sessionStorage);
 const sorting = stored("hub.sort", "", sessionStorage);
+
+/** owner/name of what people paste: with hf: before it, a quantization behind it, or as the hub's address. */
+export function repositoryOf(text) {
+  const found = /^(?:hf:|https?:\/\/[^/]+\/)?([\w.-]+\/[\w.-]+?)(?::([\w.-]+))?\/?(?:\/tree\/.*)?$/.exec(text.trim());
+  return found ? { repository: found[1], quantization: found[2] ?? null } : null;
+}
 
 export default function HubSearch({ onClose }) {
   const [text, setText] = useState("");
@@ -83,4 +88,20 @@ function Repository({ asked, onBack, onClose }) {
     ${state.fault && html`<${Notice} kind="bad" icon="alert">${state.fault}</${Notice}>`}
     ${!state.answer && !state.fault && html`<div class="frame"><${Bones} rows="4" height="42" /></div>`}
     ${state.answer && html`<${Quantizations} answer=${state.answer} wanted=${asked.quantization} onPick=${fetchIt} />`}</div>`;
+}
+
+function Quantizations({ answer, wanted, onPick }) {
+  const list = answer.quantizations;
+  if (!list.length) return html`<p class="soft">Nothing in it can be loaded.</p>`;
+  const ordered = [...list].sort((a, b) => (b.name === wanted) - (a.name === wanted) || a.bytes - b.bytes);
+  return html`<div><p class="small soft num">${answer.repository}: ${count(list.length)} to choose from</p>
+    <div class="frame scrolls" role="list" aria-label="Quantizations" tabindex="0">${ordered.map((one) => html`<${Quantization} key=${one.model} it=${one} onPick=${onPick} />`)}</div></div>`;
+}
+
+function Quantization({ it, onPick }) {
+  const [words, kind] = fitWords(it.fit);
+  const needs = it.fit.needs ? `${bytes(it.fit.needs)}${it.fit.device ? ` of ${it.fit.device}` : ""}${it.fit.estimate === "size" ? ", by its size" : ""}` : "", speed = speedWords(it.fit);
+  return html`<div class="quant" role="listitem"><strong class="break">${it.name ?? "all of it"}</strong><span class="num soft">${bytes(it.bytes)}</span>
+    <span class="small"><span class=${kind}>${words}</span>${needs && html` <span class="faint num">${needs}${speed && ` · ${speed}`}</span>`}</span>
+    ${it.here ? html`<span class="tag">here</span>` : html`<button class="button small" aria-label=${`Download ${it.name ?? it.model}`} onClick=${() => onPick(it.model)}><${Icon} name="download" size="14" />Download</button>`}</div>`;
 }

@@ -3,7 +3,7 @@ import { computed, html, useRef, useState } from "../vendor/preact.js";
 import { stored } from "../core/browser.js";
 import { downloads, isAdmin, me, models } from "../core/server.js";
 import { Bones, Empty, Icon, Search, Segments, later } from "../ui/parts.js";
-import { matching } from "../chat/page.js";
+import { matching } from "../chat/picker.js";
 import { AddDialog } from "./add.js";
 import { ModelRow, RowHead } from "./row.js";
 import { VIEWS, failedGroups, parted } from "./sorting.js";

@@ -3,7 +3,7 @@ import { html, signal } from "../vendor/preact.js";
 import { stored } from "../core/browser.js";
 import { byId, gauges, me, saveAs } from "../core/server.js";
 import { Icon, Progress, bytes, copyText, rate, say, seconds, tokens, trying } from "../ui/parts.js";
-import { ModelPicker } from "../chat/page.js";
+import { ModelPicker } from "../chat/picker.js";
 import { asPicture, asText, footnote, title } from "./card.js";
 import { LONGEST_RUN, measure } from "./measuring.js";
 import { Failure, ModelOf, NoModel, RunButton, chosenModel, ofKind, useRequest } from "./trying.js";

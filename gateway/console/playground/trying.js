@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { stored } from "../core/browser.js";
 import { byId, models, serverEvents } from "../core/server.js";
 import { Empty, Icon, Notice } from "../ui/parts.js";
-import { ModelPicker } from "../chat/page.js";
+import { ModelPicker } from "../chat/picker.js";
 import { talking, usable } from "../chat/room.js";
 
 /** Models that write ("text"), embed ("embedding") or rank ("rerank"). */

@@ -48,7 +48,7 @@ def tries(path: Path) -> list[str]:
     """The processes that try it now."""
     listed = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True, check=True)
     return [
-        line for line in listed.stdout.splitlines() if trial.__name__ in line and str(path) in line
+        line for line in listed.stdout.splitlines() if trial.CHILD in line and str(path) in line
     ]
 
 
