@@ -179,9 +179,9 @@ class Piece(msgspec.Struct, frozen=True, gc=False, tag=True, array_like=True):
     def joined(cls, pieces: "Sequence[Piece]", parts: "Sequence[Piece]" = ()) -> "Piece":
         """All of `pieces` as one."""
         return cls(
-            "".join(piece.text for piece in pieces),
-            tuple(token for piece in pieces for token in piece.tokens),
-            tuple(logprob for piece in pieces for logprob in piece.logprobs),
+            "".join([piece.text for piece in pieces]),
+            tuple([token for piece in pieces for token in piece.tokens]),
+            tuple([logprob for piece in pieces for logprob in piece.logprobs]),
             tuple(parts),
         )
 

@@ -23,8 +23,6 @@ class StopScanner:
 
     def feed(self, text: str) -> str | StopFound:
         """The text that can be handed on now, or where it stops."""
-        if not self._stops:
-            return text
         window = self.held + text
         if found := self._first_stop(window):
             return found

@@ -265,12 +265,11 @@ JobCommand: TypeAlias = Finish | Leave | SlotOrder | Withdraw
 class Driver(EngineThread[Engine, DriverJob, JobCommand]):
     """The thread of an engine that generates."""
 
-    def __init__(
-        self, engine: Engine, keeper: SlotKeeper | None, hand_on: Callable[[Event], None]
-    ) -> None:
-        """`hand_on` gets each event, on the event loop's thread or, `directly`, on this one."""
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
         super().__init__(engine, f"engine-{engine.info.architecture}")
-        self._hand_on = hand_on
+        # Gets each event, on the event loop's thread or, `directly`, on this one. It is set before
+        # anything is sent.
+        self.hand_on: Callable[[Event], None] = lambda _: None
         self.directly = False
         self._waiting: Turns[DriverJob] = Turns()  # by their adapters
         self._active: dict[int, DriverJob] = {}
@@ -282,9 +281,9 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
     def tell(self, event: Event) -> None:
         """By any thread: what the gateway is to hear, or to be asked of its store."""
         if self.directly:
-            self._hand_on(event)
+            self.hand_on(event)
         else:
-            self._call(self._hand_on, event)
+            self._call(self.hand_on, event)
 
     def _by_age(self) -> Sequence[DriverJob]:
         """The jobs that the engine has, oldest first."""
@@ -296,9 +295,13 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
 
     def _work(self) -> None:
         while self._open:
-            self._take_commands()
-            self._orders.carry_out_ready()  # before others take the place they wait for
-            self._admit_waiting()
+            idle = not (self._jobs or self._orders.open)
+            if idle or not self._commands.empty():
+                self._take_commands(idle=idle)
+            if self._orders.open:  # before others take the place they wait for
+                self._orders.carry_out_ready()
+            if len(self._jobs) > len(self._active):
+                self._admit_waiting()
             if self._active:
                 self._step()
 
@@ -323,8 +326,8 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             case order:
                 self.tell(Answered(order.number, Failure.of(closed())))
 
-    def _take_commands(self) -> None:
-        idle = not (self._jobs or self._orders)
+    def _take_commands(self, *, idle: bool) -> None:
+        """Those that are there; where it is `idle`, once the first comes."""
         while idle or not self._commands.empty():
             match self._commands.get():
                 case Submit(running):
@@ -413,7 +416,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
             return
         outputs: list[tuple[int, Output | Failure]] = []
         now = time.perf_counter()
-        left = tokens_left(results)
+        left = tokens_left(results) if len(results) > 1 else None
         for result in results:
             running = self._active.get(result.key)
             if running is None:  # it ended within this very step
@@ -451,8 +454,13 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         ahead: int,
     ) -> Written:
         """What goes wrong with one job's token is that job's alone."""
+        if not running.begun:
+            running.begun, running.first_token = True, now
+        running.last_token = now
+        running.drafted += token.drafted
+        running.accepted += token.accepted
         try:
-            written = self._write(running, token, now, ahead)
+            written = write(running, self._engine, token, ahead)
         except Exception as error:  # noqa: BLE001 - as in `_run`
             self._drop(running.key)
             outputs.append((running.key, Failure.of(translated(error))))
@@ -462,16 +470,6 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         if written.cause is not None:
             outputs.append((running.key, self._end(running, written)))
         return written
-
-    def _write(self, running: DriverJob, token: Token, now: float, ahead: int) -> Written:
-        if not running.begun:
-            running.begun, running.first_token = True, now
-        running.last_token = now
-        running.drafted += token.drafted
-        running.accepted += token.accepted
-        if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
-            return Written(cause="max_tokens")
-        return write(running, self._engine, token, ahead)
 
     def _end(self, running: DriverJob, written: Written) -> Ended:
         del self._jobs[running.key], self._active[running.key]
@@ -504,20 +502,15 @@ class EnginePort:
         self._grammars = Grammars(engine)
         self._compiling: dict[int, asyncio.Task[Matcher]] = {}  # by the job that waits for it
         self._closing: asyncio.Task[None] | None = None
-        self._receive: Callable[[Event], None] | None = None
         self._afar: BeginningsAfar | None = None
-        self._driver = Driver(engine, keeper, self._hand_on)
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._engine.info
+        self._driver = Driver(engine, keeper)
+        self.info = engine.info
 
     def connect(self, receive: Callable[[Event], None], *, directly: bool = False) -> None:
         """See `Port.connect`. `directly`: `receive` is called on the thread where an event comes
         from, the event loop's or the engine's.
         """
-        self._receive = receive
-        self._driver.directly = directly
+        self._driver.hand_on, self._driver.directly = receive, directly
 
     def send(self, command: Command) -> None:
         """See `Port.send`."""
@@ -530,7 +523,7 @@ class EnginePort:
                 self._driver.submit(DriverJob(key, job, self.info))
             case Leave(key) if key in self._compiling:
                 self._compiling.pop(key).cancel()
-                self._loop.call_soon(self._hand_on, Left(key))
+                self._loop.call_soon(self._driver.hand_on, Left(key))
             case Close():
                 self._closing = self._loop.create_task(self._close())
             case Encode():
@@ -549,20 +542,16 @@ class EnginePort:
             self._afar = BeginningsAfar(self._driver.tell)
             self._engine.kept = self._afar
 
-    def _hand_on(self, event: Event) -> None:
-        assert self._receive is not None, "it is connected before anything is sent"
-        self._receive(event)
-
     def _compiled(self, key: int, job: Generation, task: "asyncio.Task[Matcher]") -> None:
         if self._compiling.pop(key, None) is None:  # it has left
             return
         error = closed() if task.cancelled() else task.exception()
         if error is None:
-            self._hand_on(Began(key))
+            self._driver.hand_on(Began(key))
             self._driver.submit(DriverJob(key, job, self.info, task.result()))
         else:
             assert isinstance(error, Exception)
-            self._hand_on(Outcomes(((key, Failure.of(translated(error))),)))
+            self._driver.hand_on(Outcomes(((key, Failure.of(translated(error))),)))
 
     async def _close(self) -> None:
         try:
@@ -573,7 +562,7 @@ class EnginePort:
             if self._afar is not None:
                 await anyio.to_thread.run_sync(self._afar.flush)
         finally:
-            self._hand_on(Closed())
+            self._driver.hand_on(Closed())
 
 
 class DrivenContainer(PortContainer):

@@ -206,7 +206,7 @@ def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
     """How many tokens each job has in `results`; None where none has more than one, as in nearly
     every step.
     """
-    if len(results) < 2 or len({result.key for result in results}) == len(results):
+    if len({result.key for result in results}) == len(results):
         return None
     return Counter(result.key for result in results if isinstance(result, Token))
 
@@ -226,6 +226,8 @@ def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Writt
     """`ahead`: how many tokens of the job the engine has handed over behind this one. They are void
     where `Written.void` says so.
     """
+    if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
+        return Written(cause="max_tokens")
     ends, matcher = engine.ends(token.id), running.matcher
     if matcher is not None and not ends:
         matcher.take(token.id)
@@ -233,7 +235,9 @@ def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Writt
     text = engine.piece(token.id)
     if running.banned is None:
         written = running.transcript.add(token.id, text, token.logprob, ends=ends, last=last)
-        return written if written.cause is not None else _followed(running, engine, written)
+        if written.cause is not None or (matcher is None and not written.force):
+            return written
+        return _followed(running, engine, written)
     verdict = running.banned.add(Taken(token.id, text, token.logprob, ends, last))
     return _carried_out(running, engine, verdict, ahead)
 
@@ -354,33 +358,28 @@ class SlotOrders(msgspec.Struct, eq=False):
     _active: Callable[[], Sequence[DriverJob]]  # the jobs that the engine has, oldest first
     _keeper: SlotKeeper | None  # None only where `info.keeps_slots` is false: slots are read alone
     _tell: Callable[[Answered], None]
-    _open: dict[int, SlotOrder] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
+    open: dict[int, SlotOrder] = {}  # by their numbers
 
     def join(self, order: SlotOrder) -> None:
         """It is carried out when its time has come."""
-        self._open[order.number] = order
+        self.open[order.number] = order
 
     def withdraw(self, number: int) -> None:
         """Who gave it has left."""
-        self._open.pop(number, None)
+        self.open.pop(number, None)
 
     def carry_out_ready(self) -> None:
         """Those whose time has come. Raises nothing."""
-        if not self._open:
-            return
-        for number, order in tuple(self._open.items()):
+        for number, order in tuple(self.open.items()):
             if self._is_ready(order):
-                del self._open[number]
+                del self.open[number]
                 self._tell(Answered(number, self._answer(order)))
 
     def give_up(self, error: BackendError) -> None:
         """None of them will be carried out."""
-        for number in self._open:
+        for number in self.open:
             self._tell(Answered(number, Failure.of(error)))
-        self._open.clear()
+        self.open.clear()
 
     def _is_ready(self, order: SlotOrder) -> bool:
         if isinstance(order, ReadSlots) or self._keeper is None:

@@ -185,10 +185,6 @@ def seen(images: Sequence[Image]) -> str:
     return ", ".join(f"{one.width}x{one.height} #{one.rgb[:3].hex()}" for one in images)
 
 
-def _prompt_tokens(job: Generation) -> int:
-    return len(job.prompt) + IMAGE_TOKENS * len(job.images)
-
-
 class Speaker:
     """One job: what is left to say."""
 
@@ -203,11 +199,9 @@ class Speaker:
         self.said = 0
         self.scored = job.prompt_logprobs is None
 
-    def allowed(self) -> int:
+    def allowed(self, mask: Mask) -> int:
         """A bit for each token that may come next."""
-        if self.mask is None or self.forced:
-            return ALL
-        return int.from_bytes(self.mask.allowed(), "little")
+        return ALL if self.forced else int.from_bytes(mask.allowed(), "little")
 
     def next(self, allowed: int) -> int:
         """What is forced; the script's next byte if it may come; what brings a grammar to its
@@ -246,7 +240,7 @@ class ByteTokenizer:
         return tuple(text.encode())
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        return bytes(token for token in tokens if token != END).decode(errors="replace")
+        return bytes([token for token in tokens if token != END]).decode(errors="replace")
 
     def piece(self, token: int) -> bytes:
         return b"" if token == END else bytes((token,))
@@ -276,39 +270,39 @@ class ScriptedEngine(ByteTokenizer):
         prompt = self.detokenize(job.prompt)
         line = next((line for line in self._lines if line.when in prompt), SILENCE)
         self._speakers[key] = Speaker(job, line, mask)
-        return _prompt_tokens(job)
+        return len(job.prompt) + IMAGE_TOKENS * len(job.images)
 
     def step(self) -> Sequence[Token | PromptScored | JobFailed]:
         """All within the time that a step is to take."""
         begun = time.perf_counter()
-        scored = [self._scored(key, one) for key, one in self._speakers.items() if not one.scored]
-        tokens = [one for key in self._speakers for one in self._turn(key)]
+        results: list[Token | PromptScored | JobFailed] = []
+        for key, speaker in self._speakers.items():
+            if not speaker.scored:
+                speaker.scored = True
+                scored = Scored(tuple(map(self._certain, speaker.job.prompt)))
+                results.append(PromptScored(key, scored))
+            self._say(key, speaker, results)
         if self._pause:
             time.sleep(max(0.0, begun + self._pause - time.perf_counter()))
-        return [*scored, *tokens]
+        return results
 
-    def _turn(self, key: int) -> Sequence[Token | JobFailed]:
+    def _say(
+        self, key: int, speaker: Speaker, results: list[Token | PromptScored | JobFailed]
+    ) -> None:
         """One token, or all that are forced."""
-        speaker = self._speakers[key]
         try:
-            allowed = speaker.allowed()
+            allowed = ALL if speaker.mask is None else speaker.allowed(speaker.mask)
         except BackendError as error:
-            return [JobFailed(key, error)]
-        return [self._said(key, speaker, allowed) for _ in range(len(speaker.forced) or 1)]
-
-    def _scored(self, key: int, speaker: Speaker) -> PromptScored:
-        speaker.scored = True
-        return PromptScored(key, Scored(tuple(map(self._certain, speaker.job.prompt))))
+            results.append(JobFailed(key, error))
+            return
+        for _ in range(len(speaker.forced) or 1):
+            token = speaker.next(allowed)
+            logprob = None if speaker.job.logprobs is None else self._certain(token)
+            results.append(Token(key, token, logprob))
 
     def _certain(self, token: int) -> TokenLogprob:
         """A script leaves no choice: everything has probability one."""
         return TokenLogprob(Candidate(token, self.piece(token), 0.0))
-
-    def _said(self, key: int, speaker: Speaker, allowed: int) -> Token:
-        token = speaker.next(allowed)
-        if speaker.job.logprobs is None:
-            return Token(key, token)
-        return Token(key, token, self._certain(token))
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._speakers[key].force(tokens)

@@ -99,7 +99,7 @@ class Transcript:
         )
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._inside_character = False
-        self._stops = StopScanner(job.stop)
+        self._stops = StopScanner(job.stop) if job.stop else None
         self._watch = BudgetWatch(job.thinking) if job.thinking else None
         self._tokens: list[int] = []  # not handed on yet: their text is held back
         self._lengths: list[int] = []  # of their texts, in characters
@@ -127,7 +127,7 @@ class Transcript:
             return Written(self._rest(""), "end_token", token=token, logprob=logprob)
         decoded = self._decode(text)
         force = () if self._watch is None else self._forced(decoded)
-        free = self._stops.feed(decoded)
+        free = decoded if self._stops is None else self._stops.feed(decoded)
         limited = self.completion_tokens >= self.limit
         if free == decoded and decoded and not (self._tokens or last or limited):
             logprobs = () if logprob is None else (logprob,)  # nearly always: nothing waits
@@ -159,14 +159,8 @@ class Transcript:
 
     def _rest(self, free: str) -> Piece | None:
         """All that is still held back: an unfinished character becomes U+FFFD."""
-        match self._stops.feed(self._decoder.decode(b"", final=True)):
-            case StopFound(
-                before, _
-            ):  # pragma: no cover - no stop string ends in U+FFFD in practice
-                text = before
-            case str(more):
-                text = more
-        text = free + text + self._stops.flush()
+        held = "" if self._stops is None else self._stops.flush()
+        text = free + held + self._decoder.decode(b"", final=True)
         return self._piece(text) if text or self._tokens else None
 
     def _part(self, text: str) -> Piece:

@@ -98,7 +98,8 @@ class Mailbox:
         else:
             self.over = True
             self._last = output.error() if isinstance(output, Failure) else output
-        self._wake()
+        if self._reader is not None:
+            self._wake()
 
     def stop(self) -> None:
         """See `protocol.Outputs.stop`."""
@@ -118,7 +119,8 @@ class Mailbox:
         """The job is in line, or the device no longer works for it."""
         self._begun = True
         self.over = self.over or isinstance(event, Left)
-        self._wake()
+        if self._reader is not None:
+            self._wake()
 
     def let_go(self) -> None:
         """Nobody reads any more. Whoever did has this mailbox, and an exception has the frames that
@@ -140,8 +142,9 @@ class Mailbox:
             await self._news()
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
     async def _news(self) -> None:
         self._reader = self._loop.create_future()

@@ -97,7 +97,7 @@ class Choice(msgspec.Struct):
                     yield self._of_prompt(output)
                 continue
             delta = self._take(output.parts or (output,))
-            if _finishes(delta):
+            if delta.events and type(delta.events[-1]) is Finished:
                 outputs.stop()
                 yield self._behind(delta)
                 await self._settle(outputs)
@@ -146,41 +146,37 @@ class Choice(msgspec.Struct):
 
     def _take(self, pieces: Sequence[Piece]) -> Delta:
         """Piece by piece, however many came together: each token counts for its own phase."""
-        if len(pieces) == 1:
-            return self._read(pieces[0])
         events: list[Event] = []
         logprobs: list[TokenLogprob] = []
         for piece in pieces:
-            delta = self._read(piece)
-            events += delta.events
-            logprobs += delta.logprobs
-            if _finishes(delta):
+            grown, delivered = self._read(piece)
+            events += grown
+            logprobs += delivered
+            if grown and type(grown[-1]) is Finished:
                 break
-        return Delta(self.index, tuple(joined(events)), tuple(logprobs))
+        whole = joined(events) if len(events) > 1 else events
+        return Delta(self.index, tuple(whole), tuple(logprobs))
 
-    def _read(self, piece: Piece) -> Delta:
-        events = self._grown(piece.text)
+    def _read(self, piece: Piece) -> tuple[Sequence[Event], Sequence[TokenLogprob]]:
+        """Its events, and the log probabilities that go with them. Behind the last event that
+        counts there is `Finished`.
+        """
+        events: Sequence[Event] = self.splitting.feed(piece.text)
+        if self.one_call and (calls := _first_call(events)):
+            events = (*calls, self.splitting.finish("stop")[-1])
         if self.recorded is not None:
             self.recorded.add(piece, events)
         if self.unread and not self.shows_markers:
             self._look(events)
         self._count(piece, events)
         waits = piece.logprobs or self._logprobs
-        delivered = self._delivered(piece.logprobs, events) if waits else ()
-        return Delta(self.index, tuple(events), tuple(delivered))
+        return events, self._delivered(piece.logprobs, events) if waits else ()
 
     def _look(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Content):
                 self._newest = self._newest[-LONGEST_MARKER:] + event.text
                 self.shows_markers |= any(marker in self._newest for marker in self.unread)
-
-    def _grown(self, text: str) -> Sequence[Event]:
-        """The events of `text`; behind the last one that counts there is `Finished`."""
-        events = self.splitting.feed(text)
-        if self.one_call and (calls := _first_call(events)):
-            return (*calls, self.splitting.finish("stop")[-1])
-        return events
 
     def _count(self, piece: Piece, events: Sequence[Event]) -> None:
         """Tokens whose text is held back count for the phase before."""
@@ -212,10 +208,6 @@ class Choice(msgspec.Struct):
         held = 0 if isinstance(events[-1], Finished) else len(_ending(delivered, unsaid))
         self._logprobs = delivered[len(delivered) - held :]
         return delivered[: len(delivered) - held]
-
-
-def _finishes(delta: Delta) -> bool:
-    return bool(delta.events) and type(delta.events[-1]) is Finished
 
 
 def _ending(logprobs: list[TokenLogprob], size: int) -> list[TokenLogprob]:

@@ -166,11 +166,11 @@ def destination(headers: Headers, head: str, calls: Calls) -> Destination:
 class Stretch:
     """The stretch of text being written, and what was written of either kind before."""
 
-    __slots__ = ("_events", "_fresh", "_margin", "_shell", "_written", "begun", "kind")
+    __slots__ = ("_events", "_fresh", "_shell", "_written", "begun", "kind", "margin")
 
     def __init__(self, events: list[Event], kind: type[Reasoning | Content]) -> None:
         self._events = events
-        self._margin: list[str] = []
+        self.margin: list[str] = []  # white space that waits
         self._fresh = False  # a marker was the last that came
         self._shell = False  # the margin holds a closing shell
         self._written: set[type[Reasoning | Content]] = set()
@@ -178,14 +178,9 @@ class Stretch:
         self.begun = False
 
     @property
-    def clear(self) -> bool:
-        """Text has begun and nothing waits: what comes next can go out as it is."""
-        return self.begun and not self._margin
-
-    @property
     def waiting(self) -> int:
         """Bytes of text that wait."""
-        return sum(len(text.encode()) for text in self._margin)
+        return sum(len(text.encode()) for text in self.margin)
 
     def has_written(self, kind: type[Reasoning | Content]) -> bool:
         """Text of this kind was delivered."""
@@ -200,38 +195,38 @@ class Stretch:
             self._begin()
         body = text.rstrip()
         if body:
-            self._events.append(self.kind("".join((*self._margin, body))))
+            self._events.append(self.kind("".join((*self.margin, body))))
             self._written.add(self.kind)
-            self._margin.clear()
+            self.margin.clear()
             self._shell = False
             self.begun = True
         if len(body) < len(text):
-            self._margin.append(text[len(body) :])
+            self.margin.append(text[len(body) :])
 
     def _begin(self) -> None:
         """The first text after a marker."""
         self._fresh = False
         if self.kind in self._written:
-            self._margin.append("\n")
+            self.margin.append("\n")
 
     def write_shell(self, text: str) -> None:
         """Holds a closing shell: it is one only if no more text follows."""
         self._fresh = False
-        self._margin.append(text)
+        self.margin.append(text)
         self._shell = True
 
     def turn(self, kind: type[Reasoning | Content]) -> None:
         """A marker ends this stretch; the next one is of `kind`."""
-        self._margin.clear()
+        self.margin.clear()
         self._shell = self.begun = False
         self._fresh = True
         self.kind = kind
 
     def end(self) -> None:
         """The output is over: white space at its end belongs to the text before it."""
-        if self.begun and self._margin and not self._shell:
-            self._events.append(self.kind("".join(self._margin)))
-        self._margin.clear()
+        if self.begun and self.margin and not self._shell:
+            self._events.append(self.kind("".join(self.margin)))
+        self.margin.clear()
 
 
 class Splitter:
@@ -291,19 +286,16 @@ class Splitter:
     def feed(self, text: str) -> list[Event]:
         """The events of some more output."""
         if self._flowing is not None and self._flowing.search(text) is None:
-            return self._pass_on(text)
+            # Without a character that begins a marker, while text flows: most of all text.
+            if not (self._stretch.margin or text[-1:].isspace()):
+                return [self._stretch.kind(text)] if text else []
+            self._stretch.write(text)
+            return self._take()
         self._reader.append(text)
         next(self._parsing)
         self._calls.flush()
         flows = self._in_text and self._reader.drained and self._stretch.begun
         self._flowing = self._tables[self._phase].markers.first if flows else None
-        return self._take()
-
-    def _pass_on(self, text: str) -> list[Event]:
-        """Text without a character that begins a marker, while text flows: most of all text."""
-        if self._stretch.clear and not text[-1:].isspace():
-            return [self._stretch.kind(text)] if text else []
-        self._stretch.write(text)
         return self._take()
 
     def finish(self, reason: FinishReason) -> list[Event]:
