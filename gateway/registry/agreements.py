@@ -99,7 +99,7 @@ class Agreements(msgspec.Struct):
         here, or asked for.
         """
         name = record.model.name
-        agreement = self.sharing.agreement(name)
+        agreement = self.sharing.agreements.get(name)
         record.shared = None
         self.sharing.usages[name].model = record.model
         if agreement is None or not any(map(self._is_around, agreement.parts.keys() - {name})):
@@ -129,7 +129,7 @@ class Agreements(msgspec.Struct):
         giving way has cost more than it saved.
         """
         name = record.model.name
-        agreement = self.sharing.agreement(name)
+        agreement = self.sharing.agreements.get(name)
         if agreement is None or record.phase != "loaded" or record.model.pinned:
             return
         others = [self.records.get(other) for other in agreement.parts.keys() - {name}]

@@ -73,10 +73,6 @@ class Orders(msgspec.Struct, kw_only=True):
         self._moved = anyio.Event()
         await self._moved.wait()
 
-    @property
-    def _now(self) -> float:
-        return self.clock.now()
-
     def carry_out(self, orders: Iterable[Order], *models: str) -> None:
         """Carry orders out; `models`: whose lines may have moved besides."""
         moved = set(models)
@@ -84,7 +80,7 @@ class Orders(msgspec.Struct, kw_only=True):
             moved.add(self._one(order))
         for name in moved:
             self._report_places(name)
-        self.alarm.set(self.scheduler.wakes_at(self._now))
+        self.alarm.set(self.scheduler.wakes_at(self.clock.now()))
 
     def _one(self, order: Order) -> str:
         """Carry one order out; the model it is about."""
@@ -116,7 +112,7 @@ class Orders(msgspec.Struct, kw_only=True):
 
     def note_outcome(self, outcome: Outcome) -> None:
         """A move reported how it goes, or how it ended."""
-        now, name, scheduler = self._now, outcome.name, self.scheduler
+        now, name, scheduler = self.clock.now(), outcome.name, self.scheduler
         match outcome:
             case Progressed(progress=progress):
                 self._report_places(name)
@@ -130,6 +126,8 @@ class Orders(msgspec.Struct, kw_only=True):
                     self.present[name] = plan.entry
                 held, seconds = self.planner.arrived(plan, measured), measured.load_seconds
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
+                lies = self.planner.model(plan.entry)  # as it does, and no other way
+                self.carry_out(scheduler.described(now, lies), name)
                 self.watch(ModelLoaded(name, seconds))
             case LoadFailure(seconds=seconds, reason=reason, memory=memory, free=free, moved=moved):
                 self.planner.forget_options(name)  # perhaps the cause: the next load has its own
@@ -164,16 +162,16 @@ class Orders(msgspec.Struct, kw_only=True):
         if record is None or (record.phase, record.leaving) == ("draining", "broken"):
             return
         log.warning("the model broke", model=name, reason=reason)
-        self.carry_out(self.scheduler.broke(self._now, name, reason, rest=rest), name)
+        self.carry_out(self.scheduler.broke(self.clock.now(), name, reason, rest=rest), name)
 
     def _report_places(self, name: str) -> None:
         self.changed(name)
         record, loading = self.scheduler.residency(name), self.moves.loading.get(name)
-        if record is not None:
+        if record is not None and record.line:
             self.places.report(record, loading.progress if loading else None)
 
     def _tick(self) -> None:
-        self.carry_out(self.scheduler.tick(self._now))
+        self.carry_out(self.scheduler.tick(self.clock.now()))
 
 
 class RegistryParts(msgspec.Struct, frozen=True, kw_only=True):

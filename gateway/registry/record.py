@@ -149,8 +149,9 @@ class ModelRecord:
 
     @ttl.setter
     def ttl(self, ttl: float) -> None:
-        self._ttl = ttl
-        self._records.note_ttl(self)
+        if ttl != self._ttl:
+            self._ttl = ttl
+            self._records.note_ttl(self)
 
     @property
     def needs(self) -> tuple[Bytes, ...]:
@@ -339,6 +340,15 @@ class Records(Mapping[str, ModelRecord]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def are_quiet(self) -> bool:
+        """Nobody waits for a model, none leaves, and none will by itself: nothing follows from
+        them, whatever time it is.
+        """
+        return not (
+            self._asked or self._mortal or self._phases["draining"] or self._phases["absent"]
+        )
 
     def open(self, model: Model) -> ModelRecord:
         """That of `model`, a new one if there is none; it is up to date then."""

@@ -218,18 +218,22 @@ class Registry:
         if self.is_closing:
             return
         self._planner.nodes_changed()
-        self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), self._config.swap))
+        self._orders.carry_out(
+            self._scheduler.apply(self._clock.now(), self._budgets(), self._config.swap)
+        )
         draining = {name for name, node in self.nodes().items() if node.draining}
         for record in self._scheduler.records():
             leaves = not record.nodes.isdisjoint(draining)
             if leaves and (record.model.pinned or record.phase == "loading"):
                 name = record.model.name
-                self._orders.carry_out(self._scheduler.replaced(self._now, name), name)
+                self._orders.carry_out(self._scheduler.replaced(self._clock.now(), name), name)
         for record in self._scheduler.records():  # replicas that wait may lie elsewhere now
             entry = self._names.entries().get(record.model.name)
             if record.model.apart and record.is_claim and entry is not None:
                 model = self._planner.model(entry)
-                self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
+                self._orders.carry_out(
+                    self._scheduler.described(self._clock.now(), model), entry.name
+                )
         self._replicas.fill()
 
     async def __aexit__(self, *_: object) -> None:
@@ -246,7 +250,7 @@ class Registry:
         """Refuse all tickets, old and new, abort running answers, unload all. Returns at once."""
         self.is_closing = True
         self.watchers.end()
-        self._orders.carry_out(self._scheduler.closing(self._now))
+        self._orders.carry_out(self._scheduler.closing(self._clock.now()))
         self._places.abort()
 
     def prepare(self, config: Config, cache: CacheOfModels | None) -> PreparedModels:
@@ -270,7 +274,9 @@ class Registry:
             if entry.preload and entry.name in models.changes.added:
                 self._load_soon(entry.name)
         self._planner.parking = config.swap.park
-        self._orders.carry_out(self._scheduler.apply(self._now, self._budgets(), config.swap))
+        self._orders.carry_out(
+            self._scheduler.apply(self._clock.now(), self._budgets(), config.swap)
+        )
         self.kept.apply(config.kept)
 
     @asynccontextmanager
@@ -365,7 +371,7 @@ class Registry:
             self._reconfiguration.change_options(entry, options)
         elif self._is_unloaded_there(entry):
             self._orders.carry_out(
-                self._scheduler.unload_asked(self._now, entry.name, again=True), entry.name
+                self._scheduler.unload_asked(self._clock.now(), entry.name, again=True), entry.name
             )
         with self._in_line(entry, Wish(holds=False)) as place:
             place.raise_refusal()  # that it can never fit is known at once
@@ -389,11 +395,11 @@ class Registry:
         with suppress(ModelUnavailable):
             entry = (await self.find(name)).base
         going = [one.name for one in self._replicas.loaded(entry)] if entry is not None else []
-        started, was_loaded = self._now, not self._moves.residents.keys().isdisjoint(going)
+        started, was_loaded = self._clock.now(), not self._moves.residents.keys().isdisjoint(going)
         aborted = 0
         for one in going:
             self._planner.forget_options(one)
-            self._orders.carry_out(self._scheduler.unload_asked(self._now, one), one)
+            self._orders.carry_out(self._scheduler.unload_asked(self._clock.now(), one), one)
             aborted += self._places.abort(one) if force else 0
         for one in going:
             await self._orders.departed(one)
@@ -404,7 +410,7 @@ class Registry:
             name=name if entry is None else entry.name,
             was_loaded=was_loaded,
             aborted=aborted,
-            seconds=self._now - started,
+            seconds=self._clock.now() - started,
             promised=self._scheduler.room.promised(),
             held=await to_thread.run_sync(self._gauge.held),
         )
@@ -416,7 +422,7 @@ class Registry:
         for entry in self._replicas.loaded(await self.find(name)):
             self._planner.pin(entry.name, pinned=pinned)
             model = self._planner.model(entry)
-            self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
+            self._orders.carry_out(self._scheduler.described(self._clock.now(), model), entry.name)
 
     @property
     def fleet(self) -> Fleet:
@@ -526,10 +532,6 @@ class Registry:
                 raise ModelUnavailable(text, param="model") from error
         return entry
 
-    @property
-    def _now(self) -> float:
-        return self._clock.now()
-
     def _is_unloaded_there(self, entry: ModelEntry) -> bool:
         """Whether it takes requests here, but the Roundhouse that runs it would have to load it
         first.
@@ -543,10 +545,12 @@ class Registry:
     @contextmanager
     def _in_line(self, entry: ModelEntry, wish: Wish) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
-        place = self._places.take(entry.name, self._now, wish)
+        place = self._places.take(entry.name, self._clock.now(), wish)
         try:
-            model = self._planner.model(entry)
-            orders = self._scheduler.requested(self._now, place.ticket, model)
+            record = self._scheduler.residency(entry.name)
+            # Where one is free at once nothing is planned.
+            model = record.model if record and record.is_open else self._planner.model(entry)
+            orders = self._scheduler.requested(self._clock.now(), place.ticket, model)
             self._orders.carry_out(orders, entry.name)
         except BaseException:
             self._places.give_up(place)
@@ -557,7 +561,7 @@ class Registry:
             self._places.give_up(place)
             ends = self._scheduler.released if place.answered else self._scheduler.cancelled
             if place.is_lease or not place.answered:
-                self._orders.carry_out(ends(self._now, place.ticket.number), entry.name)
+                self._orders.carry_out(ends(self._clock.now(), place.ticket.number), entry.name)
             self._orders.note_change()
 
     def _changed(self, name: str) -> None:

@@ -75,6 +75,10 @@ class Scheduler:
         record = self._records.open(model)
         if ticket.holds:
             self._sharing.asked(model.name, now)
+        if ticket.holds and record.is_open and not (record.line or self._closing):
+            self._homes[ticket.number] = record
+            record.users[ticket.number] = ticket
+            return [*orders, self._grant(now, ticket)]
         if record.phase in ("absent", "parked"):
             self._agreements.place(record)
         if (refusal := self._refusal(now, ticket, record)) is not None:
@@ -104,7 +108,8 @@ class Scheduler:
         self._sharing.answered(record.model.name, max(0.0, now - began), record.speed)
         if not record.users:
             record.idle_since = now
-            self._agreements.regret(record)
+            if record.model.name in self._sharing.agreements:
+                self._agreements.regret(record)
         return list(self._settle(now))
 
     def loaded(self, now: float, name: str, held: Bytes, seconds: float) -> list[Order]:
@@ -280,6 +285,8 @@ class Scheduler:
 
     def wakes_at(self, now: float) -> float | None:
         """When to `tick`, if nothing happens before; None: time alone changes nothing."""
+        if self._records.are_quiet:
+            return None
         expiries = (record.expires_at() for record in self._records.mortal())
         moment = min(self._turns.next_moment(now), min(expiries, default=NEVER))
         return moment if moment < NEVER else None
@@ -358,6 +365,8 @@ class Scheduler:
         """Everything that follows from the present state; draining models come before those that
         are served.
         """
+        if self._records.are_quiet:
+            return
         self._turns.keep_pinned(now)
         yield from self._refuse_impossible()
         served: list[Order] | None = None
@@ -394,11 +403,14 @@ class Scheduler:
             if ticket.holds and not record.is_open:
                 continue
             record.serve(ticket)
-            if ticket.holds:
-                self._recent_wait += (now - ticket.arrived - self._recent_wait) / SMOOTHING
-            else:
-                del self._homes[ticket.number]
-            yield Grant(ticket.number)
+            yield self._grant(now, ticket)
+
+    def _grant(self, now: float, ticket: Ticket) -> Grant:
+        if ticket.holds:
+            self._recent_wait += (now - ticket.arrived - self._recent_wait) / SMOOTHING
+        else:
+            del self._homes[ticket.number]
+        return Grant(ticket.number)
 
     def _dismiss(self, now: float, record: ModelRecord) -> Iterator[Order]:
         if record.users:

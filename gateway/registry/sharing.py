@@ -51,10 +51,6 @@ class Usage:
         """Of an answer, at full speed; None: too few were seen."""
         return self._seconds if self._answers >= ANSWERS else None
 
-    def asked(self, now: float) -> None:
-        """Somebody wants a lease."""
-        self.arrivals.append(now)
-
     def answered(self, seconds: float) -> None:
         """A lease was given back: what it would have taken at full speed."""
         self._answers = min(self._answers + 1, SMOOTHING)
@@ -106,11 +102,7 @@ class Sharing:
 
     def __init__(self) -> None:
         self.usages: defaultdict[str, Usage] = defaultdict(Usage)
-        self._agreements: dict[str, Agreement] = {}
-
-    def agreement(self, name: str) -> Agreement | None:
-        """The one that it is part of."""
-        return self._agreements.get(name)
+        self.agreements: dict[str, Agreement] = {}  # by each model that is part of it
 
     def others(self, names: Collection[str]) -> Iterator[tuple[str, Model]]:
         """Models besides those called so that were asked for while they were absent, since the
@@ -125,27 +117,27 @@ class Sharing:
 
     def asked(self, name: str, now: float) -> None:
         """Somebody wants a lease."""
-        self.usages[name].asked(now)
-        if (agreement := self._agreements.get(name)) is not None:
+        self.usages[name].arrivals.append(now)
+        if (agreement := self.agreements.get(name)) is not None:
             agreement.asked(name)
 
     def answered(self, name: str, seconds: float, speed: float) -> None:
         """A lease was given back; `speed`: the model's, as a part of its best."""
         self.usages[name].answered(seconds * speed)
-        if (agreement := self._agreements.get(name)) is not None:
+        if (agreement := self.agreements.get(name)) is not None:
             agreement.lost[name] += seconds * (1.0 - speed)
             agreement.spent += seconds * (1.0 - speed)
 
     def agree(self, agreement: Agreement) -> None:
         """Its models are part of no other."""
-        self._agreements.update(dict.fromkeys(agreement.parts, agreement))
+        self.agreements.update(dict.fromkeys(agreement.parts, agreement))
 
     def end(self, name: str) -> tuple[str, ...]:
         """The agreement of a model, if there is one; whom it was among."""
-        agreement = self._agreements.get(name)
+        agreement = self.agreements.get(name)
         members = () if agreement is None else tuple(agreement.parts)
         for member in members:
-            del self._agreements[member]
+            del self.agreements[member]
         return members
 
     def forget(self, name: str) -> tuple[str, ...]:
@@ -156,7 +148,7 @@ class Sharing:
     @property
     def together(self) -> tuple[str, ...]:
         """The models that are kept together with others."""
-        return tuple(self._agreements)
+        return tuple(self.agreements)
 
 
 def _within(need: Bytes, part: Bytes) -> bool:
