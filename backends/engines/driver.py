@@ -58,7 +58,7 @@ from backends.contract.messages import (
     SlotOrder,
     Withdraw,
 )
-from backends.contract.protocol import Ended, Generation, ModelInfo, Output, Progress, Report
+from backends.contract.protocol import Ended, Generation, Output, Progress, Report
 from backends.engines.constraints import Grammars, MaskThreads, Matcher, unbanned
 from backends.engines.engine import (
     Engine,

@@ -191,7 +191,8 @@ class Speaker:
     def __init__(self, job: Generation, line: Line, mask: Mask | None = None) -> None:
         self.job = job
         self.mask = mask
-        self.script = (*line.say.replace(IMAGES, seen(job.images)).encode(), END)
+        said = line.say.replace(IMAGES, seen(job.images)) if IMAGES in line.say else line.say
+        self.script = (*said.encode(), END)
         self.at = 0  # in the script
         self.forced: list[int] = []
         self.filled: Counter[int] = Counter()  # what was said for want of a script

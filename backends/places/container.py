@@ -162,16 +162,13 @@ class Mailbox:
         if self._before:
             return self._before.popleft()
         if self._pieces:
-            return self._take_pieces()
+            pieces, self._pieces = self._pieces, []
+            return pieces[0] if len(pieces) == 1 else Piece.joined(pieces, parts=pieces)
         self._closed = True
         if isinstance(self._last, Exception):
             raise self._last
         assert self._last is not None
         return self._last
-
-    def _take_pieces(self) -> Piece:
-        pieces, self._pieces = self._pieces, []
-        return pieces[0] if len(pieces) == 1 else Piece.joined(pieces, parts=pieces)
 
 
 class Mailboxes:

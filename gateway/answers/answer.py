@@ -32,7 +32,6 @@ from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.recording import RecordedChoice, RecordedPrompt, Recording, Split, Terms
 from gateway.answers.stopping import Splitting
 from gateway.answers.turns import TalkTurn
-from gateway.prompt.parting import Parting
 from gateway.registry import Lease
 from gateway.terms.errors import GatewayError, InvalidRequest, translated
 from gateway.terms.events import (
@@ -304,11 +303,6 @@ class Answer:
             for job in jobs.values()
         ]
 
-    @property
-    def parting(self) -> Parting | None:
-        """Where its prompt parts from the one of the turn before, if it does."""
-        return self.turn.parting if self.turn is not None else None
-
     def prompt_ending(self, characters: int) -> str | None:
         """The last `characters` of the first choice's prompt, as the model reads it; None where
         another server renders it.
@@ -350,7 +344,9 @@ def _usage(choices: Sequence[Choice]) -> Usage:
         cached_tokens=_cached_tokens(choices),
         kept_tokens=max((end.kept_tokens for end in ended), default=0),
         kept_in=next((end.kept_in for end in ended if end.kept_in), ""),
-        completion_tokens=sum(_completion_tokens(choice) for choice in choices),
+        completion_tokens=sum(
+            [one.ended.completion_tokens if one.ended else one.generated for one in choices]
+        ),
         reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
         drafted_tokens=sum(end.drafted_tokens for end in ended),
         accepted_tokens=sum(end.accepted_tokens for end in ended),
@@ -377,10 +373,6 @@ def _cached_tokens(choices: Sequence[Choice]) -> int:
             found = choice.ended.cached_tokens
             counts[choice.prompt] = min(found, counts.get(choice.prompt, found))
     return sum(counts.values())
-
-
-def _completion_tokens(choice: Choice) -> int:
-    return choice.ended.completion_tokens if choice.ended else choice.generated
 
 
 def fingerprint(lease: Lease) -> str:

@@ -357,7 +357,8 @@ def json_object(body: bytes) -> dict[str, Any]:
         raise InvalidRequest("The request body is nested too deeply.") from None
     if not isinstance(value, dict):
         raise InvalidRequest("The request body must be a JSON object.")
-    if deep := too_deep(value):
+    brackets = body.count(b"{") + body.count(b"[")
+    if brackets > MAX_DEPTH and (deep := too_deep(value)):
         raise InvalidRequest.at(deep, TOO_DEEP)
     return value
 

@@ -21,7 +21,7 @@ from backends.contract.remote import HOPS, Caller
 from config.loader import HOST
 from config.settings import KeyConfig, ServerConfig
 from config.values import UNIX, alike
-from gateway.http.tracing import trace_headers
+from gateway.http.tracing import PARENT, trace_headers
 from gateway.keys.access import ADMIN, Access
 from gateway.keys.limits import Limits
 from gateway.terms.errors import InvalidKey, NotForPages, UnsupportedMediaType
@@ -113,7 +113,7 @@ def caller(headers: Mapping[str, str], request_id: str) -> Caller:
         request_id=request_id,
         key=presented(headers).decode("latin-1"),
         hops=headers.get(HOPS, ""),
-        trace=trace_headers(headers),
+        trace=trace_headers(headers) if PARENT in headers else {},
     )
 
 

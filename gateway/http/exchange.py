@@ -82,43 +82,50 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
 Done: TypeAlias = Answer | Encoded
 
 
-def _parting(done: Done) -> str:
-    found = done.parting if isinstance(done, Answer) else None
-    return found.sentence if found is not None else ""
+def _header(field: str) -> str:
+    return f"x-roundhouse-{field.replace('_', '-')}"
 
 
-# The headers of every answer, and what each says of it; one that says nothing is left out. Times
-# are seconds.
-HEADERS: Mapping[str, Callable[[Done], str]] = {
-    "x-roundhouse-model": lambda done: done.model,
-    "x-roundhouse-backend": lambda done: done.backend,
-    "x-roundhouse-queue-time": lambda done: f"{done.queued_seconds:.3f}",
-    "x-roundhouse-load-time": lambda done: f"{done.load_seconds:.3f}",
-    "x-roundhouse-ignored": lambda done: names_line(
-        [field.name for field in done.unapplied if not field.partly]
-    ),
-    "x-roundhouse-relaxed": lambda done: names_line(
-        [field.name for field in done.unapplied if field.partly]
-    ),
-    # Where the prompt parts from the one of the turn before: what is behind is computed again.
-    "x-roundhouse-parted": _parting,
-    # How many texts were too long, and lost their ends.
-    "x-roundhouse-truncated": lambda done: str(done.cut or "") if isinstance(done, Encoded) else "",
-}
+class Said(msgspec.Struct, frozen=True, kw_only=True, rename=_header):
+    """The headers of every answer; one that says nothing is left out. Times are seconds."""
+
+    model: str
+    backend: str
+    queue_time: str
+    load_time: str
+    ignored: str
+    relaxed: str
+    parted: str  # where the prompt parts from that of the turn before: the rest is computed again
+    truncated: str  # how many texts were too long, and lost their ends
+
+
+HEADERS = Said.__struct_encode_fields__
 
 
 def about(done: Done) -> dict[str, str]:
     """The headers of an answer."""
-    return {name: value for name, says in HEADERS.items() if (value := says(done))}
+    ignored = [field.name for field in done.unapplied if not field.partly]
+    relaxed = [field.name for field in done.unapplied if field.partly]
+    turn = done.turn if isinstance(done, Answer) else None
+    said = Said(
+        model=done.model,
+        backend=done.backend,
+        queue_time=f"{done.queued_seconds:.3f}",
+        load_time=f"{done.load_seconds:.3f}",
+        ignored=names_line(ignored) if ignored else "",
+        relaxed=names_line(relaxed) if relaxed else "",
+        parted=turn.parting.sentence if turn is not None and turn.parting is not None else "",
+        truncated=str(done.cut or "") if isinstance(done, Encoded) else "",
+    )
+    return {name: value for name, value in msgspec.to_builtins(said).items() if value}
 
 
-def remarks(done: Done) -> Mapping[str, str]:
-    """What the headers say is not applied, or not wholly, and where the prompt parts from the one
-    of the turn before.
+def remarks(said: Mapping[str, str]) -> Mapping[str, str]:
+    """What an answer's headers say is not applied, or not wholly, and where the prompt parts from
+    the one of the turn before.
     """
-    said = about(done)
     names = ("ignored", "relaxed", "parted")
-    return {name: said[header] for name in names if (header := f"x-roundhouse-{name}") in said}
+    return {name: said[header] for name in names if (header := _header(name)) in said}
 
 
 def left(account: Account, names: RateHeaders = RATE_HEADERS) -> Mapping[str, str]:
@@ -186,11 +193,12 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             events.wait(news)
 
         async with self.open_answer(self.asking.traced(waits)) as answer:
-            record.answered_by(answer, remarks(answer))
+            said = about(answer)
+            record.answered_by(answer, remarks(said))
             events.says = record.reads_so_far
             reply = self.reply_to(answer)
             rates = left(account, self.options.rates)
-            await self._introduce(events, {**about(answer), **rates})
+            await self._introduce(events, {**said, **rates})
             if self.options.loading is None or not self.options.loading.began:
                 await events.write(reply.opening())
             async for deltas in answer.batches():
@@ -215,7 +223,8 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
     async def _whole_answer(self) -> Plain:
         account, record = self.asking.account, self.asking.account.record
         async with self.open_answer(self.asking.traced(record.waits)) as answer:
-            record.answered_by(answer, remarks(answer))
+            said = about(answer)
+            record.answered_by(answer, remarks(said))
             reply = self.reply_to(answer)
             async for deltas in answer.batches():
                 record.delta()
@@ -223,7 +232,7 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
                     reply.add(delta)
             body = reply.whole(answer.usage())
             rates = left(account, self.options.rates)
-            return Plain(body, headers={**self.options.headers, **about(answer), **rates})
+            return Plain(body, headers={**self.options.headers, **said, **rates})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
@@ -256,9 +265,10 @@ class EncodingResponse(msgspec.Struct, Generic[Wanted], frozen=True):
         async with while_connected(receive):
             with account.kept(self.asking.call.request):
                 encoded = await self.encode(self.asking.traced(record.waits))
-                record.answered_by(encoded, remarks(encoded))
+                said = about(encoded)
+                record.answered_by(encoded, remarks(said))
                 body = await self._written(encoded)
-            response = Plain(body, headers={**about(encoded), **left(account)})
+            response = Plain(body, headers={**said, **left(account)})
             await response(scope, receive, send)
 
     async def _written(self, encoded: Encoded) -> bytes:

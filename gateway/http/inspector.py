@@ -23,18 +23,14 @@ class Inspector:
 
     def __init__(self, config: InspectorConfig) -> None:
         self._config = config
+        self.enabled = config.enabled  # requests are kept
         self._all: dict[int, RequestRecord] = {}  # by number, in the order in which they began
         self._over: dict[str, dict[int, int]] = {}  # bytes, by owner and number, the oldest first
         self._bytes: Counter[str] = Counter()  # by owner, of those that are over
 
-    @property
-    def enabled(self) -> bool:
-        """Requests are kept."""
-        return self._config.enabled
-
     def apply(self, config: InspectorConfig) -> None:
         """From now on. What is kept and shall not be any more is let go."""
-        self._config = config
+        self._config, self.enabled = config, config.enabled
         if not config.enabled:
             self._all.clear()
             self._over.clear()
@@ -44,7 +40,7 @@ class Inspector:
 
     def recording(self) -> Recording | None:
         """One for a request that begins; None: it is off."""
-        return Recording() if self._config.enabled else None
+        return Recording() if self.enabled else None
 
     def began(self, record: RequestRecord) -> None:
         """It can be looked at, if it is recorded."""

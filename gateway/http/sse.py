@@ -46,15 +46,12 @@ def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """As ASGI wants them. What no header can hold is replaced: a model's name comes from a file's,
     or from another server.
     """
-    return [
-        (name.lower().encode(), _one_line(value).encode("latin-1", "replace"))
-        for name, value in headers.items()
-    ]
-
-
-def _one_line(value: str) -> str:
-    """`value` without control characters (RFC 9110, section 5.5)."""
-    return value if value.isprintable() else "".join(c if c.isprintable() else "?" for c in value)
+    lines: list[tuple[bytes, bytes]] = []
+    for name, value in headers.items():
+        if not value.isprintable():  # RFC 9110, section 5.5
+            value = "".join(c if c.isprintable() else "?" for c in value)  # noqa: PLW2901
+        lines.append((name.lower().encode(), value.encode("latin-1", "replace")))
+    return lines
 
 
 PATIENCE = 1.0  # seconds a waiting request stays without an answer, and then between two comments

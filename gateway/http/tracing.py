@@ -16,6 +16,7 @@ from config.errors import ConfigError
 from config.settings import TracingConfig
 from gateway.http.standing import RequestReport
 
+PARENT, _STATE = TRACE_HEADERS  # which says nothing without the first
 LONGEST = 512  # characters of such a header
 
 

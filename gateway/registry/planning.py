@@ -346,9 +346,10 @@ class LoadPlanner(msgspec.Struct):
         if plan.pace is not None and abs(pace / plan.pace - 1) < NOTICED:
             return
         known = self.history.note_pace(plan.entry.files, plan.loads, pace)
-        self.history.note_reads(plan.reads, pace)
         self._plan[name] = self._told[name] = msgspec.structs.replace(plan, pace=known)
-        self._recalibrate()
+        if reads := plan.reads:
+            self.history.note_reads(reads, pace)
+            self._recalibrate()
 
     def _read_speeds(self) -> Mapping[str, float]:
         """As far as it is known how fast each device is read; nothing where there are no cards."""

@@ -220,10 +220,10 @@ def usage_wire(usage: Usage) -> UsageWire | UnsetType:
     )
 
 
-def usage_so_far(usage: UsageSoFar | None) -> UsageWire | UnsetType:
-    """Where it is wanted and known: another server may count at the end alone."""
-    found = usage() if usage is not None else None
-    return usage_wire(found) if found is not None and found.prompt_tokens else UNSET
+def usage_so_far(usage: UsageSoFar) -> UsageWire | UnsetType:
+    """Where it is known: another server may count at the end alone."""
+    found = usage()
+    return usage_wire(found) if found.prompt_tokens else UNSET
 
 
 def timings(usage: Usage) -> Timings | UnsetType:

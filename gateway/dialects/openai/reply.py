@@ -101,7 +101,8 @@ class CompletionReply(Reply):
         return b"".join([frame(self._chunk(choice)) for choice in choices])
 
     def _chunk(self, choice: Any) -> msgspec.Struct:
-        return self.chunk(**self._facts, choices=(choice,), usage=usage_so_far(self._usage))
+        usage = UNSET if self._usage is None else usage_so_far(self._usage)
+        return self.chunk(**self._facts, choices=(choice,), usage=usage)
 
     def _body(
         self, form: type[msgspec.Struct], choices: Sequence[Any], usage: Usage, **more: Any
