@@ -88,7 +88,7 @@ class Number(Kind[Sizes], frozen=True, kw_only=True):
         if value is None or self.enough is None:
             return value
         assert isinstance(value, int)
-        return min(value, _extent(info, self.enough))
+        return min(value, info.context_length if self.enough == "context" else info.vocab_size)
 
 
 class Texts(Kind[object], frozen=True):
@@ -140,10 +140,6 @@ class Biases(Kind[Sizes], frozen=True):
     def fault_for(self, value: object, info: Sizes) -> str | None:
         assert isinstance(value, tuple)
         return _wrong([token for token, _ in value], info)
-
-
-def _extent(info: Sizes, extent: Extent) -> int:
-    return info.context_length if extent == "context" else info.vocab_size
 
 
 def _wrong(tokens: Sequence[int], info: Sizes) -> str | None:

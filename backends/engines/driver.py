@@ -267,9 +267,8 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
 
     def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
         super().__init__(engine, f"engine-{engine.info.architecture}")
-        # Gets each event, on the event loop's thread or, `directly`, on this one. It is set before
-        # anything is sent.
-        self.hand_on: Callable[[Event], None] = lambda _: None
+        # Gets each event, on the event loop's thread or, `directly`, on this one: by `connect`.
+        self.hand_on: Callable[[Event], None]
         self.directly = False
         self._waiting: Turns[DriverJob] = Turns()  # by their adapters
         self._active: dict[int, DriverJob] = {}

@@ -292,16 +292,14 @@ class Answer:
         """Note it in `recording` from now on: to be said before the first delta."""
         job = self._choices[0].job if self._choices else None
         terms = alike(Terms, self)(max_tokens=job.max_tokens if job else None)
-        first = recording.answer(terms, self._recorded_prompts())
-        for choice in self._choices:
-            choice.recorded = recording.choice(first + choice.prompt)
-
-    def _recorded_prompts(self) -> list[RecordedPrompt]:
         jobs = {choice.prompt: choice.job for choice in self._choices}
-        return [
+        prompts = [
             RecordedPrompt(tokens=job.prompt, text=self.rendered, images=len(job.images))
             for job in jobs.values()
         ]
+        first = recording.answer(terms, prompts)
+        for choice in self._choices:
+            choice.recorded = recording.choice(first + choice.prompt)
 
     def prompt_ending(self, characters: int) -> str | None:
         """The last `characters` of the first choice's prompt, as the model reads it; None where
@@ -465,7 +463,8 @@ async def merged(
     held: AsyncExitStack, choices: Sequence[Choice], outputs: Sequence[Outputs]
 ) -> AsyncIterator[Delta]:
     """The deltas of all choices, of which each has its outputs; they end with `held`."""
-    held.callback(_stop_all, outputs)
+    for one in outputs:  # before the contexts wait for each job in turn: all end at one step
+        held.callback(one.stop)
     if len(choices) == 1:
         return choices[0].deltas(outputs[0])
     tasks = await held.enter_async_context(companions())
@@ -493,9 +492,3 @@ async def _received(items: ObjectReceiveStream[Delta | Exception]) -> AsyncItera
         if isinstance(item, Exception):
             raise item
         yield item
-
-
-def _stop_all(outputs: Sequence[Outputs]) -> None:
-    """Before the contexts wait for each of their jobs in turn, so that they all end at one step."""
-    for one in outputs:
-        one.stop()

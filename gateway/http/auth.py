@@ -214,7 +214,8 @@ class OriginGuard:
             self._check_origin(found[b"origin"], hosts)
         elif b"sec-fetch-site" in found and method not in READING:
             refuse_other_sites(found[b"sec-fetch-site"])
-        if method not in READING and _is_browsers(found) and _has_body(found):
+        sent = any(name in FROM_BROWSERS or name.startswith(b"sec-fetch-") for name in found)
+        if sent and method not in READING and _has_body(found):
             _check_content_type(found.get(b"content-type", [""]))
 
     def _check_host(self, host: str) -> None:
@@ -337,10 +338,6 @@ def _has_body(found: dict[bytes, list[str]]) -> bool:
     return b"transfer-encoding" in found or any(
         length != "0" for length in found.get(b"content-length", [])
     )
-
-
-def _is_browsers(found: dict[bytes, list[str]]) -> bool:
-    return any(name in FROM_BROWSERS or name.startswith(b"sec-fetch-") for name in found)
 
 
 def _check_content_type(types: Iterable[str]) -> None:

@@ -198,7 +198,10 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             events.says = record.reads_so_far
             reply = self.reply_to(answer)
             rates = left(account, self.options.rates)
-            await self._introduce(events, {**said, **rates})
+            headers = {**said, **rates}
+            if events.began:  # who answers is said in the stream, since they were sent before
+                await events.write(self.options.framing.introduction(headers))
+            await events.begin(headers)
             if self.options.loading is None or not self.options.loading.began:
                 await events.write(reply.opening())
             async for deltas in answer.batches():
@@ -206,12 +209,6 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
                 if frames := b"".join([reply.delta(delta) for delta in deltas]):
                     await events.write(frames)
             return reply.closing(answer.usage())
-
-    async def _introduce(self, events: EventStream, headers: Mapping[str, str]) -> None:
-        """Which model answers: in `headers`, or where these were sent before, in the stream."""
-        if events.began:
-            await events.write(self.options.framing.introduction(headers))
-        await events.begin(headers)
 
     async def _whole(self) -> Plain:
         with self.asking.account.kept(self.asking.call.request):

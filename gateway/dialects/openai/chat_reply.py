@@ -537,26 +537,23 @@ class ChatLoading:
 
 
 def _choice(index: int, step: AnswerStep) -> ChunkChoice:
+    logprobs = chat_logprobs(step.logprobs) if step.logprobs else UNSET
     match step.event:
         case Finished(reason, stop=stop, fault=fault):
             return ChunkChoice(
                 index=index,
                 delta=_NOTHING,
-                logprobs=_logprobs(step),
+                logprobs=logprobs,
                 finish_reason=reason,
                 stop_reason=_given(stop),
                 stop_str=_given(stop),
                 schema_fault=_given(fault),
             )
-    return ChunkChoice(index=index, delta=_chat_delta(step.event), logprobs=_logprobs(step))
+    return ChunkChoice(index=index, delta=_chat_delta(step.event), logprobs=logprobs)
 
 
 def _given(text: str | None) -> str | UnsetType:
     return UNSET if text is None else text
-
-
-def _logprobs(step: AnswerStep) -> ChatLogprobs | UnsetType:
-    return chat_logprobs(step.logprobs) if step.logprobs else UNSET
 
 
 def _chat_delta(event: Step) -> ChatDelta:

@@ -311,7 +311,7 @@ def _answering(
         logprobs=logprobs,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         slot=None if wire.id_slot == -1 else wire.id_slot,
-        adapters=_adapters(fields, wire.lora),
+        adapters=None if wire.lora is None else _adapters(fields, wire.lora),
         drafts=_drafts(wire.speculative),
         shape=read_shape(fields),
         streamed=wire.stream,
@@ -323,10 +323,8 @@ def _answering(
     )
 
 
-def _adapters(fields: Fields, lora: list[LoraWire] | None) -> tuple[AdapterScale, ...] | None:
+def _adapters(fields: Fields, lora: list[LoraWire]) -> tuple[AdapterScale, ...]:
     """All others don't count, as in llama-server."""
-    if lora is None:
-        return None
     return tuple(_adapter(fields, index, each) for index, each in enumerate(lora))
 
 
