@@ -341,9 +341,11 @@ class LoadPlanner(msgspec.Struct):
     def spoke(self, name: str, pace: float) -> None:
         """A model in memory wrote so many steps a second, with one answer at a time."""
         plan = self._plan.get(name)
-        reads = plan.reads if plan is not None else {}
-        if plan is None or name not in self._present or not (reads or plan.fitted):
-            return  # else its pace tells how fast what gave way is, or a device is read
+        if plan is None or name not in self._present:
+            return
+        reads = plan.reads
+        if not (reads or plan.fitted):
+            return  # it would tell neither how fast a device is read nor what is left of its speed
         if plan.pace is not None and abs(pace / plan.pace - 1) < NOTICED:
             return
         known = self.history.note_pace(plan.entry.files, plan.loads, pace)
