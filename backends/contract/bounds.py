@@ -35,6 +35,7 @@ from backends.contract.samplers import (
     Kind,
     Number,
     Sampling,
+    Sizes,
     Texts,
     TokenIds,
     is_half,
@@ -64,7 +65,7 @@ class PromptIds(TokenIds, frozen=True):
     def fault(self, value: object) -> str | None:
         return None if value else "The prompt is empty."
 
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
+    def fault_for(self, value: object, info: Sizes) -> str | None:
         assert isinstance(value, tuple)
         return unknown(value, info)
 
