@@ -30,13 +30,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypedDict, Unpack
 
 import httpx
 import psutil
 
+from config.values import user_folder
+from tests.forked import Forked, Start
 from tests.hang import HANG
 
 ROOT = Path(__file__).parents[1]
@@ -167,6 +169,17 @@ def limited(files: int) -> tuple[str, ...]:
     return "/bin/sh", "-c", 'ulimit -n "$0"; exec "$@"', str(files)
 
 
+def _share_tried(home: Path) -> None:
+    """Which files this machine has tried (`backends.engines.llamacpp.trial`): each trial is a
+    process, and the bundled model's would be one of each server.
+    """
+    there = home / ".cache" / "roundhouse"
+    there.mkdir(parents=True, exist_ok=True)
+    (user_folder() / "tried").mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (there / "tried").symlink_to(user_folder() / "tried")
+
+
 class Command:
     """`roundhouse ARGUMENTS` as a process. It is killed where the context that made it ends."""
 
@@ -178,21 +191,28 @@ class Command:
         environment: Mapping[str, str] = {},
         stderr: int = subprocess.PIPE,
         files: int | None = None,
+        anew: bool = False,
     ) -> None:
         """It runs in `folder`, which is its home, too. `expected`: see `assert_sound`; `stderr`:
-        a file in place of what is read here; `files`: that it may have open.
+        a file in place of what is read here; `files`: that it may have open; `anew`: it is Python's
+        own start, as it is where `environment` may be read by an import.
         """
         home = {**SOURCES, "HOME": str(folder), "PATH": "/usr/bin:/bin"}
         self.folder = folder
-        self.process = subprocess.Popen(
-            [*(limited(files) if files else ()), *COMMAND, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            cwd=folder,
-            env={**home, **environment},
-        )
+        _share_tried(folder)
+        self.process: subprocess.Popen[str] | Forked
+        if anew or environment or INSTALLED:
+            self.process = subprocess.Popen(
+                [*(limited(files) if files else ()), *COMMAND, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=folder,
+                env={**home, **environment},
+            )
+        else:
+            self.process = Forked(Start(arguments, str(folder), home, files), stderr)
         assert self.process.stdout is not None
         self.out = Printed(self.process.stdout)
         self.log = Printed(self.process.stderr or io.StringIO(), expected)
@@ -252,6 +272,7 @@ class Options(TypedDict, total=False):
     environment: Mapping[str, str]
     stderr: int
     files: int
+    anew: bool
 
 
 @contextmanager

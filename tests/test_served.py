@@ -29,8 +29,9 @@ def test_errors_and_tracebacks_are_faults_and_what_is_expected_is_not(
     assert not faults(line, expected=(line[10:20],))
 
 
-def test_a_server_answers_logs_and_stops(serve: Serve, tmp_path: Path) -> None:
-    server = serve({"models": [scripted(tmp_path, "demo", "Hello!")]})
+@pytest.mark.parametrize("anew", [True, False], ids=["started", "forked"])
+def test_a_server_answers_logs_and_stops(serve: Serve, tmp_path: Path, *, anew: bool) -> None:
+    server = serve({"models": [scripted(tmp_path, "demo", "Hello!")]}, anew=anew)
     body = {"messages": [{"role": "user", "content": "Hi"}]}
     answer = server.client.post("/v1/chat/completions", json=body).json()
     assert answer["choices"][0]["message"]["content"] == "Hello!"
@@ -38,8 +39,9 @@ def test_a_server_answers_logs_and_stops(serve: Serve, tmp_path: Path) -> None:
     assert server.stop(signal.SIGINT) == 0
 
 
-def test_a_command_is_waited_for(tmp_path: Path) -> None:
-    with command("--version", folder=tmp_path) as version:
+@pytest.mark.parametrize("anew", [True, False], ids=["started", "forked"])
+def test_a_command_is_waited_for(tmp_path: Path, *, anew: bool) -> None:
+    with command("--version", folder=tmp_path, anew=anew) as version:
         pass
     assert version.status() == 0
     assert version.out.text.startswith("roundhouse ")

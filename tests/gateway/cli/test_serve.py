@@ -355,19 +355,19 @@ def test_mistakes_are_reported_in_one_line_with_exit_status_2(
     assert message in error
 
 
-def is_waiting(process: subprocess.Popen[str], folder: Path) -> bool:
+def is_waiting(pid: int, folder: Path) -> bool:
     """Whether all whole chunks are on the disk, and the main thread sleeps."""
     come = sum(part.stat().st_size for part in folder.rglob("*.part"))
-    status = Path(f"/proc/{process.pid}/task/{process.pid}/status").read_text()
+    status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
     return come >= 2 * CHUNK and "State:\tS" in status
 
 
-def interrupt(process: subprocess.Popen[str], thread: str) -> None:
+def interrupt(pid: int, thread: str) -> None:
     """SIGINT to the main thread, or to another."""
-    threads = [int(entry.name) for entry in Path(f"/proc/{process.pid}/task").iterdir()]
-    chosen = process.pid if thread == "main" else max(threads)
-    assert (chosen == process.pid) == (thread == "main")
-    assert ctypes.CDLL(None).tgkill(process.pid, chosen, signal.SIGINT) == 0
+    threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    chosen = pid if thread == "main" else max(threads)
+    assert (chosen == pid) == (thread == "main")
+    assert ctypes.CDLL(None).tgkill(pid, chosen, signal.SIGINT) == 0
 
 
 @pytest.mark.anyio
@@ -380,9 +380,9 @@ async def test_a_download_before_the_start_can_be_interrupted(thread: str, tmp_p
         with command("serve", "hf:org/small", folder=tmp_path, environment=elsewhere) as start:
             with anyio.fail_after(HANG):
                 await hub.sent_cut.wait()
-                while not is_waiting(start.process, tmp_path):
+                while not is_waiting(start.process.pid, tmp_path):
                     await anyio.sleep(0.005)
-            interrupt(start.process, thread)
+            interrupt(start.process.pid, thread)
             status = await to_thread.run_sync(start.status)
     assert status == 130  # not that of a download that ended by itself
 
