@@ -29,7 +29,7 @@ def settings(place: Path, host: str | None = None, **kept: Any) -> dict[str, Any
         path = place / f"{name}.gguf"
         if not path.exists():
             shutil.copy(bundled.GGUF, path)
-        options = {"threads": 1} | ({"host": host} if host else {})
+        options = {"threads": 1, "trial": "never"} | ({"host": host} if host else {})
         models.append({"name": name, "path": str(path), "options": options})
     swap = {"memory": {"cpu": ONE_AT_A_TIME}, "min_stay": 0.0}
     return {"models": models, "swap": swap, "kept": kept}

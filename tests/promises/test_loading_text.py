@@ -1,5 +1,6 @@
 """The wait for a model, reported as reasoning where a client wants it: frontends drop comments."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +52,39 @@ async def test_a_load_is_reported_as_reasoning_and_the_answer_stays_as_it_is(
     assert {one["model"] for one in chunks} == {"scripted"}
 
 
+@pytest.fixture(scope="module")
+async def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Running]:
+    """With a key for each thing that a key can say."""
+    folder = tmp_path_factory.mktemp("loading")
+    settings = config(
+        folder,
+        keys=[KeyConfig(key=str(said), loading_text=said) for said in (None, True, False)],
+        server=ServerConfig(loading_text=request.param),
+        load_seconds=0.1,
+    )
+    async with serving(settings, folder) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("server", "key", "asked", "is_reported"),
     [
         (False, None, None, False),
-        (True, None, None, True),
-        (True, False, None, False),
         (False, True, None, True),
         (False, False, True, True),
+        (True, None, None, True),
+        (True, False, None, False),
         (True, True, False, False),
     ],
+    indirect=["server"],
 )
 async def test_the_request_says_first_then_the_key_then_the_server(
-    server: bool, key: bool | None, asked: bool | None, is_reported: bool, tmp_path: Path
+    server: Running, key: bool | None, asked: bool | None, is_reported: bool
 ) -> None:
-    settings = config(
-        tmp_path,
-        keys=(KeyConfig(key="k", loading_text=key),),
-        server=ServerConfig(loading_text=server),
-        load_seconds=0.1,
-    )
-    async with serving(settings, tmp_path) as running:
-        body = {} if asked is None else {"loading_text": asked}
-        chunks = await chunks_of(running, body, authorization="Bearer k")
+    body = {} if asked is None else {"loading_text": asked}
+    chunks = await chunks_of(server, body, authorization=f"Bearer {key}")
     assert ("scripted" in joined(chunks, "reasoning_content")) == is_reported
 
 

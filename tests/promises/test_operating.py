@@ -7,7 +7,7 @@ import http.client
 import json
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,17 @@ import pytest
 
 from config.settings import Config
 from tests.hang import HANG
-from tests.served import ROOT, Serve, events, scripted
+from tests.served import ROOT, Serve, Served, events, scripted, served
 
 CHAT = "/v1/chat/completions"
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with nothing configured, which is only asked."""
+    with served(tmp_path_factory.mktemp("plain")) as server:
+        yield server
 
 
 def test_responses_and_conversations_outlive_a_restart(serve: Serve, tmp_path: Path) -> None:
@@ -117,8 +124,8 @@ def test_a_connection_is_kept_between_requests_as_long_as_is_configured(serve: S
     [(gzip.compress(b"{}", mtime=0), "compressed (gzip)"), (b"\xef\xbb\xbf{}", "byte order")],
     ids=["gzip", "byte order"],
 )
-def test_a_body_that_is_not_plain_json_is_told_why(serve: Serve, body: bytes, said: str) -> None:
-    answer = serve({}).client.post(CHAT, content=body)
+def test_a_body_that_is_not_plain_json_is_told_why(plain: Served, body: bytes, said: str) -> None:
+    answer = plain.client.post(CHAT, content=body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
 

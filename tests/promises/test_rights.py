@@ -215,7 +215,19 @@ async def test_a_key_beyond_ascii_matches_as_clients_send_it(
     assert (await running.client.get("/v1/models", headers=wrong)).status_code == 401
 
 
-# ----------------------------------------------------------------------------------- what is loaded
+@pytest.fixture(scope="module")
+async def linked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """Its folder of models has one, and a link to what lies outside."""
+    folder = tmp_path_factory.mktemp("linked")
+    models = folder / "models"
+    models.mkdir()
+    quantized(models, "exl2")
+    shutil.copytree(models / "model", folder / "outside")
+    (models / "link").symlink_to(folder / "outside")
+    config = Config(server=ServerConfig(port=0), model_dirs=(str(models),))
+    async with serving(config, folder) as server:
+        assert server.registry.resolve("model").files.backend == "exllamav2"
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -230,20 +242,14 @@ async def test_a_key_beyond_ascii_matches_as_clients_send_it(
     ],
 )
 async def test_a_draft_model_is_one_of_the_models_by_name(
-    name: str, code: str, tmp_path: Path
+    name: str, code: str, linked: Running
 ) -> None:
-    models, outside = tmp_path / "models", tmp_path / "outside"
-    models.mkdir()
-    quantized(models, "exl2")
-    shutil.copytree(models / "model", outside)
-    (models / "link").symlink_to(outside)
-    config = Config(server=ServerConfig(port=0), model_dirs=(str(models),))
-    async with serving(config, tmp_path) as running:
-        assert running.registry.resolve("model").files.backend == "exllamav2"
-        body = {"model_name": "model", "draft_model": {"draft_model_name": name}}
-        answer = await running.client.post("/v1/model/load", json=body)
-        assert answer.json()["error"]["code"] == code
-        assert str(outside) not in answer.text
+    body = {"model_name": "model", "draft_model": {"draft_model_name": name}}
+    answer = await linked.client.post("/v1/model/load", json=body)
+    assert answer.json()["error"]["code"] == code
+    outside = linked.registry.resolve("model").files.path.parents[1] / "outside"
+    assert outside.is_dir()
+    assert str(outside) not in answer.text
 
 
 async def test_a_request_can_t_run_a_models_code(running: Running) -> None:

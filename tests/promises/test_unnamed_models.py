@@ -3,6 +3,7 @@
 What a frontend is shown (`/props`, `/v1/model`) is then what answers it.
 """
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -58,24 +59,23 @@ async def answered(running: Running, path: str, body: Any, **headers: str) -> ht
 
 
 @pytest.mark.parametrize(("path", "body"), ANSWERED)
-async def test_who_is_shown_answers(path: str, body: Any, tmp_path: Path) -> None:
-    async with serving(config(tmp_path), tmp_path) as running:
-        for name in (DEFAULT, OTHER, DEFAULT):
-            named = {"model": name, "messages": HELLO, "max_tokens": 2}
-            await answered(running, "/v1/chat/completions", named)
-            answer = await answered(running, path, body)
-            if path != "/infill":  # neither model has tokens for that, and says so by its name
-                assert answer.status_code == 200, answer.text
-                assert answer.headers["x-roundhouse-model"] == name
-            assert await shown(running) == {name}
+async def test_who_is_shown_answers(path: str, body: Any, running: Running) -> None:
+    for name in (DEFAULT, OTHER, DEFAULT):
+        named = {"model": name, "messages": HELLO, "max_tokens": 2}
+        await answered(running, "/v1/chat/completions", named)
+        answer = await answered(running, path, body)
+        if path != "/infill":  # neither model has tokens for that, and says so by its name
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-roundhouse-model"] == name
+        assert await shown(running) == {name}
 
 
-async def test_while_none_is_loaded_it_is_the_default(tmp_path: Path) -> None:
-    async with serving(config(tmp_path), tmp_path) as running:
-        for path, body in ANSWERED[:3]:
-            await running.client.post("/unload", json={})
-            answer = await answered(running, path, body)
-            assert answer.headers["x-roundhouse-model"] == DEFAULT
+async def test_while_none_is_loaded_it_is_the_default(running: Running) -> None:
+    for path, body in ANSWERED[:3]:
+        for name in (DEFAULT, OTHER):
+            await running.registry.unload(name)
+        answer = await answered(running, path, body)
+        assert answer.headers["x-roundhouse-model"] == DEFAULT
 
 
 async def test_it_is_none_that_the_key_may_not_use(tmp_path: Path) -> None:
@@ -90,37 +90,42 @@ async def test_it_is_none_that_the_key_may_not_use(tmp_path: Path) -> None:
             assert answer.headers["x-roundhouse-model"] == name
 
 
+@pytest.fixture(scope="module")
+async def answering(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One that answers names it doesn't know."""
+    folder = tmp_path_factory.mktemp("answering")
+    answers = msgspec.structs.replace(config(folder), unknown_models="default")
+    async with serving(answers, folder) as server:
+        yield server
+
+
 @pytest.mark.parametrize(("path", "body"), ANSWERED)
 async def test_a_name_that_is_not_there_is_answered_where_that_is_wanted(
-    path: str, body: Any, tmp_path: Path
+    path: str, body: Any, answering: Running
 ) -> None:
     """And the answer says by which. What is not there can't be loaded or looked at all the same."""
-    answers = msgspec.structs.replace(config(tmp_path), unknown_models="default")
-    async with serving(answers, tmp_path) as running:
-        for name in (DEFAULT, OTHER):
-            named = {"model": name, "messages": HELLO, "max_tokens": 2}
-            await answered(running, "/v1/chat/completions", named)
-            answer = await answered(running, path, {**body, "model": "gpt-4o"})
-            if path != "/infill":
-                assert answer.status_code == 200, answer.text
-                assert answer.headers["x-roundhouse-model"] == name
-                assert answer.json().get("model", name) == name
-        for asked in ("/props?model=gpt-4o", "/v1/models/gpt-4o"):
-            assert (await running.client.get(asked)).status_code == 404
-        loaded = await answered(running, "/models/load", {"model": "gpt-4o"})
-        assert loaded.status_code == 404
+    for name in (DEFAULT, OTHER):
+        named = {"model": name, "messages": HELLO, "max_tokens": 2}
+        await answered(answering, "/v1/chat/completions", named)
+        answer = await answered(answering, path, {**body, "model": "gpt-4o"})
+        if path != "/infill":
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-roundhouse-model"] == name
+            assert answer.json().get("model", name) == name
+    for asked in ("/props?model=gpt-4o", "/v1/models/gpt-4o"):
+        assert (await answering.client.get(asked)).status_code == 404
+    loaded = await answered(answering, "/models/load", {"model": "gpt-4o"})
+    assert loaded.status_code == 404
 
 
-async def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    async with serving(config(tmp_path), tmp_path) as running:
-        for path, body in ANSWERED:
-            answer = await answered(running, path, {**body, "model": "gpt-4o"})
-            assert answer.status_code == 404, path
+async def test_a_name_that_is_not_there_is_refused(running: Running) -> None:
+    for path, body in ANSWERED:
+        answer = await answered(running, path, {**body, "model": "gpt-4o"})
+        assert answer.status_code == 404, path
 
 
-async def test_default_by_name_is_the_configured_one(tmp_path: Path) -> None:
-    async with serving(config(tmp_path), tmp_path) as running:
-        for name, model in ((OTHER, OTHER), ("default", DEFAULT)):
-            body = {"model": name, "messages": HELLO, "max_tokens": 2}
-            answer = await answered(running, "/v1/chat/completions", body)
-            assert answer.headers["x-roundhouse-model"] == model
+async def test_default_by_name_is_the_configured_one(running: Running) -> None:
+    for name, model in ((OTHER, OTHER), ("default", DEFAULT)):
+        body = {"model": name, "messages": HELLO, "max_tokens": 2}
+        answer = await answered(running, "/v1/chat/completions", body)
+        assert answer.headers["x-roundhouse-model"] == model
