@@ -28,3 +28,17 @@ def pairs(
 def every(kinds: Sequence[Any], step: int, start: int = 0) -> list[Any]:
     """One of `step` kinds, the first of them at `start`."""
     return list(kinds[start::step])
+
+
+def quick(kinds: Iterable[Any], *tried: Any) -> list[ParameterSet]:
+    """All kinds, of which those `tried` are tried each time, the others among the slow tests."""
+    known = list(kinds)
+    assert not set(tried) - set(known), "what is tried is one of them"
+    return [pytest.param(one, marks=() if one in tried else pytest.mark.slow) for one in known]
+
+
+def kinds_of(request: pytest.FixtureRequest) -> list[str]:
+    """Which kinds the chosen tests of this module ask for."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    calls = [item.callspec for item in items if item.module is request.module]
+    return list(dict.fromkeys(call.params["kind"] for call in calls))

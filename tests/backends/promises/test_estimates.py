@@ -13,6 +13,7 @@ from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import gguf_grown, random_folder, random_gguf
 from tests.backends.engines.llamacpp import random_projector
 from tests.backends.engines.llamacpp.random_projector import Tower
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 WITHIN = 1.25
@@ -53,7 +54,7 @@ async def test_llama_cpp_takes_what_was_estimated_whatever_its_cache(
     assert taken / WITHIN < estimate < taken * WITHIN
 
 
-@pytest.mark.parametrize("name", random_gguf.MODELS)
+@pytest.mark.parametrize("name", quick(random_gguf.MODELS, "long", "mixed"))
 async def test_llama_cpp_takes_what_was_estimated_whatever_the_model(
     name: str, tmp_path: Path
 ) -> None:
@@ -83,7 +84,7 @@ POOLED = untried(LlamaCppOptions(threads=1, cache_tokens=8_192, context_length=4
 
 
 @pytest.mark.parametrize("options", [SPLIT, POOLED], ids=("split", "pool"))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "qwen35"))
 async def test_llama_cpp_logs_what_was_estimated_whatever_the_family(
     family: str, options: LlamaCppOptions, tmp_path: Path
 ) -> None:
@@ -119,7 +120,7 @@ TOWERS = {
 
 
 @pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("name", quick(TOWERS, "small"))
 @pytest.mark.parametrize("kind", ["gemma3-sees", "qwen2vl-sees"])
 async def test_llama_cpp_takes_what_was_estimated_whatever_the_model_sees_with(
     kind: str, name: str, scores: bool, tmp_path: Path
@@ -131,7 +132,7 @@ async def test_llama_cpp_takes_what_was_estimated_whatever_the_model_sees_with(
     assert taken / WITHIN < estimate < taken * WITHIN
 
 
-@pytest.mark.parametrize("name", random_folder.MODELS)
+@pytest.mark.parametrize("name", quick(random_folder.MODELS, "small", "window", "mamba"))
 async def test_transformers_takes_what_was_estimated(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     path = random_folder.write(tmp_path / "model", random_folder.MODELS[name])

@@ -25,6 +25,7 @@ from tests.backends.drafting import (
     same,
 )
 from tests.backends.engines.llamacpp import cache_kinds
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 MODEL = SpeculationOptions(mode="model")
@@ -55,7 +56,7 @@ def drafted_by(path: Path, options: LlamaCppOptions = EXACT) -> LlamaCppOptions:
     return msgspec.structs.replace(options, speculation=MODEL, draft=draft)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick(LAYOUTS, "small pool"))
 @pytest.mark.parametrize(("kind", "small"), [("llama", "llama"), ("gemma3", "gemma3")])
 async def test_greedy_answers_are_the_same(
     tmp_path: Path, kind: str, small: str, layout: str
@@ -68,7 +69,7 @@ async def test_greedy_answers_are_the_same(
         assert await check_modelled_answers(expected, tested)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick(LAYOUTS, "small pool"))
 @pytest.mark.parametrize(("kind", "small"), [("llama", "gemma3"), ("lfm2", "llama")])
 async def test_another_model_s_drafts_change_nothing(
     tmp_path: Path, kind: str, small: str, layout: str

@@ -33,6 +33,7 @@ from tests.backends.drafting import (
 )
 from tests.backends.engines.llamacpp import cache_kinds
 from tests.backends.engines.llamacpp.test_kv_cache import GROWN, written
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 EXACT = LlamaCppOptions(
@@ -66,12 +67,15 @@ async def container(
         await made.aclose()
 
 
-@pytest.fixture(scope="module", params=[*cache_kinds.KINDS, *GROWN])
+KINDS = quick([*cache_kinds.KINDS, *GROWN], "llama", "lfm2", "mamba")
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(request.param, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", quick(LAYOUTS, "small pool"))
 async def test_greedy_answers_are_the_same(model: Path, layout: str) -> None:
     options = LAYOUTS[layout]
     drafting = msgspec.structs.replace(options, speculation=ALWAYS)
@@ -92,7 +96,7 @@ class Wrong(Oracle):
         return [*left[:1], 98, 98][: one.room]
 
 
-@pytest.mark.parametrize("kind", ["llama", "lfm2", "qwen35", "nemotron_h"])
+@pytest.mark.parametrize("kind", quick(["llama", "lfm2", "qwen35", "nemotron_h"], "llama", "lfm2"))
 @pytest.mark.parametrize("layout", ["split", "pool"])
 async def test_two_go_on_where_drafts_were_taken_back(
     tmp_path: Path, kind: str, layout: str
@@ -119,7 +123,7 @@ async def test_two_go_on_where_drafts_were_taken_back(
             same(found, expected)
 
 
-@pytest.mark.parametrize("kind", ["lfm2", "nemotron_h"])
+@pytest.mark.parametrize("kind", quick(["lfm2", "nemotron_h"], "lfm2"))
 def test_who_joins_is_in_a_pass_without_drafts_first(tmp_path: Path, kind: str) -> None:
     """In that llama.cpp moves recurrent states to where the pass wants them, without the earlier
     ones that a draft is taken back to.
@@ -154,7 +158,9 @@ class HalfRight(Oracle):
         return [*left[:2], 98, 98, 98, 98][: min(one.most, one.room)]
 
 
-@pytest.mark.parametrize("kind", ["lfm2-window", "gemma3", "lfm2", "llama"])
+@pytest.mark.parametrize(
+    "kind", quick(["lfm2-window", "gemma3", "lfm2", "llama"], "gemma3", "lfm2")
+)
 async def test_one_goes_back_while_drafts_of_others_stand(tmp_path: Path, kind: str) -> None:
     """What is written for it doesn't lie where another's window is when its drafts are gone."""
     path, options = written(kind, tmp_path), LAYOUTS["pool"]

@@ -24,7 +24,7 @@ from tests.backends import gguf_grown
 from tests.backends.cache_fuzz import Asked, Fuzz, check
 from tests.backends.container_contract import GREEDY
 from tests.backends.engines.llamacpp import cache_kinds, random_projector
-from tests.backends.pairs import pairs
+from tests.backends.pairs import pairs, quick
 from tests.backends.places.kept.afar import from_afar
 from tests.backends.places.kept.conversations import (
     answer,
@@ -88,9 +88,12 @@ def engine(path: Path, options: LlamaCppOptions) -> Iterator[LlamaCppEngine]:
 
 
 MODELS = [*cache_kinds.KINDS, *cache_kinds.SEEING, *GROWN]
+# Cells that stay, a window, and states: each time; what else there is among the slow tests.
+KINDS = quick(MODELS, "llama", "gemma3", "lfm2")
 EACH = pytest.mark.parametrize(
-    ("model", "options"), pairs(MODELS, list(LAYOUTS), QUICK), indirect=True
+    ("model", "options"), pairs(KINDS, list(LAYOUTS), QUICK), indirect=True
 )
+AT_ONCE = quick(["llama", "gemma3", "lfm2", "qwen35"], "llama", "lfm2")
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -141,7 +144,7 @@ def test_what_comes_from_another_process_is_what_would_be_computed(
     assert store.counts().tokens["memory"] > 300  # of the turns at the end alone
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "qwen35"])
+@pytest.mark.parametrize("kind", AT_ONCE)
 def test_others_get_tokens_while_a_conversation_is_put_back(tmp_path: Path, kind: str) -> None:
     with engine(written(kind, tmp_path), LAYOUTS["long pool"]) as tested:
         fuzz = LlamaFuzz(tested, random.Random(0))
@@ -163,7 +166,7 @@ def test_a_conversation_that_leaves_while_it_is_put_back_leaves_nothing(tmp_path
         assert answer(tested, 2, prompt) == first
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "qwen35"])
+@pytest.mark.parametrize("kind", AT_ONCE)
 def test_a_copy_is_of_what_was_there_though_another_comes_there_in_the_same_step(
     tmp_path: Path, kind: str
 ) -> None:

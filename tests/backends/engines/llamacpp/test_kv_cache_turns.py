@@ -10,6 +10,7 @@ pytest.importorskip("backends.engines.llamacpp.library")
 
 from tests.backends import gguf_grown
 from tests.backends.engines.llamacpp import cache_kinds
+from tests.backends.pairs import kinds_of, quick
 from tests.backends.turns import (
     TRIED,
     Talker,
@@ -23,15 +24,19 @@ KINDS = (
     *("qwen35", "granitehybrid", "nemotron_h", "lfm2", "mamba"),
     *("gemma3", "gpt-oss", "qwen3"),
 )
+EACH = quick(KINDS, "lfm2", "gemma3", "qwen3")
 MORE = {"gemma3": {"attention.sliding_window": 16}}
 LETTERS = list(range(1 + ord("a"), 1 + ord("g")))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """With the kinds that are asked for."""
     folder = tmp_path_factory.mktemp("grown")
     models = []
-    for kind in KINDS:
+    for kind in kinds_of(request):
         path = folder / f"{kind}.gguf"
         if kind == "mamba":
             cache_kinds.write(kind, path)
@@ -44,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("length", TRIED)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_hardly_anything_is_computed_again(server: Served, kind: str, length: int) -> None:
     talk = conversation(length, name=str(length))
     talker = Talker(server, LETTERS)
@@ -53,6 +58,6 @@ def test_hardly_anything_is_computed_again(server: Served, kind: str, length: in
     assert abs(whole - length) < length / 10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_four_conversations_take_turns(server: Served, kind: str) -> None:
     four_conversations_take_turns(Talker(server, LETTERS), kind)

@@ -19,6 +19,7 @@ from tests.backends.batching import ENDLESS
 from tests.backends.container_contract import run
 from tests.backends.engines.transformers.test_container import load
 from tests.backends.engines.transformers.tiny import COMPRESSED
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 
@@ -93,10 +94,10 @@ BATCHED: Mapping[str, Mapping[str, Any]] = {
     "llama4_text": EXPERTS | {"attention_chunk_size": 16, "intermediate_size_mlp": 48},
     **STATEFUL,
 }
-# One of each kind of layer: windows, chunks, compressed keys, recurrent states, convolutions. What
-# takes seconds a model is tried on these each time, on all others where there is time (`slow`).
-QUICK = {"gemma3_text", "llama4_text", "deepseek_v3", "qwen3_next", "lfm2"}
-TRIED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BATCHED]
+# What takes seconds a model is tried each time on one with windows and on one with recurrent states
+# and experts; on all others (chunks, compressed keys, convolutions) among the slow tests.
+QUICK = ("gemma3_text", "qwen3_next")
+TRIED = quick(BATCHED, *QUICK)
 ALONE: Mapping[str, Mapping[str, Any]] = {
     "recurrent_gemma": {"attention_window_size": 16},
 }
@@ -123,7 +124,7 @@ def alone(model: Any, prompt: tuple[int, ...]) -> list[int]:
     return written
 
 
-@pytest.mark.parametrize("kind", [*BATCHED, *ALONE])
+@pytest.mark.parametrize("kind", [*TRIED, *ALONE])
 async def test_together_they_get_what_each_gets_alone(kind: str, tmp_path: Path) -> None:
     model = write(kind, tmp_path)
     container = await load(path=tmp_path)

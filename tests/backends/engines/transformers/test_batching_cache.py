@@ -21,8 +21,13 @@ from backends.places.kept.store import KeptStore
 from config.engines import TransformersOptions
 from tests.backends.cache_fuzz import Fuzz, check, distribution
 from tests.backends.container_contract import GREEDY
-from tests.backends.engines.transformers.test_batching_architectures import STATEFUL, TRIED, write
-from tests.backends.pairs import every, pairs
+from tests.backends.engines.transformers.test_batching_architectures import (
+    BATCHED,
+    STATEFUL,
+    TRIED,
+    write,
+)
+from tests.backends.pairs import every, pairs, quick
 from tests.backends.places.kept.afar import from_afar
 from tests.backends.places.kept.conversations import (
     kept_of_a_slot_that_is_taken,
@@ -77,7 +82,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize(
-    ("model", "layout"), pairs(TRIED, list(LAYOUTS), QUICK), indirect=["model"]
+    ("model", "layout"),
+    pairs(quick(BATCHED, "qwen3_next"), list(LAYOUTS), QUICK),
+    indirect=["model"],
 )
 def test_what_is_found_in_the_cache_is_what_would_be_computed(model: Path, layout: str) -> None:
     found = tried(model, LAYOUTS[layout], jobs=40)
@@ -99,6 +106,7 @@ def test_stretched_positions_are_those_of_the_context_in_every_pass(
             assert turned.inv_freq.tolist() == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["roomy", "scarce"])
 def test_stretched_positions_are_found_as_they_would_be_computed(
     tmp_path: Path, layout: str

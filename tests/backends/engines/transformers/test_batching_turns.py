@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from tests.backends.engines.transformers.test_batching_architectures import BATCHED, write
+from tests.backends.pairs import kinds_of, quick
 from tests.backends.turns import (
     LONG,
     SHORT,
@@ -22,9 +23,8 @@ from tests.served import Served, served
 
 WORDS = (57, 64, 66, 50, 51, 62)  # letters that are not merged with each other: Q X Z J K V
 LONGEST = 8_192
-# Each way to keep a conversation, once; the other architectures are tried where slow tests are.
-QUICK = ("gpt_oss", "deepseek_v3", "qwen3_5_text", "mamba")
-KINDS = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in BATCHED]
+WAYS = ("gpt_oss", "deepseek_v3", "qwen3_5_text", "mamba")  # to keep a conversation, each once
+KINDS = quick(BATCHED, "qwen3_5_text")
 # ChatML, where an answer stands in the next turn's prompt as it was written.
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -40,10 +40,13 @@ def written(kind: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """With the kinds that are asked for: making all takes longer than asking one."""
     folder = tmp_path_factory.mktemp("kinds")
     models = []
-    for kind in BATCHED:
+    for kind in kinds_of(request):
         options = {"context_length": LONGEST, "threads": 1, "device": "cpu"}
         models.append({"name": kind, "path": str(written(kind, folder)), "options": options})
     with served(folder, {"models": models}) as running:
@@ -56,7 +59,7 @@ def test_hardly_anything_is_computed_again(server: Served, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize("kind", WAYS)
 def test_hardly_anything_of_a_long_one_is_computed_again(server: Served, kind: str) -> None:
     again(server, kind, LONG)
 

@@ -50,7 +50,10 @@ async def load_solo() -> ModelContainer:
     return DrivenContainer(engine.TransformersEngine(loaded))
 
 
-@pytest.fixture(params=[OPTIONS, POOL], ids=["roomy", "scarce"], scope="module")
+ROOMS = [pytest.param(OPTIONS, id="roomy"), pytest.param(POOL, id="scarce", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=ROOMS, scope="module")
 async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
     """Loaded once: what one promise leaves in the cache must not break the next."""
     loaded = await load(request.param)
@@ -79,6 +82,7 @@ async def test_contract(
     await promise(Subject(container, prompt=GREETING, long=STORY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", [*LASTING, *CONSTRAINED], ids=lambda promise: promise.__name__)
 async def test_contract_over_bytes(
     promise: Callable[[Subject], Awaitable[None]], distant: ModelContainer
@@ -105,6 +109,7 @@ async def test_constrained(
     await promise(Subject(container, prompt=GREETING, long=STORY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
 async def test_constrained_one_after_another(
     promise: Callable[[Subject], Awaitable[None]], solo: ModelContainer

@@ -13,6 +13,7 @@ import transformers
 from backends.engines.transformers.forward import Forward, batching_pattern
 from backends.engines.transformers.grid import Grid
 from tests.backends.engines.transformers.tiny import COMPRESSED
+from tests.backends.pairs import quick
 
 LAYERS = 3
 SMALL = {
@@ -72,7 +73,7 @@ def plain(model: Any, tokens: list[int]) -> torch.Tensor:
     return logits[0, -1]
 
 
-@pytest.mark.parametrize("kind", BATCHED)
+@pytest.mark.parametrize("kind", quick(BATCHED, "llama", "gemma3_text", "deepseek_v3", "gpt_oss"))
 def test_ragged_rows_compute_what_each_computes_alone(kind: str) -> None:
     model = model_of(kind, BATCHED[kind])
     pattern = batching_pattern(model)

@@ -21,6 +21,7 @@ from backends.engines.transformers.grid import Grid
 from backends.engines.transformers.offload import device_map, layers_of
 from config.engines import TransformersOptions
 from tests.backends.engines.transformers.test_forward import BATCHED, model_of, plain
+from tests.backends.pairs import quick
 
 OPTIONS = TransformersOptions()
 CARD = "cuda:0"
@@ -32,7 +33,10 @@ def names_of(model: torch.nn.Module) -> list[str]:
     return [name for name, _ in (*tied, *model.named_buffers())]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BATCHED if kind not in ("gpt2", "falcon")])
+NAMED = [kind for kind in BATCHED if kind not in ("gpt2", "falcon")]
+
+
+@pytest.mark.parametrize("kind", quick(NAMED, "llama", "gemma3_text"))
 def test_every_tensor_has_one_place_and_none_is_a_disk(kind: str) -> None:
     model = model_of(kind, BATCHED[kind])
     places = device_map(names_of(model), 2, CARD)
@@ -108,7 +112,10 @@ def test_layers_are_found_by_the_tensors_names() -> None:
     assert layers_of({"h.0.a": 3}, 1) is None
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3"])
+COPIED = ["llama", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3"]
+
+
+@pytest.mark.parametrize("kind", quick(COPIED, "llama"))
 def test_a_model_whose_layers_are_copied_in_turn_computes_the_same(kind: str) -> None:
     """accelerate's hooks, with a CPU in the card's place: weights away lie on `meta` in between."""
     model = model_of(kind, BATCHED[kind])

@@ -20,6 +20,7 @@ from backends.contract.protocol import Generation, Image, ModelContainer
 from backends.engines.transformers import solo
 from config.engines import TransformersOptions
 from tests.backends.container_contract import GREEDY, run
+from tests.backends.pairs import quick
 from tests.backends.random_vision import KINDS, prompt, write
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ def by_itself(folder: Path, text: str, shown: Sequence[Any]) -> tuple[int, list[
     return length, written[0, length:].tolist()
 
 
-@pytest.mark.parametrize("name", PRESENT)
+@pytest.mark.parametrize("name", quick(PRESENT, "qwen2_5_vl"))
 async def test_it_answers_as_by_itself(name: str, tmp_path: Path) -> None:
     folder = write(name, tmp_path)
     asked = {count: prompt(KINDS[name], count) for count in (0, 1, 2)}
