@@ -41,4 +41,4 @@ def kinds_of(request: pytest.FixtureRequest) -> list[str]:
     """Which kinds the chosen tests of this module ask for."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     calls = [item.callspec for item in items if item.module is request.module]
-    return list(dict.fromkeys(call.params["kind"] for call in calls))
+    return list(dict.fromkeys(str(call.params["kind"]) for call in calls))

@@ -112,6 +112,7 @@ def test_heads_within_the_bound_are_read(server: Served) -> None:
     assert answer.startswith(b"HTTP/1.1 400 "), "a body in the smallest chunks is a body"
 
 
+@pytest.mark.slow  # it waits out the patience of all servers
 def test_who_sends_no_whole_head_or_body_is_ended_in_time(server: Served) -> None:
     begun = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     bodied = begun + b"Content-Type: application/json\r\nContent-Length: 900\r\n\r\n{"

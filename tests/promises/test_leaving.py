@@ -101,7 +101,8 @@ def comment(connection: socket.socket) -> bytes:
 
 
 def test_who_reads_nothing_is_cut_off(server: Served) -> None:
-    with ask(server, "unread", model="floods"):
+    """Of each token something is told: a busy server would join them, and kernels keep the rest."""
+    with ask(server, "unread", model="floods", logprobs=True):
         assert server.log.wait_for("client disconnected")["seconds"] == PATIENCE
         assert ended(server, "unread")["outcome"] == "send_timeout"
 
