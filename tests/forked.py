@@ -31,6 +31,7 @@ import msgspec
 ROOT = Path(__file__).parents[1]
 LARGEST = 1 << 17  # bytes of a `Start`
 NUMBER = struct.Struct("i")  # first the process's, then its exit status as `Popen` has it
+SINGLE = {"OPENBLAS_NUM_THREADS": "1"}
 IMPORTED = ("gateway.cli.serve", "gateway.cli.check", "gateway.cli.remote", "uvicorn.loops.auto")
 
 
@@ -55,7 +56,8 @@ class Parent:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 cwd=ROOT,
-                env={**environment, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
+                # numpy's library makes threads, which a fork would lose
+                env={**environment, **SINGLE, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
             )
         atexit.register(self.close)
 

@@ -61,6 +61,8 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # What a process needs of this one's environment to find the cards that this one finds.
 CARDS = re.compile("GGML_|MESA_|CUDA_|HIP_|ROCR_|TORCH_|TRITON_|LD_LIBRARY_PATH$")
 SEES_CARDS = {name: value for name, value in os.environ.items() if CARDS.match(name)}
+# What else is read before the first line of `gateway.cli`, by Python or by an import.
+AT_IMPORT = re.compile(f"PYTHON|PATH$|RAY_|OMP_|{CARDS.pattern}")
 # The members of a script's file; all else are options of its engine.
 IN_SCRIPTS = {"lines", "context_length", "size_bytes", "modalities", "chat_template"}
 
@@ -194,14 +196,14 @@ class Command:
         anew: bool = False,
     ) -> None:
         """It runs in `folder`, which is its home, too. `expected`: see `assert_sound`; `stderr`:
-        a file in place of what is read here; `files`: that it may have open; `anew`: it is Python's
-        own start, as it is where `environment` may be read by an import.
+        a file in place of what is read here; `files`: that it may have open; `anew`: it is not
+        forked (`tests/forked.py`), as it never is where an import may read `environment`.
         """
         home = {**SOURCES, "HOME": str(folder), "PATH": "/usr/bin:/bin"}
         self.folder = folder
         _share_tried(folder)
         self.process: subprocess.Popen[str] | Forked
-        if anew or environment or INSTALLED:
+        if anew or INSTALLED or any(map(AT_IMPORT.match, environment)):
             self.process = subprocess.Popen(
                 [*(limited(files) if files else ()), *COMMAND, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -212,7 +214,8 @@ class Command:
                 env={**home, **environment},
             )
         else:
-            self.process = Forked(Start(arguments, str(folder), home, files), stderr)
+            start = Start(arguments, str(folder), {**home, **environment}, files)
+            self.process = Forked(start, stderr)
         assert self.process.stdout is not None
         self.out = Printed(self.process.stdout)
         self.log = Printed(self.process.stderr or io.StringIO(), expected)

@@ -135,6 +135,7 @@ def test_more_conversations_than_slots_go_on_and_side_jobs_push_none_out(tmp_pat
                 asked(server.client, "left", f"A title for {number}, please, of turn {turn}!")
 
 
+@pytest.mark.slow
 def test_files_are_of_use_with_their_secret_alone(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     secret = tmp_path / "secret"
@@ -153,7 +154,10 @@ def test_files_are_of_use_with_their_secret_alone(tmp_path: Path) -> None:
     assert said(again) == said(first)
 
 
-@pytest.mark.parametrize("harm", ["torn", "flipped", "foreign", "empty"])
+SLOWLY = [pytest.param(harm, marks=pytest.mark.slow) for harm in ("flipped", "foreign", "empty")]
+
+
+@pytest.mark.parametrize("harm", ["torn", *SLOWLY])
 def test_a_file_that_was_changed_is_not_used_and_the_answer_is_the_same(
     tmp_path: Path, harm: str
 ) -> None:
@@ -275,6 +279,7 @@ def killed_while_writing(tmp_path: Path, times: int) -> None:
             server.kill()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_leaves_no_wrong_entry(tmp_path: Path) -> None:
     killed_while_writing(tmp_path, 3)
 

@@ -106,8 +106,12 @@ def test_a_file_that_is_watched_is_read_again(serve: Serve, tmp_path: Path) -> N
     ("cut", "reason"),
     [
         ("", "it is empty"),
-        ("# all of it\n# is a comment\n", "it is empty"),
-        ('server: {"watch_config": false}\n', "every client would be an administrator"),
+        pytest.param("# all of it\n# is a comment\n", "it is empty", marks=pytest.mark.slow),
+        pytest.param(
+            'server: {"watch_config": false}\n',
+            "every client would be an administrator",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_file_that_is_cut_short_changes_nothing_and_is_watched_all_the_same(

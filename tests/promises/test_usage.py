@@ -5,6 +5,7 @@ import io
 import json
 import signal
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_usage_and_a_days_limit_survive_a_kill(serve: Serve, tmp_path: Path) -> 
             return int(file.execute("SELECT coalesce(sum(requests), 0) FROM usage").fetchone()[0])
 
     while written() < 3:  # by itself: nobody asks for it
-        pass
+        time.sleep(0.01)
     server.stop(signal.SIGKILL)
     again = serve(config(tmp_path))
     (row,) = used(again, USER, "?group=key")

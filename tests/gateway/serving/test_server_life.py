@@ -76,6 +76,7 @@ async def failures(running: Running, watcher: str, least: int) -> None:
             lines = (await running.client.get("/metrics")).text.splitlines()
             counts = (line.removeprefix(text) for line in lines if line.startswith(text))
             most = max(map(float, counts), default=0.0)
+            await anyio.sleep(0.01)
 
 
 async def answers(running: Running) -> None:
@@ -115,6 +116,7 @@ async def fails(*_: object) -> None:
     raise RuntimeError("nobody thought of that")
 
 
+@pytest.mark.slow
 async def test_each_companion_fails_once_and_no_answer_is_lost(tmp_path: Path) -> None:
     plain, supervisor = config(tmp_path), Breaking()
     settings = msgspec.structs.replace(
@@ -162,6 +164,7 @@ async def broken(folder: Path) -> None:
         await anyio.sleep(HANG)
 
 
+@pytest.mark.slow
 def test_where_what_all_need_fails_the_process_ends_with_a_status(tmp_path: Path) -> None:
     program = (
         "import anyio, pathlib, sys; from tests.gateway.serving.test_server_life import broken; "

@@ -1,5 +1,6 @@
 """Two gateways over one fleet: what docs/many-boxes.md says that they share, and what not."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,7 +44,7 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoGateways]:
         found = TwoGateways(begin("first", config), begin("second", config), boxes)
         for gateway in found[:2]:
             while not knows_both(gateway):
-                pass
+                time.sleep(0.01)
         yield found
 
 

@@ -132,7 +132,11 @@ async def said_by(container: PortContainer) -> None:
         pytest.param(naming(os.open("/dev/null", os.O_RDONLY)), id="a-file-of-ours"),
         pytest.param(HEADER.pack(2**31 - 1, 0), id="a-frame-without-end"),
         pytest.param(HEADER.pack(3, 1) + b"\x93\x01", id="no-message"),
-        pytest.param(framed(Answered(1, SlotTokens(1))) * 9, id="answers-nobody-asked-for"),
+        pytest.param(
+            framed(Answered(1, SlotTokens(1))) * 9,
+            id="answers-nobody-asked-for",
+            marks=pytest.mark.slow,  # they are passed over, until the wait for an answer is over
+        ),
     ],
 )
 async def test_what_a_node_may_not_say_ends_its_connection(said: bytes) -> None:
