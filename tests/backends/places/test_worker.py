@@ -98,6 +98,7 @@ async def test_contract_of_the_scripted_engine(promise: Promise, scripted: Subje
     await promise(scripted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", [*PROMISES, *CONSTRAINED], ids=lambda promise: promise.__name__)
 async def test_contract_of_llama_cpp(promise: Promise, llamacpp: Subject) -> None:
     await promise(llamacpp)

@@ -22,6 +22,7 @@ from backends.places.worker import WorkerPort, Workers
 from config.engines import EngineOptions
 from tests.backends import encoder_folders
 from tests.backends.encoder_contract import PROMISES, TEXTS, EncoderSubject
+from tests.backends.pairs import quick
 from tests.backends.places.nodes.nodes import SETTINGS, TOKEN, node_of
 from tests.backends.places.workers import workers as made_workers
 
@@ -58,7 +59,7 @@ async def far(place: Listening, path: Path, options: EngineOptions | None = None
     return container
 
 
-@pytest.fixture(params=["embed", "rank"])
+@pytest.fixture(params=quick(["embed", "rank"], "embed"))
 async def container(
     request: pytest.FixtureRequest,
     workers: Workers,

@@ -17,6 +17,7 @@ from backends.contract.samplers import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.container_contract import run, text_of
 from tests.backends.engines.transformers.test_container import load_solo
+from tests.backends.pairs import quick
 from tests.backends.parity import load, prompts
 from tests.hang import HANG
 
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.anyio
 GREEDY = Sampling(temperature=0, ban_eos=True)
 
 
-@pytest.fixture(params=["llamacpp", "transformers", "alone"], scope="module")
+ENGINES = quick(["llamacpp", "transformers", "alone"], "llamacpp", "transformers")
+
+
+@pytest.fixture(params=ENGINES, scope="module")
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
     match request.param:
         case "llamacpp":

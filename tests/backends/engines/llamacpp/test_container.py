@@ -43,10 +43,15 @@ DRAFTING = msgspec.structs.replace(SPLIT, speculation=SpeculationOptions(mode="n
 SHARED_DRAFTING = msgspec.structs.replace(SHARED, speculation=SpeculationOptions(mode="ngram"))
 
 
-@pytest.fixture(
-    params=[SPLIT, SHARED, DRAFTING, SHARED_DRAFTING],
-    ids=["split", "shared", "split with drafts", "shared with drafts"],
-)
+LAYOUTS = [
+    pytest.param(SPLIT, id="split"),
+    pytest.param(SHARED, id="shared", marks=pytest.mark.slow),
+    pytest.param(DRAFTING, id="split with drafts", marks=pytest.mark.slow),
+    pytest.param(SHARED_DRAFTING, id="shared with drafts"),
+]
+
+
+@pytest.fixture(params=LAYOUTS)
 async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
     loaded = await load(request.param)
     yield loaded

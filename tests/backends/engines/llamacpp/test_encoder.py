@@ -10,6 +10,7 @@ from backends.contract import catalog
 from backends.contract.encoder import EncoderContainer, values
 from config.engines import LlamaCppOptions
 from tests.backends.encoder_contract import PROMISES, EncoderSubject
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +20,7 @@ async def load(path: Path, options: LlamaCppOptions = LlamaCppOptions()) -> Enco
     return await catalog.BACKENDS["llamacpp"].container.load_encoder(files, options, lambda _: None)
 
 
-@pytest.fixture(params=["embed", "rank"])
+@pytest.fixture(params=quick(["embed", "rank"], "embed"))
 async def container(
     request: pytest.FixtureRequest, embed_gguf: Path, rank_gguf: Path
 ) -> AsyncIterator[EncoderContainer]:

@@ -2,6 +2,7 @@
 crash.
 """
 
+import functools
 import random
 import shutil
 from contextlib import suppress
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bundled
+from backends.contract.catalog import ModelFiles
 from backends.contract.errors import BackendError, LoadFailed
 from backends.engines.llamacpp import libraries
 from backends.engines.llamacpp.files import estimate, parts, recognise
@@ -138,6 +140,13 @@ HEADERS = {
 }
 
 
+@functools.cache
+def toy() -> ModelFiles:
+    files = recognise(bundled.GGUF)
+    assert files is not None
+    return files
+
+
 @pytest.mark.parametrize("name", HEADERS)
 @given(
     lengths=st.lists(st.integers(512, 131_072), min_size=2, max_size=20),
@@ -145,10 +154,8 @@ HEADERS = {
 )
 def test_a_shorter_context_never_takes_more(name: str, lengths: list[int], count: int) -> None:
     cache, sliding, window, words, state, recurrent = HEADERS[name]
-    toy = recognise(bundled.GGUF)
-    assert toy is not None
     files = msgspec.structs.replace(
-        toy,
+        toy(),
         cache_bytes_per_token=cache,
         sliding_bytes_per_token=sliding,
         window=window,

@@ -15,6 +15,7 @@ from backends.engines.llamacpp.files import estimate, fit_on, spread
 from backends.engines.llamacpp.layout import WORKSPACE
 from backends.machine import ggml
 from config.engines import LlamaCppOptions
+from tests.backends.pairs import quick
 from tests.backends.random_gguf import MODELS, Dimensions, write
 
 AUTO = LlamaCppOptions(max_concurrent=1)
@@ -53,7 +54,7 @@ def whole(files: ModelFiles) -> int:
     return estimate(files, SHORT).total + files.vocab_size * MIXTURE.width * 2 + 10_000
 
 
-@pytest.mark.parametrize("kind", sorted(MODELS))
+@pytest.mark.parametrize("kind", quick(sorted(MODELS), "small", "windowed", "mixed", "experts"))
 def test_all_bytes_of_a_file_belong_to_a_layer_or_lie_beside_them(
     kind: str, tmp_path: Path
 ) -> None:

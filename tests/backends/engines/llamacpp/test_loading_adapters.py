@@ -28,7 +28,13 @@ def adapted(options: LlamaCppOptions, folder: Path, **changes: Any) -> LlamaCppO
 ROOMY = msgspec.structs.replace(SHARED, cache_tokens=2000)  # three long prompts
 
 
-@pytest.fixture(params=[SPLIT, ROOMY], ids=["split", "shared"], scope="module")
+LAYOUTS = [
+    pytest.param(SPLIT, id="split"),
+    pytest.param(ROOMY, id="shared", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(params=LAYOUTS, scope="module")
 async def container(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ModelContainer]:

@@ -53,7 +53,8 @@ def tries(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "numbers"), [("minimax-m2", EXPERTS), ("paddleocr", SECTIONS)]
+    ("architecture", "numbers"),
+    [("minimax-m2", EXPERTS), pytest.param("paddleocr", SECTIONS, marks=pytest.mark.slow)],
 )
 async def test_what_survives_is_loaded(
     architecture: str, numbers: dict[str, Any], tmp_path: Path

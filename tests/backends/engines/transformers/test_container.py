@@ -90,6 +90,7 @@ async def test_contract_over_bytes(
     await promise(Subject(distant, prompt=GREETING, long=STORY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", LASTING, ids=lambda promise: promise.__name__)
 async def test_contract_one_after_another(
     promise: Callable[[Subject], Awaitable[None]], solo: ModelContainer
