@@ -15,6 +15,7 @@ from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.batching import GREETING, STORY
 from tests.backends.constraints import regex
 from tests.backends.container_contract import Subject, job, run, text_of
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +77,7 @@ async def fuzz(loaded: Callable[[], Awaitable[ModelContainer]], grammars: int, s
     await container.aclose()
 
 
-@pytest.mark.parametrize("loaded", [llamacpp, transformers])
+@pytest.mark.parametrize("loaded", quick([llamacpp, transformers], llamacpp))
 async def test_texts_match_their_grammar(loaded: Callable[[], Awaitable[ModelContainer]]) -> None:
     await fuzz(loaded, 60, seed=1)
 

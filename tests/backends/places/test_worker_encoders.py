@@ -75,6 +75,7 @@ async def container(
     await loaded.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_contract_of_llama_cpp(
     promise: Callable[[EncoderSubject], Awaitable[None]], container: EncoderContainer

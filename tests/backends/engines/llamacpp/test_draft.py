@@ -82,6 +82,7 @@ async def test_another_model_s_drafts_change_nothing(
         await check_modelled_answers(expected, tested)
 
 
+@pytest.mark.slow
 async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
     path = cache_kinds.write("llama", tmp_path / "model.gguf")
     sampling = Sampling(temperature=1.0, top_k=4)

@@ -78,6 +78,7 @@ def test_what_can_not_come_first_is_left_out_rightly(size: int) -> None:
         assert token == (logits - np.log(-np.log(shares))).argmax()
 
 
+@pytest.mark.slow
 def test_draws_are_as_frequent_as_they_are_probable() -> None:
     logits = np.full(SIZE, -20.0, np.float32)
     shares = {10: 0.6, 20: 0.3, 3_999: 0.1}
@@ -110,6 +111,7 @@ async def said(container: ModelContainer, number: int, wish: dict[str, Any]) -> 
     return text_of((await run(container, job))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_long_texts_are_the_same_among_others() -> None:
     options = LlamaCppOptions(

@@ -76,6 +76,7 @@ async def test_what_survived_is_remembered_as_it_was(
     assert len(remembered()) == 2
 
 
+@pytest.mark.slow
 async def test_another_library_tries_again(
     tmp_path: Path, remembered: Remembered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ async def test_encoders_are_tried_whole(
         assert len(remembered()) == count
 
 
+@pytest.mark.slow
 async def test_what_takes_other_kernels_is_tried_and_what_takes_more_room_is_not(
     tmp_path: Path, remembered: Remembered
 ) -> None:
@@ -151,6 +153,7 @@ async def test_a_projector_that_ends_the_process_is_named_with_what_to_do(tmp_pa
     await text.aclose()
 
 
+@pytest.mark.slow
 async def test_what_never_ends_is_refused(tmp_path: Path) -> None:
     files = grown(*ENDLESS, tmp_path)
     with pytest.raises(LoadFailed, match="timed out"):

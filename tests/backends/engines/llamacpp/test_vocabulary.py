@@ -123,6 +123,7 @@ def survives(pres: list[str], texts: list[str], length: int, folder: Path) -> No
     assert done.stdout.endswith("alive\n"), done.stdout[-100:] + done.stderr[-1000:]
 
 
+@pytest.mark.slow
 def test_no_unbroken_text_ends_the_process(tmp_path: Path) -> None:
     rng = random.Random(0)
     firsts = [family[0] for family in FAMILIES]
@@ -141,6 +142,7 @@ def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_pat
     survives(list(family[1:]), ["a", ".", "1"], AT_ONCE + 1, tmp_path)
 
 
+@pytest.mark.slow
 @for_every("pre", [family[0] for family in FAMILIES])
 def test_ordinary_text_is_tokenized_as_ever(pre: str, tmp_path: Path) -> None:
     rng = random.Random(1)

@@ -27,7 +27,8 @@ from tests.backends.drafting import (
     check_greedy_answers,
     same,
 )
-from tests.backends.engines.transformers.test_batching_architectures import STATEFUL, TRIED, write
+from tests.backends.engines.transformers.test_batching_architectures import BATCHED, STATEFUL, write
+from tests.backends.pairs import quick
 
 pytestmark = pytest.mark.anyio
 PLAIN = TransformersOptions(
@@ -49,7 +50,7 @@ async def container(
         await made.aclose()
 
 
-@pytest.fixture(scope="module", params=TRIED)
+@pytest.fixture(scope="module", params=quick(BATCHED, "gemma3_text"))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("made") / request.param
     write(request.param, folder)
@@ -93,6 +94,7 @@ async def test_drafts_are_counted(tmp_path: Path) -> None:
         assert 20 < ended.accepted_tokens <= ended.drafted_tokens < 40
 
 
+@pytest.mark.slow
 async def test_what_is_sampled_has_the_same_distribution(tmp_path: Path) -> None:
     write("llama", tmp_path / "model")
     letters = tuple(range(105, 109))

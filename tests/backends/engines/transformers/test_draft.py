@@ -71,6 +71,7 @@ async def test_a_seed_gives_the_same_text() -> None:
         assert accepted > 40
 
 
+@pytest.mark.slow
 async def test_what_is_sampled_has_the_same_distribution() -> None:
     sampling = Sampling(temperature=1.0, top_k=4)
     async with container(DRAFTED) as tested:

@@ -16,6 +16,7 @@ from backends.contract.protocol import Generation, ModelContainer
 from tests.backends.batching import STORY
 from tests.backends.container_contract import GREEDY, run
 from tests.backends.engines.transformers.test_container import OPTIONS, load
+from tests.backends.pairs import quick
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.anyio
@@ -64,7 +65,10 @@ def by_peft(prompt: Sequence[int], folders: Sequence[Path]) -> list[int]:
     return written
 
 
-@pytest.mark.parametrize("kinds", [("lora",), ("dora",), ("lora", "another")], ids=" and ".join)
+KINDS = [("lora",), ("dora",), ("lora", "another")]
+
+
+@pytest.mark.parametrize("kinds", quick(KINDS, ("lora",)), ids=" and ".join)
 async def test_it_says_what_peft_would_have_it_say(kinds: Sequence[str], tmp_path: Path) -> None:
     folders = [adapter(kind, tmp_path / kind) for kind in kinds]
     plain = await load()
