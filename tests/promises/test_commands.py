@@ -153,6 +153,7 @@ def test_a_server_that_never_answers_its_health_route_is_stopped_in_time(
         commands.assert_gone()
 
 
+@pytest.mark.slow
 def test_a_health_route_that_there_is_none_of_is_said(commands: Commands) -> None:
     wrong = commands.model("far", load_timeout=5.0, health="/nowhere")
     with start(commands, wrong) as server:
@@ -314,6 +315,7 @@ def test_no_more_requests_run_at_a_time_than_its_limit(commands: Commands) -> No
         assert text(second.result()).startswith(ANSWER)
 
 
+@pytest.mark.slow
 def test_a_models_memory_is_promised_until_it_is_measured(commands: Commands) -> None:
     """It is the memory of its processes, which are promised to nobody else meanwhile."""
     size = 64 << 20

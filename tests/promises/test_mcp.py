@@ -255,6 +255,7 @@ def left(server: Served, request: str) -> None:
     until_waits_are(server, 0)
 
 
+@pytest.mark.slow
 def test_who_leaves_while_a_tool_runs_ends_it(server: Served) -> None:
     """Over HTTP, and over a socket that is closed in the middle."""
     asked: Any = {"model": "caller", "input": "Wait for me", "tools": [MCP]}

@@ -28,6 +28,7 @@ from tests.backends.places.upstream.far import (
     then_silent,
     with_status,
 )
+from tests.backends.pairs import quick
 from tests.gateway.http.serving import HELLO, Running, events, models, send_chat, serving
 from tests.hang import HANG
 
@@ -265,9 +266,9 @@ SHAPES: dict[str, Any] = {
     [
         ("schema", '{"size": 1}', None),
         ("schema", '{"size": "big"}', "$.size"),
-        ("schema", "Sure! Here it is", "not JSON"),
-        ("object", "{}", None),
-        ("object", "[]", "type"),
+        pytest.param("schema", "Sure! Here it is", "not JSON", marks=pytest.mark.slow),
+        pytest.param("object", "{}", None, marks=pytest.mark.slow),
+        pytest.param("object", "[]", "type", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("streamed", [True, False])
@@ -552,6 +553,7 @@ async def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
         assert got.json()["choices"][0]["message"]["content"] == "back"
 
 
+@pytest.mark.slow
 async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: Path) -> None:
     """Whoever had got nothing yet is answered by the other one. Each has ten of twenty, of which
     five have begun.
@@ -746,6 +748,7 @@ async def test_a_shape_is_checked_where_the_answer_is_split_here_too(tmp_path: P
     assert all("$.size" in choice["schema_fault"] for choice in got["choices"])
 
 
+@pytest.mark.slow
 async def test_a_whole_answer_may_take_longer_than_its_beginning(tmp_path: Path) -> None:
     async def says(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
@@ -817,7 +820,7 @@ def unhurried(*said: Any) -> Says:
     return says
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", quick(ROUTES, "openai", "logprobs", "responses"))
 async def test_a_stream_is_the_same_whichever_way_it_takes(tmp_path: Path, route: str) -> None:
     """httpx's own transport, which `http2` chooses, has no direct path."""
     call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": '{"at":'}}
