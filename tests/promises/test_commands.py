@@ -361,6 +361,7 @@ def assert_one_at_a_time(server: Served, names: set[str]) -> None:
         assert len(held) <= 1
 
 
+@pytest.mark.slow
 def test_the_page_s_tabbyapi_and_two_files_take_turns(commands: Commands) -> None:
     """As on a card of 24 GB, in main memory and smaller."""
     page = (ROOT / "docs" / "commands.md").read_text()
@@ -389,6 +390,7 @@ def test_an_idle_command_is_stopped(commands: Commands) -> None:
         commands.assert_gone()
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_longer_than_the_idle_time_ends_whole(commands: Commands) -> None:
     model = {**commands.model("far"), "ttl": 0.1}
     body = {"model": "far", "messages": [{"role": "user", "content": "hold"}], "stream": True}
@@ -410,6 +412,7 @@ def test_who_leaves_within_an_answer_ends_nobody_else_s(commands: Commands) -> N
         assert commands.processes() == before
 
 
+@pytest.mark.slow
 def test_many_first_requests_start_one_process(commands: Commands) -> None:
     with (
         start(commands, commands.model("far", "--not-yet 3")) as server,
@@ -430,6 +433,7 @@ def test_commands_with_one_port_take_turns(commands: Commands) -> None:
         assert {*answers} == {f"{ANSWER}Hello!"}
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_gives_up_a_command_that_never_comes_up(
     commands: Commands,
 ) -> None:
@@ -476,6 +480,7 @@ def test_a_command_that_changes_is_started_anew_when_its_answers_have_ended(
         assert not process.is_running()
 
 
+@pytest.mark.slow
 def test_a_roundhouse_is_a_command_too(commands: Commands) -> None:
     home = commands.folder / "home"  # where it finds no roundhouse.yaml: that would be ours
     home.mkdir()

@@ -15,6 +15,7 @@ import pytest
 
 from config.settings import Config, ImagesConfig, KeyConfig
 from config.upstreams import UpstreamConfig
+from tests.backends.pairs import quick
 from tests.backends.places.upstream import far as other
 from tests.backends.places.upstream.far import (
     Far,
@@ -28,7 +29,6 @@ from tests.backends.places.upstream.far import (
     then_silent,
     with_status,
 )
-from tests.backends.pairs import quick
 from tests.gateway.http.serving import HELLO, Running, events, models, send_chat, serving
 from tests.hang import HANG
 
