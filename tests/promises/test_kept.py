@@ -188,6 +188,7 @@ def test_answers_go_on_where_the_folder_can_not_be_written(tmp_path: Path) -> No
         assert server.log.wait_for("conversations are not kept on disk")
 
 
+@pytest.mark.slow
 def test_two_servers_use_one_folder(tmp_path: Path) -> None:
     config = settings(tmp_path, folder=str(tmp_path / "kept"))
     with served(tmp_path, config) as one, served(tmp_path, config) as other:
@@ -312,6 +313,7 @@ def test_a_chain_of_responses_is_called_by_its_first(tmp_path: Path) -> None:
     assert [one["conversation"] for one in listed if one["model"] == "left"] == [first]
 
 
+@pytest.mark.slow
 def test_a_deleted_model_leaves_nothing(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
