@@ -193,7 +193,10 @@ def written(line: str, url: str) -> str:
     return line.replace(" serve ", " serve --port 0 ")
 
 
-@pytest.fixture(scope="module", params=["", KEY], ids=["open", "with keys"])
+SERVERS = [pytest.param("", id="open"), pytest.param(KEY, id="with keys", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:

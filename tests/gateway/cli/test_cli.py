@@ -261,6 +261,7 @@ def test_the_names_alone_are_a_line_each(url: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_neither_a_strange_alphabet_nor_a_full_disk_is_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "ключ.script.json").write_text(json.dumps(SCRIPT))
     command = [sys.executable, "-m", "gateway.cli", "check", "ключ.script.json"]

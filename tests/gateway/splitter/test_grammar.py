@@ -157,7 +157,7 @@ _UNTIMED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("id", CALLING)
-@settings(_UNTIMED, max_examples=8)
+@settings(_UNTIMED, max_examples=2)
 @given(data=st.data())
 def test_what_it_allows_is_read_back(id: str, data: st.DataObject) -> None:
     _check_walk(id, data)
