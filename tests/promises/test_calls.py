@@ -128,6 +128,7 @@ def test_answers_that_show_markers_are_counted_and_warned_of(serve: Serve, tmp_p
         body = {"model": "zap", "messages": [{"role": "user", "content": asked}], "stream": True}
         assert server.client.post("/v1/chat/completions", json=body).status_code == 200
     assert 'roundhouse_marked_answers_total{model="zap"} 2.0' in server.client.get("/metrics").text
+    assert server.stop() == 0  # all of its log is read
     assert len(server.log.records("answers may show markers")) == 1
 
 

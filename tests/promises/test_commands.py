@@ -158,6 +158,7 @@ def test_a_health_route_that_there_is_none_of_is_said(commands: Commands) -> Non
     wrong = commands.model("far", load_timeout=5.0, health="/nowhere")
     with start(commands, wrong) as server:
         assert "didn't answer at /nowhere" in error(chat(server, "far"))
+        server.log.wait_for("no such health route")
         (said,) = server.log.records("no such health route")
         assert said["health"] == "/nowhere"
 

@@ -59,6 +59,7 @@ def test_the_log_says_once_how_a_format_was_recognised(serve: Serve, tmp_path: P
     server = serve({"models": [scripted(tmp_path, "box", CALL, chat_template=TEMPLATE)]})
     for _ in range(2):
         server.client.post(CHAT, json={**ASKED, "model": "box"})
+    assert server.stop() == 0  # all of its log is read
     (line,) = server.log.records("format of answers")
     assert (line["id"], line["model"]) == ("hermes_json", "box")
     assert line["why"] == "the chat template contains '<tool_call>'"

@@ -5,6 +5,7 @@ end, whoever wants another one waits and is answered, and administrators load an
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,6 +55,10 @@ def loaded(server: Served) -> set[str]:
     return {model["id"] for model in models if model["status"]["value"] == "loaded"}
 
 
+def is_of(model: str, record: dict[str, Any]) -> bool:
+    return bool(record["model"] == model)
+
+
 def test_streams_of_models_that_do_not_fit_together_all_end_whole(server: Served) -> None:
     wanted = ["first", "second", "small"] * TURNS
     with ThreadPoolExecutor(len(wanted)) as pool:
@@ -61,8 +66,8 @@ def test_streams_of_models_that_do_not_fit_together_all_end_whole(server: Served
     words = {"first": "one " * 30, "second": "two " * 30, "small": "three"}
     assert texts == [words[model] for model in wanted]
     assert not {"first", "second"} <= loaded(server)
-    loads = {record["model"] for record in server.log.records("model loaded")}
-    assert {"first", "second", "small"} <= loads
+    for model in words:
+        assert server.log.wait_for("model loaded", partial(is_of, model))
 
 
 def test_a_model_in_use_stays_until_its_stream_has_ended(server: Served) -> None:

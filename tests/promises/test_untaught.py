@@ -34,6 +34,7 @@ def test_a_chat_with_a_base_model_ends_with_its_turn_and_says_what_it_is(
     assert chat(tools=[TOOL], tool_choice="required").status_code == 400
     (card,) = server.client.get("/v1/models").json()["data"]
     assert (card["capabilities"], card["output_format"]) == ([], {"id": "plain", "why": WHY})
+    assert server.stop() == 0  # all of its log is read
     assert len(server.log.records(WHY)) == 1
 
 

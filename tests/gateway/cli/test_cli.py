@@ -508,6 +508,7 @@ def test_serve_warns_of_what_is_named_and_not_there(
     settings = yaml.safe_load(WRONG)
     settings["models"].pop()
     server = serve(settings)
+    assert server.stop() == 0  # all of its log is read
     warned = [f"{one['option']}: {one['problem']}" for one in server.log.records("check the conf")]
     for text in FOUND:
         assert any(text in line for line in warned)

@@ -217,7 +217,7 @@ def test_an_engine_that_is_missing_is_reported_before_it_listens(
         assert "transformers is not installed: scripts/install transformers" in said
     config = {"models": [{"name": "m", "path": str(bundled.SAFETENSORS)}]}
     server = serve(config, environment=path)
-    (line,) = server.log.records("an engine is not installed")
+    line = server.log.wait_for("an engine is not installed")
     assert line["missing"] == ["transformers"]
     assert line["install"] == "scripts/install transformers"
 

@@ -40,6 +40,13 @@ def in_front(folder: Path, url: str, *fallbacks: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------ the beginning
 
 
+def passed_over(server: Served, name: str) -> dict[str, Any]:
+    """The one line that says so."""
+    server.log.wait_for("passed over", lambda one: bool(one["model"] == name))
+    (told,) = (one for one in server.log.records("passed over") if one["model"] == name)
+    return told
+
+
 def test_an_upstream_that_is_down_at_the_start_has_its_models_and_their_fallback(
     tmp_path: Path,
 ) -> None:
@@ -66,8 +73,7 @@ def test_a_name_that_the_configuration_gives_is_never_a_listed_model_s(tmp_path:
             wait_for_list(server, {"here", "a-preset", "there"})
             for name in ("an-alias", "a-preset"):
                 assert said(ask(server, name)) == "I am here."
-                passed = server.log.records("passed over")
-                (told,) = (one for one in passed if one["model"] == name)
+                told = passed_over(server, name)
                 assert (told["at"], told["by"][:9]) == ("upstream 'box'", "$.models[")
 
 
