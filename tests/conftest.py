@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pytest
 from hypothesis import HealthCheck, settings
 
+from backends.machine.process_settings import prepare_process
 from config.settings import LogConfig
 from gateway.terms.logs import LogLines, configure_structlog
 from tests.served import Options, Serve, Served, served
@@ -28,6 +29,9 @@ settings.load_profile("same")
 
 # As in a server: structlog's own way draws a traceback in 800 lines, which holds up the event loop.
 configure_structlog(LogConfig(level="debug", format="json"), LogLines())
+
+# Also as in a server: threads of an engine that wait for each other don't keep the others' core.
+prepare_process(os.environ)
 
 # While tests are collected nothing becomes garbage; looking for it takes a seventh of that time.
 gc.disable()
