@@ -92,6 +92,7 @@ def outside(site: Path, folder: Path) -> Iterator[Callable[..., subprocess.Popen
             process.kill()
 
 
+@pytest.mark.slow
 def test_it_serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
     serves_and_answers(start)
 

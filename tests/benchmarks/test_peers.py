@@ -38,6 +38,7 @@ def test_the_peers_versions_go_together() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_left_out_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,6 +193,7 @@ def test_a_hangup_reads_the_configuration_again(serve: Serve, tmp_path: Path) ->
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_missing_is_reported_before_it_listens(
     serve: Serve, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ doesn't list.
 import json
 from typing import Any
 
+import pytest
+
 from tests.gateway.constraints.machine import Machine, cases, schema
 
 
@@ -35,6 +37,7 @@ def test_every_schema_is_served_and_takes_what_satisfies_it() -> None:
     assert refused == []
 
 
+@pytest.mark.slow
 def test_as_they_stand_few_refuse_what_satisfies_them_for_members_that_they_dont_list() -> None:
     refusing = []
     for case in cases():
@@ -45,6 +48,7 @@ def test_as_they_stand_few_refuse_what_satisfies_them_for_members_that_they_dont
     assert len(refusing) <= 10
 
 
+@pytest.mark.slow
 def test_most_schemas_are_carried_whole() -> None:
     relaxed = [case.id for case in cases() if schema(case.schema).relaxed]
 

@@ -27,6 +27,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @for_every("source", HOSTILE)
 def test_a_template_that_grows_or_never_ends_is_stopped(source: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -214,7 +214,7 @@ MACHINES = pytest.mark.parametrize("kind", [Histories, ClusterHistories])
 
 @MACHINES
 def test_no_history_breaks_a_promise(kind: type[Histories]) -> None:
-    search(kind, histories=500)
+    search(kind, histories=150)
 
 
 @MACHINES

@@ -22,6 +22,7 @@ from tests.growth import GROWTH, growth
 SMALL, LARGE = 2_000, 16_000  # characters
 
 
+@pytest.mark.slow
 @for_every("format", sorted(FORMATS))
 def test_time_grows_as_the_text_does(format: str) -> None:
     for case in drawn(0.0015, [format]):

@@ -65,10 +65,10 @@ def by_peft(prompt: Sequence[int], folders: Sequence[Path]) -> list[int]:
     return written
 
 
-KINDS = [("lora",), ("dora",), ("lora", "another")]
+TOGETHER = [("lora",), ("dora",), ("lora", "another")]
 
 
-@pytest.mark.parametrize("kinds", quick(KINDS, ("lora",)), ids=" and ".join)
+@pytest.mark.parametrize("kinds", quick(TOGETHER, ("lora",)), ids=" and ".join)
 async def test_it_says_what_peft_would_have_it_say(kinds: Sequence[str], tmp_path: Path) -> None:
     folders = [adapter(kind, tmp_path / kind) for kind in kinds]
     plain = await load()

@@ -9,6 +9,7 @@ import pytest
 
 import bundled
 from config.settings import Config, HubConfig, KeyConfig
+from tests.backends.pairs import quick
 from tests.backends.projectors import write_projector
 from tests.gateway.http.serving import Running, config, events, serving
 from tests.gateway.hub.standin import StandIn, standin
@@ -157,7 +158,10 @@ async def test_a_model_is_fetched_as_a_configuration_names_it(
     assert there <= {one["id"] for one in listed}
 
 
-@pytest.mark.parametrize("asked", ["org/small", "hf:org/small", "org/small:Q8_0", "org/small:q8_0"])
+SPELLINGS = ["org/small", "hf:org/small", "org/small:Q8_0", "org/small:q8_0"]
+
+
+@pytest.mark.parametrize("asked", quick(SPELLINGS, "hf:org/small"))
 async def test_what_was_fetched_is_called_and_deleted_by_the_name_it_was_fetched_by(
     asked: str, stand: StandIn, fetching: Running, tmp_path: Path
 ) -> None:
