@@ -28,6 +28,8 @@ from typing import IO, Self
 
 import msgspec
 
+from config.settings import Config
+
 ROOT = Path(__file__).parents[1]
 LARGEST = 1 << 17  # bytes of a `Start`
 NUMBER = struct.Struct("i")  # first the process's, then its exit status as `Popen` has it
@@ -194,12 +196,23 @@ def become(start: Start) -> int:
     return command()
 
 
+def rehearse() -> None:
+    """Build an application: what is read of signatures and types for the first is there for all."""
+    from gateway.http.metrics import Metrics
+    from gateway.registry import ModelLibrary, Registry
+    from gateway.serving.app import build
+
+    config = Config()
+    build(config, Registry(ModelLibrary(config, cache=None), config), Metrics())
+
+
 def main(control: int) -> int:
     """Of the parent, and of what it forks."""
     for name in IMPORTED:
         import_module(name)
     with suppress(ImportError):
         import_module("backends.engines.llamacpp.container")
+    rehearse()
     gc.collect()
     gc.freeze()  # or the first collection would copy what processes share
     start = serve(socket.socket(fileno=control))
