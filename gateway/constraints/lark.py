@@ -85,6 +85,17 @@ class Lark:
         return self.rule(f"%json {whole}")
 
     @property
+    def gap(self) -> str:
+        """An expression: optional white space."""
+        return f"{self.regex(GAP)}?"
+
+    def then(self, texts: Sequence[str]) -> str:
+        """An expression: one of some texts, optional white space before it; nothing where there
+        are none.
+        """
+        return f"{self.gap} {self.any_of(texts)}" if texts else ""
+
+    @property
     def nothing(self) -> str:
         """The name of a terminal that matches no text at all."""
         return self.terminal("/a/ & /b/")

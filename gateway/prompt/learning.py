@@ -300,7 +300,7 @@ def _frame(turns: Sequence[Turn], known: ReasoningMarkers | None) -> Format:
     before = [turn.body.rpartition(THOUGHT)[2].partition(_ANSWER)[0] for turn in answers]
     shells = tuple(filter(_SIGN.search, _some(*(_stripped(text, marks) for text in before))))
     ends = [found[0] for turn in answers if shells and (found := _MARKER.search(turn.behind))]
-    frame = Format(id="learned", families=(), reasoning=markers)
+    frame = Format(id="learned", reasoning=markers)
     return replace(frame, shell_opens=shells, shell_closes=_some(*ends))
 
 

@@ -1,7 +1,7 @@
 """The table of formats: how each family of models marks reasoning and writes tool calls. Data only.
 
-A new family that uses a known syntax is one entry, one rule in `recognition.py` and one case in the
-tests.
+Above each entry are the families that write so. A new one that uses a known syntax is one entry,
+one rule in `recognition.py` and one case in the tests.
 """
 
 from collections.abc import Mapping
@@ -24,425 +24,15 @@ from gateway.splitter.payloads.syntax import (
 _HERMES_TAG = JsonCalls(
     openers=("<tool_call>",), closers=("</tool_call>",), fences=("```json", "```")
 )
-
-_HERMES = Format(
-    id="hermes_json",
-    families=(
-        "Hermes 2/3",
-        "Qwen2.5",
-        "Qwen3",
-        "QwQ",
-        "MiMo-VL",
-        "Granite 4.0/4.1",
-        "EXAONE 4.0",
-        "Bielik",
-        "Reka Edge",
-        "SmolLM3",
-    ),
-    reasoning=THINK,
-    syntaxes=(_HERMES_TAG,),
-)
-_LONGCAT = Format(
-    id="longcat_json",
-    families=("LongCat-Flash",),
-    reasoning=ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),
-    syntaxes=(JsonCalls(openers=("<longcat_tool_call>",), closers=("</longcat_tool_call>",)),),
-    special_tokens=True,
-)
-_ERNIE = Format(
-    id="ernie45",
-    families=("ERNIE-4.5-Thinking",),
-    reasoning=THINK,
-    syntaxes=(_HERMES_TAG,),
-    shell_opens=("<response>",),
-    shell_closes=("</response>",),
-)
-_INTERNLM = Format(
-    id="internlm2",
-    families=("InternLM2.5/3", "Intern-S1"),
-    reasoning=THINK,
-    syntaxes=(
-        JsonCalls(
-            openers=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
-            closers=("<|action_end|>",),
-        ),
-    ),
-    special_tokens=True,
-)
-_GRANITE_20B = Format(
-    id="granite_20b_fc",
-    families=("Granite-20B-FC",),
-    syntaxes=(JsonCalls(openers=("<function_call>",)),),
-    special_tokens=True,
-)
-_GIGACHAT = JsonCalls(
-    openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>")
-)
-_GIGACHAT_31 = Format(
-    id="gigachat31",
-    families=("GigaChat 3", "GigaChat 3.1"),
-    syntaxes=(_GIGACHAT,),
-    shell_closes=("<|message_sep|>",),
-    special_tokens=True,
-)
-_LLAMA_3 = Format(
-    id="llama3_json",
-    families=("Llama 3.1/3.2/3.3", "Llama 4 JSON"),
-    syntaxes=(JsonCalls(at_start=True), PythonicCalls(at_start=True, method=".call")),
-    shell_opens=("<|python_tag|>",),
-    shell_closes=("<|eom_id|>", "<|eot_id|>"),
-    special_tokens=True,
-)
-_MINIMAX_M1 = Format(
-    id="minimax_m1",
-    families=("MiniMax-M1",),
-    reasoning=THINK,
-    syntaxes=(JsonCalls(openers=("<tool_calls>",), closers=("</tool_calls>",)),),
-)
-
-
 _TOOL_CALLS_ARRAY = JsonCalls(openers=("<tool_calls>",), closers=("</tool_calls>",))
-
-_JAMBA = Format(id="jamba", families=("Jamba",), syntaxes=(_TOOL_CALLS_ARRAY,), special_tokens=True)
-_NEMOTRON_V2 = Format(
-    id="nemotron_v2",
-    families=("Nemotron-Nano-9B-v2",),
-    reasoning=THINK,
-    syntaxes=(JsonCalls(openers=("<TOOLCALL>",), closers=("</TOOLCALL>",)),),
-)
-_APRIEL = Format(
-    id="apriel",
-    families=("Apriel 1.5/1.6",),
-    reasoning=ReasoningMarkers(("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",)),
-    syntaxes=(_TOOL_CALLS_ARRAY,),
-    shell_closes=("[END FINAL RESPONSE]",),
-)
-_HUNYUAN_A13B = Format(
-    id="hunyuan_a13b",
-    families=("Hunyuan-A13B",),
-    reasoning=THINK,
-    syntaxes=(_TOOL_CALLS_ARRAY,),
-    shell_opens=("<answer>",),
-    shell_closes=("</answer>",),
-)
 _GRANITE_CALLS = JsonCalls(openers=("<tool_call>", "<|tool_call|>"), closers=("</tool_call>",))
 _GRANITE_PAST = PastCalls("<|tool_call|>[", '{"name": "', '", "arguments": ', "}", ", ", "]")
-_GRANITE_ARRAY = Format(
-    id="granite_array",
-    families=("Granite 3.0", "Granite 3.1-3.3"),
-    syntaxes=(_GRANITE_CALLS,),
-    past=_GRANITE_PAST,
-    special_tokens=True,
-)
-_GRANITE_33 = Format(
-    id="granite33_think",
-    families=("Granite 3.3 thinking",),
-    reasoning=THINK,
-    syntaxes=(_GRANITE_CALLS,),
-    past=_GRANITE_PAST,
-    shell_opens=("<response>",),
-    shell_closes=("</response>",),
-)
-_GRANITE_32 = Format(
-    id="granite32_phrases",
-    families=("Granite 3.2",),
-    reasoning=ReasoningMarkers(
-        ("Here is my thought process:", "Here's my thought process:"),
-        ("Here is my response:", "Here's my response:"),
-    ),
-    syntaxes=(_GRANITE_CALLS,),
-    past=_GRANITE_PAST,
-)
-_PHI_4 = Format(
-    id="phi4_mini",
-    families=("Phi-4-mini", "Firefunction v2"),
-    syntaxes=(JsonCalls(openers=("functools",), needs_array=True),),
-)
-_XLAM = Format(
-    id="xlam_array",
-    families=("xLAM-2",),
-    reasoning=THINK,
-    syntaxes=(JsonCalls(at_start=True, needs_array=True, fences=("```json", "```")),),
-)
-_COHERE_ACTION = JsonCalls(
-    openers=("<|START_ACTION|>",),
-    closers=("<|END_ACTION|>",),
-    name_keys=("tool_name", "name"),
-    id_keys=("tool_call_id",),
-)
-_COHERE_THINKING = ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True)
-_COHERE_3 = Format(
-    id="cohere_cmd3",
-    families=("Command-R7B", "Command-A", "Command-A+", "North / Cohere2 MoE"),
-    reasoning=_COHERE_THINKING,
-    syntaxes=(_COHERE_ACTION,),
-    shell_opens=("<|START_RESPONSE|>", "<|START_TEXT|>"),
-    shell_closes=("<|END_RESPONSE|>", "<|END_TEXT|>"),
-    special_tokens=True,
-)
-_COMMAND_R = Format(
-    id="cohere_action_json",
-    families=("Command-R / R+",),
-    shell_opens=("<|CHATBOT_TOKEN|>",),  # its prompts end before it
-    syntaxes=(
-        JsonCalls(
-            openers=("Action:",),
-            fences=("```json", "```"),
-            needs_fence=True,
-            name_keys=("tool_name", "name"),
-        ),
-    ),
-)
-_APERTUS = Format(
-    id="apertus",
-    families=("Apertus",),
-    reasoning=ReasoningMarkers(("<|inner_prefix|>",), ("<|inner_suffix|>",), anywhere=True),
-    syntaxes=(
-        JsonCalls(openers=("<|tools_prefix|>",), closers=("<|tools_suffix|>",), named_by_key=True),
-    ),
-    special_tokens=True,
-)
-
-
 _MISTRAL = NamedJsonCalls(
     openers=("[TOOL_CALLS]",),
     call_opens=("[TOOL_CALLS]",),
     id_opens=("[CALL_ID]",),
     name_ends=("[ARGS]",),
     or_array=JsonCalls(id_keys=("id",)),
-)
-_MISTRAL_3 = Format(
-    id="mistral_v3",
-    families=("Mistral-7B v0.3", "Nemo", "Mixtral", "Large 2407"),
-    syntaxes=(_MISTRAL,),
-    special_tokens=True,
-    ids="mistral",
-)
-_MISTRAL_11 = Format(
-    id="mistral_v11",
-    families=("Mistral Small 3.x", "Devstral", "Magistral", "Ministral 3"),
-    reasoning=ReasoningMarkers(("[THINK]",), ("[/THINK]",), anywhere=True),
-    syntaxes=(_MISTRAL,),
-    special_tokens=True,
-    ids="mistral",
-)
-_DEEPSEEK_CALLS = NamedJsonCalls(
-    openers=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
-    closers=("<｜tool▁calls▁end｜>",),
-    call_opens=("<｜tool▁call▁begin｜>",),
-    call_closes=("<｜tool▁call▁end｜>",),
-    name_prefixes=("function<｜tool▁sep｜>",),
-    name_ends=("<｜tool▁sep｜>",),
-    fences=("```json", "```"),
-)
-_DEEPSEEK_3 = Format(
-    id="deepseek_v3",
-    families=("DeepSeek-V3", "DeepSeek-R1-0528", "DeepSeek-V3.1"),
-    reasoning=THINK,
-    syntaxes=(_DEEPSEEK_CALLS,),
-    special_tokens=True,
-)
-_KIMI_2 = Format(
-    id="kimi_k2",
-    families=("Kimi K2", "K2-Thinking", "K2.5"),
-    reasoning=THINK,
-    syntaxes=(
-        NamedJsonCalls(
-            openers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
-            closers=("<|tool_calls_section_end|>",),
-            call_opens=("<|tool_call_begin|>",),
-            call_closes=("<|tool_call_end|>",),
-            name_ends=("<|tool_call_argument_begin|>",),
-            numbered=True,
-        ),
-    ),
-    special_tokens=True,
-    ids="kimi",
-    past=PastCalls(
-        *("<|tool_calls_section_begin|>", "<|tool_call_begin|>functions."),
-        *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "", "<|tool_calls_section_end|>"),
-        numbered=True,
-    ),
-)
-_SOLAR = Format(
-    id="solar_open",
-    families=("Solar-Open-100B",),
-    reasoning=ReasoningMarkers(("<|think|>",), ("<|end|>",), anywhere=True),
-    syntaxes=(
-        NamedJsonCalls(
-            openers=("<|tool_calls|>", "<|tool_call:begin|>"),
-            closers=("<|calls|>",),
-            call_opens=("<|tool_call:begin|>",),
-            call_closes=("<|tool_call:end|>",),
-            id_end="<|tool_call:name|>",
-            name_ends=("<|tool_call:args|>",),
-        ),
-    ),
-    shell_opens=("<|begin|>assistant", "<|content|>"),
-    shell_closes=("<|end|>", "<|flush|>"),
-    special_tokens=True,
-)
-_FUNCTIONARY_31 = Format(
-    id="functionary_v3_1",
-    families=("Functionary 3.1",),
-    syntaxes=(
-        NamedJsonCalls(
-            openers=("<function=",),
-            call_opens=("<function=",),
-            call_closes=("</function>",),
-            name_ends=(">",),
-        ),
-    ),
-)
-_FUNCTIONARY_32 = Format(
-    id="functionary_v3_2",
-    families=("Functionary 3.2",),
-    syntaxes=(NamedJsonCalls(openers=(">>>",), call_opens=(">>>",), prose=True),),
-    shell_opens=(">>>all\n",),
-    implied_opener=">>>",
-)
-
-JSON_ENTRIES = (
-    _HERMES,
-    _LONGCAT,
-    _ERNIE,
-    _INTERNLM,
-    _GRANITE_20B,
-    _GIGACHAT_31,
-    _LLAMA_3,
-    _MINIMAX_M1,
-    _JAMBA,
-    _NEMOTRON_V2,
-    _APRIEL,
-    _HUNYUAN_A13B,
-    _GRANITE_ARRAY,
-    _GRANITE_33,
-    _GRANITE_32,
-    _PHI_4,
-    _XLAM,
-    _COHERE_3,
-    _COMMAND_R,
-    _APERTUS,
-    _MISTRAL_3,
-    _MISTRAL_11,
-    _DEEPSEEK_3,
-    _KIMI_2,
-    _SOLAR,
-    _FUNCTIONARY_31,
-    _FUNCTIONARY_32,
-)
-
-_QWEN_CODER = Format(
-    id="qwen3_coder_xml",
-    families=("Qwen3-Coder", "Qwen3.5", "Nemotron-3", "Step-3.5", "MiMo-V2", "Granite 4.2"),
-    reasoning=THINK,
-    syntaxes=(
-        ElementCalls(
-            openers=("<tool_call>", "<function="),
-            closers=("</tool_call>",),
-            call_opens=("<function=",),
-            call_closes=("</function>",),
-            parameter_opens=("<parameter=",),
-            parameter_closes=("</parameter>",),
-            trims_newline=True,
-        ),
-    ),
-)
-_SEED = Format(
-    id="seed_oss_xml",
-    families=("Seed-OSS",),
-    reasoning=ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
-    syntaxes=(
-        ElementCalls(
-            openers=("<seed:tool_call>", "<function="),
-            closers=("</seed:tool_call>",),
-            call_opens=("<function=",),
-            call_closes=("</function>",),
-            parameter_opens=("<parameter=",),
-            parameter_closes=("</parameter>",),
-        ),
-    ),
-)
-_MINIMAX_M2 = Format(
-    id="minimax_m2",
-    families=("MiniMax-M2.x",),
-    reasoning=THINK,
-    syntaxes=(
-        ElementCalls(
-            openers=("<minimax:tool_call>",),
-            closers=("</minimax:tool_call>",),
-            call_opens=("<invoke",),
-            call_closes=("</invoke>",),
-            parameter_opens=("<parameter",),
-            parameter_closes=("</parameter>",),
-        ),
-    ),
-    special_tokens=True,
-)
-_STEP_3 = Format(
-    id="step3_steptml",
-    families=("Step-3",),
-    reasoning=THINK,
-    syntaxes=(
-        ElementCalls(
-            openers=("<｜tool_calls_begin｜>",),
-            closers=("<｜tool_calls_end｜>",),
-            before_call=("<｜tool_call_begin｜>function<｜tool_sep｜>",),
-            call_opens=("<steptml:invoke",),
-            call_closes=("</steptml:invoke>",),
-            after_call=("<｜tool_call_end｜>",),
-            parameter_opens=("<steptml:parameter",),
-            parameter_closes=("</steptml:parameter>",),
-        ),
-    ),
-    special_tokens=True,
-)
-_MINICPM_5 = Format(
-    id="minicpm5_xml",
-    families=("MiniCPM5",),
-    reasoning=THINK,
-    syntaxes=(
-        ElementCalls(
-            openers=("<function name=",),
-            call_opens=("<function name=",),
-            call_closes=("</function>",),
-            parameter_opens=("<param",),
-            parameter_closes=("</param>",),
-            cdata=True,
-        ),
-    ),
-)
-_MINIMAX_M3 = Format(
-    id="minimax_m3",
-    families=("MiniMax-M3",),
-    reasoning=ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
-    syntaxes=(
-        NestedElementCalls(
-            openers=("]<]minimax[>[<tool_call>",),
-            prefix="]<]minimax[>[",
-            section="tool_call",
-            call="invoke",
-        ),
-    ),
-    special_tokens=True,
-)
-
-
-_GLM = Format(
-    id="glm45",
-    families=("GLM-4.5/4.6", "GLM-4.7", "GLM-5", "Ling 3", "Poolside Laguna", "Spark 2.5"),
-    reasoning=THINK,
-    syntaxes=(
-        KeyValueCalls(
-            openers=("<tool_call>",),
-            call_opens=("<tool_call>",),
-            call_closes=("</tool_call>",),
-            key_opens=("<arg_key>",),
-            key_closes=("</arg_key>",),
-            value_opens=("<arg_value>",),
-            value_closes=("</arg_value>",),
-        ),
-    ),
 )
 
 
@@ -454,7 +44,6 @@ def hunyuan_3(*suffixes: str) -> Format:
 
     return Format(
         id="hy3",
-        families=("Hunyuan 3",),
         reasoning=ReasoningMarkers(tags("think"), tags("/think")),
         syntaxes=(
             KeyValueCalls(
@@ -473,11 +62,10 @@ def hunyuan_3(*suffixes: str) -> Format:
     )
 
 
-def _dsml(id: str, family: str, section: str) -> Format:
+def _dsml(id: str, section: str) -> Format:
     """DeepSeek's markup; V4.1 puts a space before every tag name."""
     return Format(
         id=id,
-        families=(family,),
         reasoning=THINK,
         syntaxes=(
             ElementCalls(
@@ -493,248 +81,587 @@ def _dsml(id: str, family: str, section: str) -> Format:
     )
 
 
-_DEEPSEEK_32 = _dsml("deepseek_v32_dsml", "DeepSeek-V3.2", "function_calls")
-_DEEPSEEK_4 = _dsml("deepseek_v4_dsml", "DeepSeek-V4/V4.1", "tool_calls")
-_KIMI_3 = Format(
-    id="kimi_k3_xtml",
-    families=("Kimi K3",),
-    reasoning=ReasoningMarkers(
-        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), anywhere=True
-    ),
-    syntaxes=(
-        ElementCalls(
-            openers=("<|open|>tools<|sep|>",),
-            closers=("<|close|>tools<|sep|>",),
-            call_opens=("<|open|>call",),
-            head_ends=("<|sep|>",),
-            call_closes=("<|close|>call<|sep|>",),
-            parameter_opens=("<|open|>argument",),
-            parameter_closes=("<|close|>argument<|sep|>",),
-            name_attributes=("tool", "key"),
-            typing="type",
-        ),
-    ),
-    shell_opens=("<|open|>response<|sep|>",),
-    shell_closes=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
-    special_tokens=True,
-)
-_GEMMA_4 = Format(
-    id="gemma4",
-    families=("Gemma 4",),
-    reasoning=ReasoningMarkers(
-        ("<|channel>thought", "<|channel>thought\n"), ("<channel|>",), anywhere=True
-    ),
-    syntaxes=(BareDictCalls(openers=("<|tool_call>",), closers=("<tool_call|>",), quote='<|"|>'),),
-    special_tokens=True,
-)
-_FUNCTION_GEMMA = Format(
-    id="functiongemma",
-    families=("FunctionGemma",),
-    syntaxes=(
-        BareDictCalls(
-            openers=("<start_function_call>",), closers=("<end_function_call>",), quote="<escape>"
-        ),
-    ),
-    special_tokens=True,
-)
-_PYTHONIC = Format(
-    id="pythonic",
-    families=("Llama 3.2 pythonic", "Llama 4 pythonic", "ToolACE", "Gemma 3 prompt-style"),
-    syntaxes=(PythonicCalls(at_start=True, needs_list=True),),
-    shell_opens=("<|python_start|>", "<|python_tag|>"),
-    shell_closes=("<|python_end|>", "<|eom|>", "<|eom_id|>"),
-    special_tokens=True,
-)
-_OLMO_3 = Format(
-    id="olmo3_pythonic",
-    families=("Olmo 3",),
-    reasoning=THINK,
-    syntaxes=(PythonicCalls(openers=("<function_calls>",), closers=("</function_calls>",)),),
-)
-_LFM_2 = Format(
-    id="lfm2_pythonic",
-    families=("LFM2", "LFM2.5"),
-    reasoning=THINK,
-    syntaxes=(
-        PythonicCalls(
-            openers=("<|tool_call_start|>",),
-            closers=("<|tool_call_end|>",),
-            or_objects=JsonCalls(closers=("<|tool_call_end|>",)),
-        ),
-    ),
-    special_tokens=True,
-    past=PastCalls("<|tool_call_start|>[", "", "(", ")", ", ", "]<|tool_call_end|>", pythonic=True),
-)
-
-
-_HARMONY = Format(
-    id="harmony",
-    families=("gpt-oss",),
-    reasoning=ReasoningMarkers(("<|channel|>analysis<|message|>",), ("<|end|>",), anywhere=True),
-    headers=Headers(
-        openers=("<|start|>", "<|channel|>"),
-        starts=("to=",),
-        inner=("<|start|>", "<|channel|>", "<|constrain|>"),
-        ends=("<|message|>",),
-        recipient=r"\bto=functions\.([\w.:/-]+)",
-        foreign=r"\bto=([\w.:/-]+)",
-        channel=r"<\|channel\|>\s*(\w+)",
-        reasoning=frozenset({"analysis"}),
-        body_ends=("<|call|>", "<|end|>", "<|return|>"),
-        turn="<|start|>assistant",
-        thoughts=("<|channel|>analysis<|message|>",),
-        answers=(
-            "<|channel|>final<|message|>",
-            "<|channel|>commentary<|message|>",
-            "<|channel|>final <|constrain|>json<|message|>",
-            "<|channel|>final<|constrain|>json<|message|>",
-        ),
-        calls=(
-            "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
-            "<|channel|>commentary to=functions.{name}<|constrain|>json<|message|>",
-            "<|channel|>commentary to=functions.{name} json<|message|>",
-            "<|channel|>commentary to=functions.{name}<|message|>",
-            "<|channel|>analysis to=functions.{name} <|constrain|>json<|message|>",
-            " to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>",
-            " to=functions.{name}<|channel|>commentary<|constrain|>json<|message|>",
-            " to=functions.{name}<|channel|>commentary json<|message|>",
-            " to=functions.{name}<|channel|>commentary<|message|>",
-            " to=functions.{name}<|channel|>analysis <|constrain|>json<|message|>",
-            " to=functions.{name}<|channel|>analysis<|message|>",
-        ),
-    ),
-    special_tokens=True,
-)
 _BEAM_OPENS = ("<|start|>assistant to=", "to=")
-_BEAM = Format(
-    id="beam",
-    families=("Beam",),
-    reasoning=ReasoningMarkers(
-        ("<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>analysis<|message|>"),
-        ("<|end|>",),
-        anywhere=True,
-    ),
-    syntaxes=(
-        ElementCalls(
-            openers=_BEAM_OPENS[:1],
-            call_opens=_BEAM_OPENS,
-            head_ends=(
-                "<|channel|>analysis <|constrain|>xml<|message|>",
-                "<|channel|>analysis<|message|>",
-                ">",
-            ),
-            call_closes=("<|call|>", "<|end|>"),
-            parameter_opens=("<rfl:parameter",),
-            parameter_closes=("</rfl:parameter>",),
-            at_start=True,
-        ),
-    ),
-    shell_opens=("<|channel|>final<|message|>", "<|start|>assistant<|channel|>final<|message|>"),
-    shell_closes=("<|end|>", "<|return|>"),
-    special_tokens=True,
-)
 _INKLING_KINDS = ("<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>")
-_INKLING = Format(
-    id="inkling",
-    families=("Inkling",),
-    reasoning=ReasoningMarkers(
-        ("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
-        ("<|end_message|>",),
-        anywhere=True,
-    ),
-    headers=Headers(
-        openers=("<|message_model|>", *_INKLING_KINDS),
-        starts=(),
-        ends=_INKLING_KINDS,
-        recipient=r"(?!)",
-        foreign=r"(?!)",
-        channel=r"<\|content_(\w+)\|>",
-        reasoning=frozenset({"thinking"}),
-        body_ends=("<|end_message|>", "<|content_model_end_sampling|>"),
-        turn="",
-        thoughts=("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
-        answers=("<|message_model|><|content_text|>", "<|content_text|>"),
-        calls=(
-            "<|message_model|>{name}<|content_invoke_tool_json|>",
-            "<|message_model|><|content_invoke_tool_json|>",
-        ),
-    ),
-    syntaxes=(JsonCalls(at_start=True, argument_keys=("args",)),),
-    special_tokens=True,
-)
-_MUSE = Format(
-    id="muse",
-    families=("Muse",),
-    reasoning=ReasoningMarkers(("to=self<|message|>",), ("<|eom|>",), anywhere=True),
-    headers=Headers(
-        openers=("<|start|>",),
-        starts=("to=",),
-        ends=("<|message|>",),
-        recipient=r"(?!)",
-        foreign=r"(?!)",
-        channel=r"\bto=(\w+)",
-        reasoning=frozenset({"self"}),
-        body_ends=("<|eom|>", "<|eot|>"),
-        turn="<|start|>assistant ",
-        thoughts=("to=self<|message|>",),
-        answers=("to=user<|message|>",),
-        calls=("to={name}<|message|>",),
-    ),
-    syntaxes=(
-        ElementCalls(
-            openers=("<atem:function_calls>",),
-            closers=("</atem:function_calls>",),
-            call_opens=("<atem:invoke",),
-            call_closes=("</atem:invoke>",),
-            parameter_opens=("<atem:parameter",),
-            parameter_closes=("</atem:parameter>",),
-        ),
-    ),
-    special_tokens=True,
-)
 
-MARKED_ENTRIES = (
-    _QWEN_CODER,
-    _SEED,
-    _MINIMAX_M2,
-    _STEP_3,
-    _MINICPM_5,
-    _MINIMAX_M3,
-    _GLM,
-    _DEEPSEEK_32,
-    _DEEPSEEK_4,
-    _KIMI_3,
-    _GEMMA_4,
-    _FUNCTION_GEMMA,
-    _PYTHONIC,
-    _OLMO_3,
-    _LFM_2,
-    _HARMONY,
-    _BEAM,
-    _INKLING,
-    _MUSE,
-    hunyuan_3("", ":opensource"),
-)
-
-
-_PLAIN = Format(id="plain", families=("Gemma 2/3", "Phi-3.5", "anything unknown"))
-_THINK_TEXT = Format(
-    id="think_text",
-    families=("DeepSeek-R1-Distill", "Magistral-2506", "any textual <think>"),
-    reasoning=THINK,
-)
-_KIMI_VL = Format(
-    id="kimi_vl_think",
-    families=("Kimi-VL-Thinking",),
-    reasoning=ReasoningMarkers(("◁think▷",), ("◁/think▷",)),
-)
 
 _ENTRIES = (
-    _PLAIN,
-    _THINK_TEXT,
-    _KIMI_VL,
-    *JSON_ENTRIES,
-    *MARKED_ENTRIES,
+    # Gemma 2/3, Phi-3.5, anything unknown
+    Format(id="plain"),
+    # DeepSeek-R1-Distill, Magistral-2506, any textual <think>
+    Format(id="think_text", reasoning=THINK),
+    # Kimi-VL-Thinking
+    Format(id="kimi_vl_think", reasoning=ReasoningMarkers(("◁think▷",), ("◁/think▷",))),
+    # Hermes 2/3, Qwen2.5, Qwen3, QwQ, MiMo-VL, Granite 4.0/4.1, EXAONE 4.0, Bielik, Reka Edge,
+    # SmolLM3
+    Format(id="hermes_json", reasoning=THINK, syntaxes=(_HERMES_TAG,)),
+    # LongCat-Flash
+    Format(
+        id="longcat_json",
+        reasoning=ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),
+        syntaxes=(JsonCalls(openers=("<longcat_tool_call>",), closers=("</longcat_tool_call>",)),),
+        special_tokens=True,
+    ),
+    # ERNIE-4.5-Thinking
+    Format(
+        id="ernie45",
+        reasoning=THINK,
+        syntaxes=(_HERMES_TAG,),
+        shell_opens=("<response>",),
+        shell_closes=("</response>",),
+    ),
+    # InternLM2.5/3, Intern-S1
+    Format(
+        id="internlm2",
+        reasoning=THINK,
+        syntaxes=(
+            JsonCalls(
+                openers=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+                closers=("<|action_end|>",),
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Granite-20B-FC
+    Format(
+        id="granite_20b_fc",
+        syntaxes=(JsonCalls(openers=("<function_call>",)),),
+        special_tokens=True,
+    ),
+    # GigaChat 3, GigaChat 3.1
+    Format(
+        id="gigachat31",
+        syntaxes=(
+            JsonCalls(
+                openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>")
+            ),
+        ),
+        shell_closes=("<|message_sep|>",),
+        special_tokens=True,
+    ),
+    # Llama 3.1/3.2/3.3, Llama 4 JSON
+    Format(
+        id="llama3_json",
+        syntaxes=(JsonCalls(at_start=True), PythonicCalls(at_start=True, method=".call")),
+        shell_opens=("<|python_tag|>",),
+        shell_closes=("<|eom_id|>", "<|eot_id|>"),
+        special_tokens=True,
+    ),
+    # MiniMax-M1
+    Format(id="minimax_m1", reasoning=THINK, syntaxes=(_TOOL_CALLS_ARRAY,)),
+    # Jamba
+    Format(id="jamba", syntaxes=(_TOOL_CALLS_ARRAY,), special_tokens=True),
+    # Nemotron-Nano-9B-v2
+    Format(
+        id="nemotron_v2",
+        reasoning=THINK,
+        syntaxes=(JsonCalls(openers=("<TOOLCALL>",), closers=("</TOOLCALL>",)),),
+    ),
+    # Apriel 1.5/1.6
+    Format(
+        id="apriel",
+        reasoning=ReasoningMarkers(("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",)),
+        syntaxes=(_TOOL_CALLS_ARRAY,),
+        shell_closes=("[END FINAL RESPONSE]",),
+    ),
+    # Hunyuan-A13B
+    Format(
+        id="hunyuan_a13b",
+        reasoning=THINK,
+        syntaxes=(_TOOL_CALLS_ARRAY,),
+        shell_opens=("<answer>",),
+        shell_closes=("</answer>",),
+    ),
+    # Granite 3.0, Granite 3.1-3.3
+    Format(
+        id="granite_array",
+        syntaxes=(_GRANITE_CALLS,),
+        past=_GRANITE_PAST,
+        special_tokens=True,
+    ),
+    # Granite 3.3 thinking
+    Format(
+        id="granite33_think",
+        reasoning=THINK,
+        syntaxes=(_GRANITE_CALLS,),
+        past=_GRANITE_PAST,
+        shell_opens=("<response>",),
+        shell_closes=("</response>",),
+    ),
+    # Granite 3.2
+    Format(
+        id="granite32_phrases",
+        reasoning=ReasoningMarkers(
+            ("Here is my thought process:", "Here's my thought process:"),
+            ("Here is my response:", "Here's my response:"),
+        ),
+        syntaxes=(_GRANITE_CALLS,),
+        past=_GRANITE_PAST,
+    ),
+    # Phi-4-mini, Firefunction v2
+    Format(id="phi4_mini", syntaxes=(JsonCalls(openers=("functools",), needs_array=True),)),
+    # xLAM-2
+    Format(
+        id="xlam_array",
+        reasoning=THINK,
+        syntaxes=(JsonCalls(at_start=True, needs_array=True, fences=("```json", "```")),),
+    ),
+    # Command-R7B, Command-A, Command-A+, North / Cohere2 MoE
+    Format(
+        id="cohere_cmd3",
+        reasoning=ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True),
+        syntaxes=(
+            JsonCalls(
+                openers=("<|START_ACTION|>",),
+                closers=("<|END_ACTION|>",),
+                name_keys=("tool_name", "name"),
+                id_keys=("tool_call_id",),
+            ),
+        ),
+        shell_opens=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+        shell_closes=("<|END_RESPONSE|>", "<|END_TEXT|>"),
+        special_tokens=True,
+    ),
+    # Command-R / R+
+    Format(
+        id="cohere_action_json",
+        shell_opens=("<|CHATBOT_TOKEN|>",),  # its prompts end before it
+        syntaxes=(
+            JsonCalls(
+                openers=("Action:",),
+                fences=("```json", "```"),
+                needs_fence=True,
+                name_keys=("tool_name", "name"),
+            ),
+        ),
+    ),
+    # Apertus
+    Format(
+        id="apertus",
+        reasoning=ReasoningMarkers(("<|inner_prefix|>",), ("<|inner_suffix|>",), anywhere=True),
+        syntaxes=(
+            JsonCalls(
+                openers=("<|tools_prefix|>",), closers=("<|tools_suffix|>",), named_by_key=True
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Mistral-7B v0.3, Nemo, Mixtral, Large 2407
+    Format(
+        id="mistral_v3",
+        syntaxes=(_MISTRAL,),
+        special_tokens=True,
+        ids="mistral",
+    ),
+    # Mistral Small 3.x, Devstral, Magistral, Ministral 3
+    Format(
+        id="mistral_v11",
+        reasoning=ReasoningMarkers(("[THINK]",), ("[/THINK]",), anywhere=True),
+        syntaxes=(_MISTRAL,),
+        special_tokens=True,
+        ids="mistral",
+    ),
+    # DeepSeek-V3, DeepSeek-R1-0528, DeepSeek-V3.1
+    Format(
+        id="deepseek_v3",
+        reasoning=THINK,
+        syntaxes=(
+            NamedJsonCalls(
+                openers=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+                closers=("<｜tool▁calls▁end｜>",),
+                call_opens=("<｜tool▁call▁begin｜>",),
+                call_closes=("<｜tool▁call▁end｜>",),
+                name_prefixes=("function<｜tool▁sep｜>",),
+                name_ends=("<｜tool▁sep｜>",),
+                fences=("```json", "```"),
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Kimi K2, K2-Thinking, K2.5
+    Format(
+        id="kimi_k2",
+        reasoning=THINK,
+        syntaxes=(
+            NamedJsonCalls(
+                openers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+                closers=("<|tool_calls_section_end|>",),
+                call_opens=("<|tool_call_begin|>",),
+                call_closes=("<|tool_call_end|>",),
+                name_ends=("<|tool_call_argument_begin|>",),
+                numbered=True,
+            ),
+        ),
+        special_tokens=True,
+        ids="kimi",
+        past=PastCalls(
+            *("<|tool_calls_section_begin|>", "<|tool_call_begin|>functions."),
+            *(
+                "<|tool_call_argument_begin|>",
+                "<|tool_call_end|>",
+                "",
+                "<|tool_calls_section_end|>",
+            ),
+            numbered=True,
+        ),
+    ),
+    # Solar-Open-100B
+    Format(
+        id="solar_open",
+        reasoning=ReasoningMarkers(("<|think|>",), ("<|end|>",), anywhere=True),
+        syntaxes=(
+            NamedJsonCalls(
+                openers=("<|tool_calls|>", "<|tool_call:begin|>"),
+                closers=("<|calls|>",),
+                call_opens=("<|tool_call:begin|>",),
+                call_closes=("<|tool_call:end|>",),
+                id_end="<|tool_call:name|>",
+                name_ends=("<|tool_call:args|>",),
+            ),
+        ),
+        shell_opens=("<|begin|>assistant", "<|content|>"),
+        shell_closes=("<|end|>", "<|flush|>"),
+        special_tokens=True,
+    ),
+    # Functionary 3.1
+    Format(
+        id="functionary_v3_1",
+        syntaxes=(
+            NamedJsonCalls(
+                openers=("<function=",),
+                call_opens=("<function=",),
+                call_closes=("</function>",),
+                name_ends=(">",),
+            ),
+        ),
+    ),
+    # Functionary 3.2
+    Format(
+        id="functionary_v3_2",
+        syntaxes=(NamedJsonCalls(openers=(">>>",), call_opens=(">>>",), prose=True),),
+        shell_opens=(">>>all\n",),
+        implied_opener=">>>",
+    ),
+    # Qwen3-Coder, Qwen3.5, Nemotron-3, Step-3.5, MiMo-V2, Granite 4.2
+    Format(
+        id="qwen3_coder_xml",
+        reasoning=THINK,
+        syntaxes=(
+            ElementCalls(
+                openers=("<tool_call>", "<function="),
+                closers=("</tool_call>",),
+                call_opens=("<function=",),
+                call_closes=("</function>",),
+                parameter_opens=("<parameter=",),
+                parameter_closes=("</parameter>",),
+                trims_newline=True,
+            ),
+        ),
+    ),
+    # Seed-OSS
+    Format(
+        id="seed_oss_xml",
+        reasoning=ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
+        syntaxes=(
+            ElementCalls(
+                openers=("<seed:tool_call>", "<function="),
+                closers=("</seed:tool_call>",),
+                call_opens=("<function=",),
+                call_closes=("</function>",),
+                parameter_opens=("<parameter=",),
+                parameter_closes=("</parameter>",),
+            ),
+        ),
+    ),
+    # MiniMax-M2.x
+    Format(
+        id="minimax_m2",
+        reasoning=THINK,
+        syntaxes=(
+            ElementCalls(
+                openers=("<minimax:tool_call>",),
+                closers=("</minimax:tool_call>",),
+                call_opens=("<invoke",),
+                call_closes=("</invoke>",),
+                parameter_opens=("<parameter",),
+                parameter_closes=("</parameter>",),
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Step-3
+    Format(
+        id="step3_steptml",
+        reasoning=THINK,
+        syntaxes=(
+            ElementCalls(
+                openers=("<｜tool_calls_begin｜>",),
+                closers=("<｜tool_calls_end｜>",),
+                before_call=("<｜tool_call_begin｜>function<｜tool_sep｜>",),
+                call_opens=("<steptml:invoke",),
+                call_closes=("</steptml:invoke>",),
+                after_call=("<｜tool_call_end｜>",),
+                parameter_opens=("<steptml:parameter",),
+                parameter_closes=("</steptml:parameter>",),
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # MiniCPM5
+    Format(
+        id="minicpm5_xml",
+        reasoning=THINK,
+        syntaxes=(
+            ElementCalls(
+                openers=("<function name=",),
+                call_opens=("<function name=",),
+                call_closes=("</function>",),
+                parameter_opens=("<param",),
+                parameter_closes=("</param>",),
+                cdata=True,
+            ),
+        ),
+    ),
+    # MiniMax-M3
+    Format(
+        id="minimax_m3",
+        reasoning=ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
+        syntaxes=(
+            NestedElementCalls(
+                openers=("]<]minimax[>[<tool_call>",),
+                prefix="]<]minimax[>[",
+                section="tool_call",
+                call="invoke",
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # GLM-4.5/4.6, GLM-4.7, GLM-5, Ling 3, Poolside Laguna, Spark 2.5
+    Format(
+        id="glm45",
+        reasoning=THINK,
+        syntaxes=(
+            KeyValueCalls(
+                openers=("<tool_call>",),
+                call_opens=("<tool_call>",),
+                call_closes=("</tool_call>",),
+                key_opens=("<arg_key>",),
+                key_closes=("</arg_key>",),
+                value_opens=("<arg_value>",),
+                value_closes=("</arg_value>",),
+            ),
+        ),
+    ),
+    # DeepSeek-V3.2
+    _dsml("deepseek_v32_dsml", "function_calls"),
+    # DeepSeek-V4/V4.1
+    _dsml("deepseek_v4_dsml", "tool_calls"),
+    # Kimi K3
+    Format(
+        id="kimi_k3_xtml",
+        reasoning=ReasoningMarkers(
+            ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), anywhere=True
+        ),
+        syntaxes=(
+            ElementCalls(
+                openers=("<|open|>tools<|sep|>",),
+                closers=("<|close|>tools<|sep|>",),
+                call_opens=("<|open|>call",),
+                head_ends=("<|sep|>",),
+                call_closes=("<|close|>call<|sep|>",),
+                parameter_opens=("<|open|>argument",),
+                parameter_closes=("<|close|>argument<|sep|>",),
+                name_attributes=("tool", "key"),
+                typing="type",
+            ),
+        ),
+        shell_opens=("<|open|>response<|sep|>",),
+        shell_closes=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+        special_tokens=True,
+    ),
+    # Gemma 4
+    Format(
+        id="gemma4",
+        reasoning=ReasoningMarkers(
+            ("<|channel>thought", "<|channel>thought\n"), ("<channel|>",), anywhere=True
+        ),
+        syntaxes=(
+            BareDictCalls(openers=("<|tool_call>",), closers=("<tool_call|>",), quote='<|"|>'),
+        ),
+        special_tokens=True,
+    ),
+    # FunctionGemma
+    Format(
+        id="functiongemma",
+        syntaxes=(
+            BareDictCalls(
+                openers=("<start_function_call>",),
+                closers=("<end_function_call>",),
+                quote="<escape>",
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Llama 3.2 pythonic, Llama 4 pythonic, ToolACE, Gemma 3 prompt-style
+    Format(
+        id="pythonic",
+        syntaxes=(PythonicCalls(at_start=True, needs_list=True),),
+        shell_opens=("<|python_start|>", "<|python_tag|>"),
+        shell_closes=("<|python_end|>", "<|eom|>", "<|eom_id|>"),
+        special_tokens=True,
+    ),
+    # Olmo 3
+    Format(
+        id="olmo3_pythonic",
+        reasoning=THINK,
+        syntaxes=(PythonicCalls(openers=("<function_calls>",), closers=("</function_calls>",)),),
+    ),
+    # LFM2, LFM2.5
+    Format(
+        id="lfm2_pythonic",
+        reasoning=THINK,
+        syntaxes=(
+            PythonicCalls(
+                openers=("<|tool_call_start|>",),
+                closers=("<|tool_call_end|>",),
+                or_objects=JsonCalls(closers=("<|tool_call_end|>",)),
+            ),
+        ),
+        special_tokens=True,
+        past=PastCalls(
+            "<|tool_call_start|>[", "", "(", ")", ", ", "]<|tool_call_end|>", pythonic=True
+        ),
+    ),
+    # gpt-oss
+    Format(
+        id="harmony",
+        reasoning=ReasoningMarkers(
+            ("<|channel|>analysis<|message|>",), ("<|end|>",), anywhere=True
+        ),
+        headers=Headers(
+            openers=("<|start|>", "<|channel|>"),
+            starts=("to=",),
+            inner=("<|start|>", "<|channel|>", "<|constrain|>"),
+            ends=("<|message|>",),
+            recipient=r"\bto=functions\.([\w.:/-]+)",
+            foreign=r"\bto=([\w.:/-]+)",
+            channel=r"<\|channel\|>\s*(\w+)",
+            reasoning=frozenset({"analysis"}),
+            body_ends=("<|call|>", "<|end|>", "<|return|>"),
+            turn="<|start|>assistant",
+            thoughts=("<|channel|>analysis<|message|>",),
+            answers=(
+                "<|channel|>final<|message|>",
+                "<|channel|>commentary<|message|>",
+                "<|channel|>final <|constrain|>json<|message|>",
+                "<|channel|>final<|constrain|>json<|message|>",
+            ),
+            calls=(
+                "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
+                "<|channel|>commentary to=functions.{name}<|constrain|>json<|message|>",
+                "<|channel|>commentary to=functions.{name} json<|message|>",
+                "<|channel|>commentary to=functions.{name}<|message|>",
+                "<|channel|>analysis to=functions.{name} <|constrain|>json<|message|>",
+                " to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>",
+                " to=functions.{name}<|channel|>commentary<|constrain|>json<|message|>",
+                " to=functions.{name}<|channel|>commentary json<|message|>",
+                " to=functions.{name}<|channel|>commentary<|message|>",
+                " to=functions.{name}<|channel|>analysis <|constrain|>json<|message|>",
+                " to=functions.{name}<|channel|>analysis<|message|>",
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Beam
+    Format(
+        id="beam",
+        reasoning=ReasoningMarkers(
+            ("<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>analysis<|message|>"),
+            ("<|end|>",),
+            anywhere=True,
+        ),
+        syntaxes=(
+            ElementCalls(
+                openers=_BEAM_OPENS[:1],
+                call_opens=_BEAM_OPENS,
+                head_ends=(
+                    "<|channel|>analysis <|constrain|>xml<|message|>",
+                    "<|channel|>analysis<|message|>",
+                    ">",
+                ),
+                call_closes=("<|call|>", "<|end|>"),
+                parameter_opens=("<rfl:parameter",),
+                parameter_closes=("</rfl:parameter>",),
+                at_start=True,
+            ),
+        ),
+        shell_opens=(
+            "<|channel|>final<|message|>",
+            "<|start|>assistant<|channel|>final<|message|>",
+        ),
+        shell_closes=("<|end|>", "<|return|>"),
+        special_tokens=True,
+    ),
+    # Inkling
+    Format(
+        id="inkling",
+        reasoning=ReasoningMarkers(
+            ("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
+            ("<|end_message|>",),
+            anywhere=True,
+        ),
+        headers=Headers(
+            openers=("<|message_model|>", *_INKLING_KINDS),
+            starts=(),
+            ends=_INKLING_KINDS,
+            recipient=r"(?!)",
+            foreign=r"(?!)",
+            channel=r"<\|content_(\w+)\|>",
+            reasoning=frozenset({"thinking"}),
+            body_ends=("<|end_message|>", "<|content_model_end_sampling|>"),
+            turn="",
+            thoughts=("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
+            answers=("<|message_model|><|content_text|>", "<|content_text|>"),
+            calls=(
+                "<|message_model|>{name}<|content_invoke_tool_json|>",
+                "<|message_model|><|content_invoke_tool_json|>",
+            ),
+        ),
+        syntaxes=(JsonCalls(at_start=True, argument_keys=("args",)),),
+        special_tokens=True,
+    ),
+    # Muse
+    Format(
+        id="muse",
+        reasoning=ReasoningMarkers(("to=self<|message|>",), ("<|eom|>",), anywhere=True),
+        headers=Headers(
+            openers=("<|start|>",),
+            starts=("to=",),
+            ends=("<|message|>",),
+            recipient=r"(?!)",
+            foreign=r"(?!)",
+            channel=r"\bto=(\w+)",
+            reasoning=frozenset({"self"}),
+            body_ends=("<|eom|>", "<|eot|>"),
+            turn="<|start|>assistant ",
+            thoughts=("to=self<|message|>",),
+            answers=("to=user<|message|>",),
+            calls=("to={name}<|message|>",),
+        ),
+        syntaxes=(
+            ElementCalls(
+                openers=("<atem:function_calls>",),
+                closers=("</atem:function_calls>",),
+                call_opens=("<atem:invoke",),
+                call_closes=("</atem:invoke>",),
+                parameter_opens=("<atem:parameter",),
+                parameter_closes=("</atem:parameter>",),
+            ),
+        ),
+        special_tokens=True,
+    ),
+    # Hunyuan 3
+    hunyuan_3("", ":opensource"),
 )
 
 _BY_ID = {entry.id: entry for entry in _ENTRIES}

@@ -11,28 +11,17 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from gateway.constraints.grammars import CompileBudget
+from gateway.constraints.grammars import CompileBudget, Entry
 from gateway.constraints.lark import ASCII_SPACE, GrammarTooLarge, Lark, one_of, sequence
 from gateway.constraints.values import Unwritable
 from gateway.splitter import payloads
 from gateway.splitter.payloads import free_text
 from gateway.splitter.payloads.free_text import EndMarkers
 from gateway.splitter.payloads.syntax import Format, Headers, ReasoningMarkers
-from gateway.splitter.payloads.writing import CallSection, Unmarked, WritableTool, gap, plain_names
+from gateway.splitter.payloads.writing import CallLark, WritableTool
 from gateway.terms.request import NamedTool, Tool, ToolChoice
 
 Thinking: TypeAlias = Literal["opened", "possible", "off"]
-
-
-class AnswerGrammar(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted. `sections`: the calls after each opener; `shape`: a grammar's name or ""."""
-
-    tools: Sequence[WritableTool]
-    parallel: bool
-    free: bool
-    shape: str
-    sections: Mapping[str, CallSection]
-    unmarked: Sequence[Unmarked]
 
 
 class _Place:
@@ -60,23 +49,29 @@ _SHELLS = 3  # markers around an answer that may follow one another
 class Output:
     """Writes the places of one output and what leads from one to another.
 
-    `free`: the answer may be any text, in which calls are constrained. Otherwise it is a call, or
-    the shape, with no more around it than the format's markers.
+    `shape`: the name of the grammar that the answer may be of, or "". `free`: it may be any text,
+    in which calls are constrained. Otherwise it is a call, or the shape, with no more around it
+    than the format's markers.
     """
 
     def __init__(
-        self, lark: Lark, format: Format, answer: AnswerGrammar, thinking: Thinking
+        self, lark: CallLark, format: Format, shape: str, thinking: Thinking, *, free: bool
     ) -> None:
+        syntaxes = format.syntaxes if lark.tools else ()
+        sections = (payloads.openings(lark, syntax) for syntax in syntaxes)
+        self._sections = {opener: one for each in sections for opener, one in each.items()}
+        unmarked = (payloads.unmarked(lark, syntax) for syntax in syntaxes)
+        self._unmarked = [each for each in unmarked if each is not None]
         self._lark = lark
         self._format = format
-        self._wanted = answer
+        self._shape, self._free = shape, free
         self._may_think = thinking != "off"
-        self._gap = gap(lark)
+        self._gap = lark.gap
         self._white = f"{lark.regex(f'[{ASCII_SPACE}]+')}?"
         marked = format.reasoning if format.headers is None else None
         self._reasoning = marked or ReasoningMarkers((), ())
         self._shells = (*format.shell_opens, *format.shell_closes)
-        self._others = _others(lark, format) if answer.free else ()
+        self._others = _others(lark, format) if free else ()
         # What opens and closes reasoning or an answer counts at its edge; elsewhere it is text.
         tags = () if self._reasoning.anywhere else (*self._reasoning.opens, *self._reasoning.closes)
         tags += () if format.special_tokens else self._shells
@@ -90,13 +85,13 @@ class Output:
         self._thought, self._shaped, self._turn = (_Place(lark) for _ in range(3))
         self._calls = (self._called, self._finished, self._closed)
         self._blank: list[str] = []  # rules: no more than white space where an answer begins
-        self._opened = {opener: _Place(lark) for opener in answer.sections}
+        self._opened = {opener: _Place(lark) for opener in self._sections}
 
     def written(self, thinking: Thinking, prompt_tail: str) -> str:
         """The expression of the whole output."""
         self._begin(thinking, prompt_tail)
         thoughts = self._think()
-        if self._wanted.free:
+        if self._free:
             self._speak()
         else:
             self._obey()
@@ -112,12 +107,12 @@ class Output:
     def _ends(self, thoughts: str) -> list[str]:
         """Where the output may end."""
         ends = []
-        if self._wanted.tools:
+        if self._lark.tools:
             called = one_of(place.name for place in self._calls)
             ends.append(f"{called} {self._closing()} {self._gap}")
-        if self._wanted.shape:  # white space behind it would be the client's
+        if self._shape:  # white space behind it would be the client's
             ends.append(f"{self._shaped.name} {self._closing()}")
-        if self._wanted.free:
+        if self._free:
             ends += [*self._blank, self._text.name, thoughts]
             ends += [self._turn.name] if self._format.headers is not None else []
         return ends
@@ -135,11 +130,11 @@ class Output:
             self._thought.reached(_BEGIN)
         elif headers is not None and not prompt_tail.endswith(headers.ends):
             self._header(headers, self._gap)
-            if self._wanted.free:
+            if self._free:
                 self._answer.reached(_BEGIN)
         elif implied and (prompt_tail.endswith(implied) or not prompt_tail):
             self._begin_implied(implied)
-        elif self._wanted.free and opens:
+        elif self._free and opens:
             self._begin_free(opens)
         else:
             self._answer.reached(_BEGIN)
@@ -169,7 +164,7 @@ class Output:
         text = free_text.text(self._lark, found, (*self._others, *tags))
         thoughts = self._lark.rule(f"{self._thought.name} {text}")
         if ends:
-            self._answer.reached(thoughts, found.of(ends), "" if self._wanted.free else self._gap)
+            self._answer.reached(thoughts, found.of(ends), "" if self._free else self._gap)
         if turns:
             self._turn.reached(thoughts, found.of(turns))
         for opener, place in self._opened.items():
@@ -199,7 +194,7 @@ class Output:
 
     def _fresh(self, source: str, texts: Sequence[str]) -> EndMarkers:
         """What may come where an answer begins; `source` is the rule up to there."""
-        lark, unmarked = self._lark, self._wanted.unmarked
+        lark, unmarked = self._lark, self._unmarked
         before = lark.rule(f"{source} {self._white}")
         self._blank.append(before)
         first = free_text.markers(lark, texts)
@@ -241,32 +236,32 @@ class Output:
             self._thought.reached(before, lark.any_of(self._reasoning.opens))
         for opener, place in self._opened.items():
             place.reached(before, lark.text(opener))
-        for each in self._wanted.unmarked:
+        for each in self._unmarked:
             self._called.reached(before, each.calls)
-        if self._wanted.shape:  # white space before it counts where no marker takes it away
-            self._shaped.reached(lark.rule(one_of([begun, *marked])), f"@{self._wanted.shape}")
+        if self._shape:  # white space before it counts where no marker takes it away
+            self._shaped.reached(lark.rule(one_of([begun, *marked])), f"@{self._shape}")
 
     def _call(self) -> None:
         """The calls after each opener, and what may follow them."""
-        for opener, section in self._wanted.sections.items():
+        for opener, section in self._sections.items():
             calls = self._lark.rule(f"{self._opened[opener].name} {section.calls}")
             (self._called if section.again else self._finished).reached(calls)
             if section.done:
                 self._closed.reached(calls)
             if section.closer:
                 self._closed.reached(calls, section.closer)
-        if self._wanted.parallel:
+        if self._lark.parallel:
             self._call_again()
 
     def _call_again(self) -> None:
         """After calls others, or text where it is free."""
         lark = self._lark
-        if self._wanted.free:
+        if self._free:
             self._answer.reached(self._closed.name)
         ended = lark.rule(f"({self._called.name} | {self._closed.name}) {self._gap}")
         for opener, place in self._opened.items():
             place.reached(ended, lark.text(opener))
-        if self._shells and self._wanted.free:
+        if self._shells and self._free:
             whole = one_of(place.name for place in self._calls)
             self._answer.reached(whole, self._gap, lark.any_of(self._shells))
         if self._format.headers is not None:
@@ -277,10 +272,10 @@ class Output:
         lark = self._lark
         if self._may_think:
             self._thought.reached(source, lark.any_of(headers.thoughts))
-        if self._wanted.free or self._wanted.shape or self._format.syntaxes:
+        if self._free or self._shape or self._format.syntaxes:
             self._answer.reached(source, lark.any_of(headers.answers))
-        if headers.calls and self._wanted.tools:
-            heads = {tool: _addressed(lark, headers, tool) for tool in self._wanted.tools}
+        if headers.calls and self._lark.tools:
+            heads = {tool: _addressed(lark, headers, tool) for tool in lark.plain_tools}
             if self._format.syntaxes:
                 self._answer.reached(source, one_of(heads.values()))
             else:
@@ -290,7 +285,6 @@ class Output:
 
 def _addressed(lark: Lark, headers: Headers, tool: WritableTool) -> str:
     """The header of a message to a tool."""
-    plain_names([tool])
     return one_of(lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
 
 
@@ -312,9 +306,6 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(msgspec.structs.astuple(value))
         case _:
             pass
-
-
-Entry: TypeAlias = Mapping[str, Any]  # of llguidance's `grammars`
 
 
 class OutputGrammar(msgspec.Struct, frozen=True):
@@ -368,12 +359,13 @@ def output_grammar(
         raise Unwritable("the answer can't be a call and have a shape too")
     if not tools and not shape:
         return None
-    lark = Lark(control)
     budget = CompileBudget()
     chosen = [WritableTool(tool, budget) for tool in tools]
+    lark = CallLark(control, chosen, parallel=wanted.parallel)
+    name, free = shape[0]["name"] if shape else "", not demanded and not shape
     try:
-        answer = _answer(lark, format, chosen, wanted, free=not demanded and not shape)
-        start = Output(lark, format, answer, thinking).written(thinking, prompt_tail)
+        output = Output(lark, format, name, thinking, free=free)
+        start = output.written(thinking, prompt_tail)
     except GrammarTooLarge as error:
         raise Unwritable(f"the tools' schemas: {error}") from None
     entries = [{"name": "output", "lark_grammar": lark.written(start)}, *shape]
@@ -398,22 +390,3 @@ def _offered(format: Format, wanted: WantedOutput) -> Sequence[Tool]:
     if wish != "auto" and not callable_:
         raise Unwritable(f"the format {format.id!r} has no calls")
     return tools if callable_ else ()
-
-
-def _answer(
-    lark: Lark, format: Format, tools: Sequence[WritableTool], wanted: WantedOutput, *, free: bool
-) -> AnswerGrammar:
-    used, parallel = format.syntaxes if tools else (), wanted.parallel
-    unmarked = (payloads.unmarked(lark, syntax, tools, parallel=parallel) for syntax in used)
-    return AnswerGrammar(
-        tools=tools,
-        parallel=parallel,
-        free=free,
-        shape=wanted.shape[0]["name"] if wanted.shape else "",
-        sections={
-            opener: section
-            for syntax in used
-            for opener, section in payloads.openings(lark, syntax, tools, parallel=parallel).items()
-        },
-        unmarked=[found for found in unmarked if found is not None],
-    )

@@ -50,9 +50,7 @@ def declared_format(response_template: str) -> Format | None:
     if reasoning is None and calls is None:
         return None
     syntaxes: tuple[Syntax, ...] = () if calls is None else (calls,)
-    return Format(
-        id="declared", families=(), reasoning=reasoning, syntaxes=syntaxes, special_tokens=True
-    )
+    return Format(id="declared", reasoning=reasoning, syntaxes=syntaxes, special_tokens=True)
 
 
 def _reasoning(field: Any) -> ReasoningMarkers | None:

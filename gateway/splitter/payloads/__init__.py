@@ -12,10 +12,8 @@ writing.py     what the writers of all syntaxes share
 Here is the dispatch from a syntax to its module.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
-from gateway.constraints.lark import Lark
 from gateway.splitter.payloads import (
     bare_dict,
     elements,
@@ -37,7 +35,7 @@ from gateway.splitter.payloads.syntax import (
     PythonicCalls,
     Syntax,
 )
-from gateway.splitter.payloads.writing import CallSection, Unmarked, WritableTool
+from gateway.splitter.payloads.writing import CallLark, CallSection, Unmarked
 
 
 def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[None]:
@@ -59,40 +57,34 @@ def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[
             return pythonic.parse(reader, calls, syntax)
 
 
-def openings(
-    lark: Lark, syntax: Syntax, tools: Sequence[WritableTool], *, parallel: bool
-) -> Mapping[str, CallSection]:
+def openings(lark: CallLark, syntax: Syntax) -> Mapping[str, CallSection]:
     """What begins calls in text, and the calls that follow it. Raises Unwritable."""
     match syntax:
         case JsonCalls():
-            return json_calls.openings(lark, syntax, tools, parallel=parallel)
+            return json_calls.openings(lark, syntax)
         case NamedJsonCalls():
-            return named_json.openings(lark, syntax, tools, parallel=parallel)
+            return named_json.openings(lark, syntax)
         case ElementCalls():
-            write = partial(elements.written, lark, syntax, tools=tools, parallel=parallel)
-            return {opener: write(opener) for opener in syntax.openers}
+            return {each: elements.written(lark, syntax, each) for each in syntax.openers}
         case KeyValueCalls():
-            write = partial(key_values.written, lark, syntax, tools=tools, parallel=parallel)
-            return {opener: write(opener) for opener in syntax.openers}
+            return {each: key_values.written(lark, syntax, each) for each in syntax.openers}
         case NestedElementCalls():
-            section = nested_elements.written(lark, syntax, tools, parallel=parallel)
+            section = nested_elements.written(lark, syntax)
         case BareDictCalls():
-            section = bare_dict.written(lark, syntax, tools)
+            section = bare_dict.written(lark, syntax)
         case _:
-            section = pythonic.written(lark, syntax, tools, parallel=parallel)
+            section = pythonic.written(lark, syntax)
     return dict.fromkeys(syntax.openers, section)
 
 
-def unmarked(
-    lark: Lark, syntax: Syntax, tools: Sequence[WritableTool], *, parallel: bool
-) -> Unmarked | None:
+def unmarked(lark: CallLark, syntax: Syntax) -> Unmarked | None:
     """The calls that an answer may be without an opener; None where it can't be one."""
     match syntax:
         case JsonCalls(at_start=True):
-            return json_calls.unmarked(lark, syntax, tools, parallel=parallel)
+            return json_calls.unmarked(lark, syntax)
         case ElementCalls(at_start=True):
-            return elements.unmarked(lark, syntax, tools)
+            return elements.unmarked(lark, syntax)
         case PythonicCalls(at_start=True):
-            return pythonic.unmarked(lark, syntax, tools, parallel=parallel)
+            return pythonic.unmarked(lark, syntax)
         case _:
             return None

@@ -17,14 +17,7 @@ from gateway.splitter.payloads.elements import copy_text
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import BareDictCalls
-from gateway.splitter.payloads.writing import (
-    CallSection,
-    WritableTool,
-    arguments,
-    gap,
-    plain_names,
-    then,
-)
+from gateway.splitter.payloads.writing import CallLark, CallSection, WritableTool
 
 _KEY = re.compile(r"[^:{}\[\],<]*")
 _BARE = re.compile(r"[^{}\[\],<]*")
@@ -86,16 +79,15 @@ class _BareDict(msgspec.Struct, frozen=True):
         writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
 
 
-def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[WritableTool]) -> CallSection:
+def written(lark: CallLark, syntax: BareDictCalls) -> CallSection:
     """What follows the opener: one call."""
-    plain_names(tools)
-    calls = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
-    return CallSection(f"{gap(lark)} {calls}", then(lark, syntax.closers))
+    calls = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in lark.plain_tools))
+    return CallSection(f"{lark.gap} {calls}", lark.then(syntax.closers))
 
 
 def _written_call(lark: Lark, syntax: BareDictCalls, tool: WritableTool) -> str:
     values = Values(lark, _WrittenDict(lark, syntax.quote), tool.reading)
-    members = values.members(arguments(tool.reading, tool.parameters))
+    members = values.members(tool.arguments)
     return f'{literal(f"call:{tool.name}{{")} {members} "}}"'
 
 

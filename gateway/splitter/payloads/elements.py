@@ -34,14 +34,12 @@ from gateway.splitter.payloads.raw import Frame
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import ElementCalls
 from gateway.splitter.payloads.writing import (
+    CallLark,
     CallSection,
     Unmarked,
     WritableTool,
-    gap,
     opened_calls,
     parameters,
-    plain_names,
-    then,
 )
 
 _CDATA = ("<![CDATA[", "]]>")
@@ -225,20 +223,16 @@ class _Call:
 _KEY = re.compile(r"[\w.:/$@-]+")
 
 
-def written(
-    lark: Lark, syntax: ElementCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
-) -> CallSection:
+def written(lark: CallLark, syntax: ElementCalls, opener: str) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
-    before = f"{lark.any_of(syntax.before_call)} {gap(lark)}" if syntax.before_call else ""
-    write = partial(_written_call, lark, syntax)
-    return opened_calls(lark, syntax, opener, tools, write, parallel=parallel, before=before)
+    before = f"{lark.any_of(syntax.before_call)} {lark.gap}" if syntax.before_call else ""
+    return opened_calls(lark, syntax, opener, partial(_written_call, lark, syntax), before)
 
 
-def unmarked(lark: Lark, syntax: ElementCalls, tools: Sequence[WritableTool]) -> Unmarked:
+def unmarked(lark: CallLark, syntax: ElementCalls) -> Unmarked:
     """An answer that is a call itself, which the last of `call_opens` begins."""
-    plain_names(tools)
     begun, ends = syntax.call_opens[-1], "|".join(map(pattern_of, syntax.head_ends))
-    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in lark.plain_tools))
     call = lark.rule(f"{literal(begun)} {one}")
     return Unmarked(call, rf"{pattern_of(begun)}[^<>\n]*({ends})")
 
@@ -250,7 +244,7 @@ def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
     head = _written_head(syntax.call_opens[0], tool.name, syntax.name_attributes[0])
     if syntax.typing == "type":
         head += " " + lark.regex(r" index=\x22[0-9]{1,4}\x22") + "?"
-    return f"{head} {lark.any_of(syntax.head_ends)} {given} {then(lark, syntax.after_call)}"
+    return f"{head} {lark.any_of(syntax.head_ends)} {given} {lark.then(syntax.after_call)}"
 
 
 def _written_head(opener: str, name: str, attribute: str) -> str:

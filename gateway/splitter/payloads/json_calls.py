@@ -20,12 +20,10 @@ from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import JsonCalls
 from gateway.splitter.payloads.writing import (
     SPACES,
+    CallLark,
     CallSection,
     Unmarked,
     WritableTool,
-    gap,
-    repeated,
-    then,
 )
 
 _SEPARATORS = (",", ";")
@@ -216,61 +214,47 @@ _TYPE = rf'"type"{COLON}"function"{COMMA}'
 _ANY_ID = r'"[0-9A-Za-z_.:-]{1,64}"'
 
 
-def openings(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> Mapping[str, CallSection]:
+def openings(lark: CallLark, syntax: JsonCalls) -> Mapping[str, CallSection]:
     """What begins calls, and what follows it.
 
     An opener that is a word of ordinary text begins calls with what has to follow it.
     """
     if syntax.needs_array:
-        rest = CallSection(_rest_of_array(lark, syntax, tools, parallel=parallel))
+        rest = CallSection(_rest_of_array(lark, syntax))
         return {f"{opener}{space}[": rest for opener in syntax.openers for space in SPACES}
-    section = written(lark, syntax, tools, parallel=parallel)
+    section = written(lark, syntax)
     if syntax.needs_fence:
         fence = syntax.fences[0]
         return {f"{opener}{space}{fence}": section for opener in syntax.openers for space in SPACES}
     return dict.fromkeys(syntax.openers, section)
 
 
-def written(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> CallSection:
+def written(lark: CallLark, syntax: JsonCalls) -> CallSection:
     """What follows an opener, or its fence: an object, several, or an array of them."""
-    space = gap(lark)
-    calls = _array(lark, syntax, tools, parallel=parallel)
+    space = lark.gap
+    calls = lark.rule(f'"[" {_rest_of_array(lark, syntax)}')
     if not syntax.needs_array:
-        several = repeated(_object(lark, syntax, tools), lark.regex(_BREAK), parallel=parallel)
+        several = lark.repeated(_object(lark, syntax), lark.regex(_BREAK))
         calls = lark.rule(one_of((calls, several)))
-    if syntax.needs_fence:
-        return CallSection(f"{space} {calls}", f'{space} "```"')
-    return CallSection(f"{space} {calls}", then(lark, syntax.closers))
+    closer = f'{space} "```"' if syntax.needs_fence else lark.then(syntax.closers)
+    return CallSection(f"{space} {calls}", closer)
 
 
-def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool) -> str:
+def tight(lark: CallLark, syntax: JsonCalls) -> str:
     """Objects, or an array of them without white space before the first."""
-    one = _object(lark, syntax, tools)
-    several = repeated(one, lark.regex(_BREAK), parallel=parallel)
-    listed = repeated(one, lark.regex(COMMA), parallel=parallel)
-    return one_of((several, f'"[" {listed} {gap(lark)} "]"'))
+    one = _object(lark, syntax)
+    listed = lark.repeated(one, lark.regex(COMMA))
+    return one_of((lark.repeated(one, lark.regex(_BREAK)), f'"[" {listed} {lark.gap} "]"'))
 
 
-def _array(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool) -> str:
-    rest = _rest_of_array(lark, syntax, tools, parallel=parallel)
-    return lark.rule(f'"[" {rest}')
+def _rest_of_array(lark: CallLark, syntax: JsonCalls) -> str:
+    several = lark.repeated(_object(lark, syntax), lark.regex(COMMA))
+    return lark.rule(f'{lark.gap} {several} {lark.gap} "]"')
 
 
-def _rest_of_array(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> str:
-    one = _object(lark, syntax, tools)
-    several = repeated(one, lark.regex(COMMA), parallel=parallel)
-    return lark.rule(f'{gap(lark)} {several} {gap(lark)} "]"')
-
-
-def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
+def _object(lark: CallLark, syntax: JsonCalls) -> str:
     begin = lark.regex(rf"\{{{BETWEEN}")
-    return lark.rule(one_of(f"{begin} {_members(lark, syntax, tool)}" for tool in tools))
+    return lark.rule(one_of(f"{begin} {_members(lark, syntax, tool)}" for tool in lark.tools))
 
 
 def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
@@ -300,24 +284,21 @@ def _quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
-def unmarked(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> Unmarked:
+def unmarked(lark: CallLark, syntax: JsonCalls) -> Unmarked:
     """An answer that is a call itself.
 
     One that begins as no call of a known tool is text, whatever JSON it holds; but other ways to
     begin a call that the reader knows are neither. An array is written where it has to be one.
     """
-    one, fence = _object(lark, syntax, tools), f'({gap(lark)} "```")?' if syntax.fences else ""
-    separator = lark.regex(COMMA if syntax.needs_array else _BREAK)
-    more = f"({separator} {one})*" if parallel else ""
-    end = f'{gap(lark)} "]" {fence}' if syntax.needs_array else ""
+    fence = f'({lark.gap} "```")?' if syntax.fences else ""
+    more = lark.more(_object(lark, syntax), lark.regex(COMMA if syntax.needs_array else _BREAK))
+    end = f'{lark.gap} "]" {fence}' if syntax.needs_array else ""
     bracket = _bracket(syntax) if syntax.needs_array else ""
     calls = []
-    for tool in tools:
+    for tool in lark.tools:
         name = rf"\{{{_SPACES}({_TYPE})?{_known(syntax, tool)}"
         calls.append(f"{lark.regex(bracket + name)} {_after_name(lark, syntax, tool)} {more} {end}")
-    return Unmarked(lark.rule(one_of(calls)), _unlike(syntax, tools))
+    return Unmarked(lark.rule(one_of(calls)), _unlike(syntax, lark.tools))
 
 
 def _known(syntax: JsonCalls, tool: WritableTool) -> str:

@@ -19,12 +19,11 @@ from gateway.splitter.payloads.raw import Frame, by_schema
 from gateway.splitter.payloads.reading import Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import KeyValueCalls
 from gateway.splitter.payloads.writing import (
+    CallLark,
     CallSection,
     WritableTool,
-    gap,
     opened_calls,
     parameters,
-    then,
 )
 
 _KEY = re.compile(r"[^<]*")
@@ -98,12 +97,9 @@ def _frame(syntax: KeyValueCalls) -> Frame:
     return Frame(syntax.value_closes, followers)
 
 
-def written(
-    lark: Lark, syntax: KeyValueCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
-) -> CallSection:
+def written(lark: CallLark, syntax: KeyValueCalls, opener: str) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
-    write = partial(_written_call, lark, syntax)
-    return opened_calls(lark, syntax, opener, tools, write, parallel=parallel)
+    return opened_calls(lark, syntax, opener, partial(_written_call, lark, syntax))
 
 
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
@@ -111,7 +107,7 @@ def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
         raise Unwritable(f"{tool.name}: no grammar writes arguments as lines")
     write = partial(_written_pair, lark, syntax, tool)
     pairs = parameters(lark, tool, write, syntax.key_opens, syntax.call_closes)
-    return f"{gap(lark)} {literal(tool.name)} {then(lark, syntax.name_ends)} {pairs}"
+    return f"{lark.gap} {literal(tool.name)} {lark.then(syntax.name_ends)} {pairs}"
 
 
 def _written_pair(
@@ -124,4 +120,4 @@ def _written_pair(
     frame = msgspec.structs.replace(_frame(syntax), then=tuple(following))
     value = by_schema(lark, tool.reading, field.schema, types, frame)
     key = f"{literal(field.key)} {lark.any_of(syntax.key_closes)}"
-    return f"{key} {gap(lark)} {lark.any_of(syntax.value_opens)} {value}"
+    return f"{key} {lark.gap} {lark.any_of(syntax.value_opens)} {value}"

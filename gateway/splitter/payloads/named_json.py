@@ -1,7 +1,7 @@
 """Calls as a name followed by the arguments as JSON: `N[ARGS]{..}`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,15 +10,7 @@ from gateway.splitter.payloads import json_calls, json_text
 from gateway.splitter.payloads.calls import Calls, PayloadSection, read_section
 from gateway.splitter.payloads.reading import Parsing, Reader
 from gateway.splitter.payloads.syntax import NamedJsonCalls
-from gateway.splitter.payloads.writing import (
-    SPACES,
-    CallSection,
-    WritableTool,
-    gap,
-    plain_names,
-    repeated,
-    then,
-)
+from gateway.splitter.payloads.writing import SPACES, CallLark, CallSection, WritableTool
 
 NAME = re.compile(r"[\w.:/-]*")
 _ARRAY = ("[{", "[]", "[ ", "[\n", "[\r", "[\t")  # not the "[" of another marker
@@ -91,19 +83,13 @@ def arguments(
 _WRITTEN_ID = r"[0-9A-Za-z_.-]{1,64}"
 
 
-def openings(
-    lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> Mapping[str, CallSection]:
+def openings(lark: CallLark, syntax: NamedJsonCalls) -> Mapping[str, CallSection]:
     """What begins calls, and what follows it: the opener, or in prose the opener with a name."""
     if not syntax.prose:
-        return {
-            opener: written(lark, syntax, opener, tools, parallel=parallel)
-            for opener in syntax.openers
-        }
-    plain_names(tools)
-    space = gap(lark)
-    one = _one(lark, syntax, tools)
-    again = f"({space} {lark.any_of(syntax.call_opens)} {space} {one})*" if parallel else ""
+        return {opener: written(lark, syntax, opener) for opener in syntax.openers}
+    tools, space = lark.plain_tools, lark.gap
+    separator = f"{space} {lark.any_of(syntax.call_opens)} {space}"
+    again = lark.more(_one(lark, syntax), separator)
     return {
         f"{opener}{before}{tool.name}": CallSection(f"{space} {tool.json(lark)} {again}")
         for opener in syntax.openers
@@ -112,43 +98,31 @@ def openings(
     }
 
 
-def written(
-    lark: Lark,
-    syntax: NamedJsonCalls,
-    opener: str,
-    tools: Sequence[WritableTool],
-    *,
-    parallel: bool,
-) -> CallSection:
+def written(lark: CallLark, syntax: NamedJsonCalls, opener: str) -> CallSection:
     """What follows an opener: calls, or an array of them where that is known too."""
-    plain_names(tools)
-    space = gap(lark)
-    one = _one(lark, syntax, tools)
-    first = lark.any_of(syntax.call_opens)
-    separator = f"{space} {first} {space}"
-    calls = repeated(one, separator, parallel=parallel)
+    space, first = lark.gap, lark.any_of(syntax.call_opens)
+    calls = lark.repeated(_one(lark, syntax), f"{space} {first} {space}")
     if opener not in syntax.call_opens:
         calls = f"{first} {space} {calls}"
     options = [f"{space} {calls}"]
     if syntax.or_array is not None:
         array = msgspec.structs.replace(syntax.or_array, needs_array=True)
-        section = json_calls.written(lark, array, tools, parallel=parallel)
-        options.append(f"{space} {section.calls}")
-    closer = then(lark, syntax.closers)
+        options.append(f"{space} {json_calls.written(lark, array).calls}")
+    closer = lark.then(syntax.closers)
     done = bool(syntax.call_closes) and (not closer or opener in syntax.call_opens)
     return CallSection(lark.rule(one_of(options)), closer, done, again=False)
 
 
-def _one(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool]) -> str:
+def _one(lark: CallLark, syntax: NamedJsonCalls) -> str:
     """The name of a rule: one call of a tool, after what opens it."""
-    each = (_written_call(lark, syntax, tool) for tool in tools)
+    each = (_written_call(lark, syntax, tool) for tool in lark.plain_tools)
     return lark.once(("calls", syntax), lambda: lark.rule(one_of(each)))
 
 
 def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: WritableTool) -> str:
     """One call after what opens it."""
-    space, given = gap(lark), tool.json(lark)
-    close = then(lark, syntax.call_closes)
+    space, given = lark.gap, tool.json(lark)
+    close = lark.then(syntax.call_closes)
     name = f"{_written_id(lark, syntax)} {literal(tool.name)}"
     if syntax.numbered:
         name = literal(f"functions.{tool.name}:") + " " + lark.regex("[0-9]{1,6}")

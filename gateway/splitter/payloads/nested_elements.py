@@ -1,7 +1,6 @@
 """Calls as nested elements named after their keys, typed by the schema: MiniMax-M3."""
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from io import StringIO
 
@@ -17,14 +16,7 @@ from gateway.splitter.payloads.elements import attributes, copy_text
 from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.reading import Malformed, Markers, Parsing, Reader, markers_of
 from gateway.splitter.payloads.syntax import NestedElementCalls
-from gateway.splitter.payloads.writing import (
-    CallSection,
-    WritableTool,
-    arguments,
-    gap,
-    plain_names,
-    repeated,
-)
+from gateway.splitter.payloads.writing import CallLark, CallSection, WritableTool
 
 _TAG = re.compile(r"[^<>]*")
 _ITEM = "item"
@@ -191,17 +183,14 @@ def _whole(text: str, declared: Declared) -> str:
     return coercion.coerce(text, types)
 
 
-def written(
-    lark: Lark, syntax: NestedElementCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> CallSection:
+def written(lark: CallLark, syntax: NestedElementCalls) -> CallSection:
     """What follows the opener: calls and the end of the section."""
-    plain_names(tools)
-    space = gap(lark)
+    space, tools = lark.gap, lark.plain_tools
     calls = lark.rule(one_of(_WrittenCall(lark, syntax, tool).whole() for tool in tools))
     first = lark.text(f"{syntax.prefix}<{syntax.call}")
     one = f"{first} {calls}"
     end = lark.text(f"{syntax.prefix}</{syntax.section}>")
-    return CallSection(f"{space} {repeated(one, space, parallel=parallel)}", f"{space} {end}")
+    return CallSection(f"{space} {lark.repeated(one, space)}", f"{space} {end}")
 
 
 class _WrittenCall:
@@ -216,10 +205,9 @@ class _WrittenCall:
         self._depth = 0
 
     def whole(self) -> str:
-        fields = arguments(self._reading, self._tool.parameters)
         head = literal(f' name="{self._tool.name}">')
-        inner = self._fields(fields, self._tool.declared)
-        return f"{head} {inner} {gap(self._lark)} {self._close(self._syntax.call)}"
+        inner = self._fields(self._tool.arguments, self._tool.declared)
+        return f"{head} {inner} {self._lark.gap} {self._close(self._syntax.call)}"
 
     def _close(self, tag: str) -> str:
         return self._lark.text(f"{self._syntax.prefix}</{tag}>")
@@ -239,7 +227,7 @@ class _WrittenCall:
             self._rules[key] = schema, name
             opens = self._lark.text(f"{self._syntax.prefix}<{_proper(tag)}>")
             value = self._value(tag, schema, declared)
-            self._lark.define(name, f"{gap(self._lark)} {opens} {value}")
+            self._lark.define(name, f"{self._lark.gap} {opens} {value}")
         return self._rules[key][1]
 
     def _value(self, tag: str, schema: object, declared: Declared) -> str:
@@ -283,9 +271,9 @@ class _WrittenCall:
             case ArrayValue():
                 item = self._element(_ITEM, found.each, declared.items())
                 most = "" if found.most is None else max(found.most, found.fewest)
-                return f"{item}{{{found.fewest},{most}}} {gap(self._lark)} {close}"
+                return f"{item}{{{found.fewest},{most}}} {self._lark.gap} {close}"
             case ObjectValue():
-                return f"{self._fields(found, declared)} {gap(self._lark)} {close}"
+                return f"{self._fields(found, declared)} {self._lark.gap} {close}"
             case _:
                 return ""
 

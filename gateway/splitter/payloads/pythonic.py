@@ -14,14 +14,11 @@ from gateway.splitter.payloads.json_text import escaped
 from gateway.splitter.payloads.reading import Malformed, Parsing, Reader
 from gateway.splitter.payloads.syntax import PythonicCalls
 from gateway.splitter.payloads.writing import (
+    CallLark,
     CallSection,
     Unmarked,
     WritableTool,
-    arguments,
-    gap,
     quoted,
-    repeated,
-    then,
 )
 
 _NAME = re.compile(r"[\w.-]*")
@@ -101,31 +98,26 @@ _COLON = "[ ]{0,4}:[ ]{0,4}"
 _BREAK = r"[ \t\r\n]{0,8},[ \t\r\n]{0,8}"
 
 
-def written(
-    lark: Lark, syntax: PythonicCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> CallSection:
+def written(lark: CallLark, syntax: PythonicCalls) -> CallSection:
     """What follows an opener: calls in a list, or one a line."""
-    names = [literal(tool.name) for tool in tools]
-    found = [(f'{name} "("', tool) for name, tool in zip(names, tools, strict=True)]
-    one = lark.rule(one_of(_written_call(lark, head, tool) for head, tool in found))
-    comma, space, line = lark.regex(_BREAK), gap(lark), lark.regex(r"[ \t\r]{0,8}\n[ \t\r\n]{0,8}")
-    options = [f'"[" {space} {repeated(one, comma, parallel=parallel)} {space} "]"']
+    heads = ((f'{literal(tool.name)} "("', tool) for tool in lark.tools)
+    one = lark.rule(one_of(_written_call(lark, head, tool) for head, tool in heads))
+    comma, space, line = lark.regex(_BREAK), lark.gap, lark.regex(r"[ \t\r]{0,8}\n[ \t\r\n]{0,8}")
+    options = [f'"[" {space} {lark.repeated(one, comma)} {space} "]"']
     if not syntax.needs_list:
-        options.append(repeated(one, line, parallel=parallel))
+        options.append(lark.repeated(one, line))
     if syntax.or_objects is not None:
-        options.append(json_calls.tight(lark, syntax.or_objects, tools, parallel=parallel))
-    return CallSection(f"{space} {one_of(options)}", then(lark, syntax.closers))
+        options.append(json_calls.tight(lark, syntax.or_objects))
+    return CallSection(f"{space} {one_of(options)}", lark.then(syntax.closers))
 
 
-def unmarked(
-    lark: Lark, syntax: PythonicCalls, tools: Sequence[WritableTool], *, parallel: bool
-) -> Unmarked:
+def unmarked(lark: CallLark, syntax: PythonicCalls) -> Unmarked:
     """An answer that is calls itself: a list that begins with a known tool's name and a bracket.
     Not in a list those may be words of the answer, so there the method of builtin tools follows
     the name, or a keyword the bracket.
     """
-    space, comma, bracket = gap(lark), lark.regex(_BREAK), _BRACKET if syntax.needs_list else ""
-    named = [(pattern_of(tool.name), tool) for tool in tools]
+    space, comma, bracket = lark.gap, lark.regex(_BREAK), _BRACKET if syntax.needs_list else ""
+    named = [(pattern_of(tool.name), tool) for tool in lark.tools]
     method = pattern_of(syntax.method)
     one = lark.rule(
         one_of(
@@ -141,8 +133,8 @@ def unmarked(
         head = rf"\({SPACE}*"
         first += [_written_arguments(lark, tool, name + head) for name, tool in named]
         unlike, end = rf"{begins}({method}\(|{head}[\w.-]+{SPACE}*=)", ""
-    more = f"({comma} {one})*" if parallel else ""
-    return Unmarked(lark.rule(f"{one_of(filter(None, first))} {more} {end}"), unlike)
+    calls = f"{one_of(filter(None, first))} {lark.more(one, comma)} {end}"
+    return Unmarked(lark.rule(calls), unlike)
 
 
 def _written_call(lark: Lark, head: str, tool: WritableTool) -> str:
@@ -157,16 +149,16 @@ def _written_arguments(lark: Lark, tool: WritableTool, head: str = "") -> str:
     """`head`: a regular expression that goes into one lexeme with the first keyword, which there
     has to be; "" where there can't be one.
     """
-    found = arguments(tool.reading, tool.parameters).fields
+    found = tool.arguments.fields
     values = Values(lark, _WrittenPython(lark), tool.reading)
     written = [values.of(field.schema) for field in found]
     given = [
         (f"{_written_keyword(field.key)} {value}", field.required)
         for field, value in zip(found, written, strict=True)
     ]
-    comma, end = lark.regex(_BREAK), f'{gap(lark)} ")"'
+    comma, end = lark.regex(_BREAK), f'{lark.gap} ")"'
     if not head:
-        return f"{gap(lark)} {in_any_order(lark, given, comma)} {end}"
+        return f"{lark.gap} {in_any_order(lark, given, comma)} {end}"
     heads = [
         f"{lark.regex(f'{head}{pattern_of(field.key)}=')} {value}"
         for field, value in zip(found, written, strict=True)

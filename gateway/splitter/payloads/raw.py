@@ -22,7 +22,7 @@ from gateway.constraints.values import Unwritable, Values
 from gateway.splitter.payloads.coercion import STRING, coerce
 from gateway.splitter.payloads.free_text import until
 from gateway.splitter.payloads.spelled import Bare, spelled
-from gateway.splitter.payloads.writing import ArgumentsJson, gap, then
+from gateway.splitter.payloads.writing import ArgumentsJson
 
 # With this at its end a complement is known to fail where its text has come: no states are tried.
 ANYTHING = "~(/a/ & /b/)"
@@ -49,7 +49,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     def following(self, lark: Lark) -> str:
         """An expression: what is written behind it."""
-        return then(lark, self.then)
+        return lark.then(self.then)
 
     def close(self, lark: Lark) -> str:
         """An expression: a closer, and what is written behind it."""
@@ -212,8 +212,7 @@ def json_value(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> 
 
 def _framed(lark: Lark, value: str, frame: Frame) -> str:
     """A value around which white space means nothing."""
-    space = gap(lark)
-    plain = f"{space} {value} {space}"
+    plain = f"{lark.gap} {value} {lark.gap}"
     framed = f"{literal(frame.before)} {plain} {literal(frame.after)}" if frame.before else plain
     return f"{one_of((plain, framed))} {frame.close(lark)}"
 

@@ -215,7 +215,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    families: tuple[str, ...]
     reasoning: ReasoningMarkers | None = None
     syntaxes: tuple[Syntax, ...] = ()
     headers: Headers | None = None

@@ -8,7 +8,7 @@ import msgspec
 from backends.contract.conversation import INPUT, Grammar, JsonSchema, Regex, ToolInput
 from gateway.constraints.grammars import CompileBudget, proven, regex_rule
 from gateway.constraints.json_schema import carried_schema
-from gateway.constraints.lark import GAP, GrammarTooLarge, Lark, literal, one_of
+from gateway.constraints.lark import GrammarTooLarge, Lark, literal, one_of
 from gateway.constraints.lark_reading import (
     ReadGrammar,
     UnreadableGrammar,
@@ -89,6 +89,15 @@ class WritableTool:
             id(self), lambda: Values(lark, ArgumentsJson(lark), reading).of(self.parameters)
         )
 
+    @property
+    def arguments(self) -> ObjectValue:
+        """Those that its schema declares. Raises Unwritable where they are no object."""
+        found = self.reading.alternatives(self.parameters)
+        objects = [each for each in found if isinstance(each, ObjectValue)]
+        if not objects:
+            raise Unwritable("arguments that are no object")
+        return objects[0] if len(objects) == 1 else _merged(objects)
+
 
 class ArgumentsJson(Json):
     """JSON in which a custom tool's input is by its client's grammar."""
@@ -159,43 +168,51 @@ def _carried(tool: Tool, budget: CompileBudget) -> tuple[Mapping[str, Any] | Non
     )
 
 
-def gap(lark: Lark) -> str:
-    """Optional white space."""
-    return f"{lark.regex(GAP)}?"
+class CallLark(Lark):
+    """A grammar with calls of `tools`: one at most, unless they may be `parallel`."""
 
+    def __init__(
+        self, control: Mapping[str, int], tools: Sequence[WritableTool], *, parallel: bool
+    ) -> None:
+        super().__init__(control)
+        self.tools = tools
+        self.parallel = parallel
 
-def then(lark: Lark, texts: Sequence[str]) -> str:
-    """One of some texts, optional white space before it; nothing where there are none."""
-    return f"{gap(lark)} {lark.any_of(texts)}" if texts else ""
+    def repeated(self, one: str, separator: str) -> str:
+        """An expression: one call, or several."""
+        return f"{one} {self.more(one, separator)}"
+
+    def more(self, one: str, separator: str) -> str:
+        """An expression: further calls, each behind the separator."""
+        return f"({separator} {one})*" if self.parallel else ""
+
+    @property
+    def plain_tools(self) -> Sequence[WritableTool]:
+        """The tools. Raises Unwritable for a name that can't stand outside quotes."""
+        for tool in self.tools:
+            if not NAME.fullmatch(tool.name):
+                raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
+        return self.tools
 
 
 def opened_calls(
-    lark: Lark,
+    lark: CallLark,
     syntax: OpenedCalls,
     opener: str,
-    tools: Sequence[WritableTool],
     write: Callable[[WritableTool], str],
-    *,
-    parallel: bool,
     before: str = "",
 ) -> CallSection:
     """What follows an opener: calls, as `write` has one of a tool after what opens it; `opener` may
     be the first's. `before`: what stands before each that opens a call.
     """
-    plain_names(tools)
-    space = gap(lark)
+    tools, space = lark.plain_tools, lark.gap
     one = lark.once(("calls", syntax), lambda: lark.rule(one_of(map(write, tools))))
     first = f"{before} {lark.any_of(syntax.call_opens)}"
-    calls = repeated(one, f"{space} {first}", parallel=parallel)
-    closer = then(lark, syntax.closers)
+    calls = lark.repeated(one, f"{space} {first}")
+    closer = lark.then(syntax.closers)
     if opener in syntax.call_opens:
         return CallSection(calls, closer, done=True)
     return CallSection(f"{space} {first} {calls}", closer)
-
-
-def repeated(one: str, separator: str, *, parallel: bool) -> str:
-    """One call, or several."""
-    return f"{one} ({separator} {one})*" if parallel else one
 
 
 Write: TypeAlias = Callable[[Field, Sequence[str]], str]
@@ -207,50 +224,26 @@ def parameters(
     """An expression: a call's parameters in any order, up to its end. `write` has what follows a
     parameter's opener, and then nothing yet, one of `opens`, or one of `closes`.
     """
-    fields = arguments(tool.reading, tool.parameters).fields
-    begin, end = then(lark, opens), then(lark, closes)
+
+    def ways(field: Field) -> tuple[str, str]:
+        """With each of the two behind it: only a bounded text is one lexeme with them."""
+        found = tool.reading.alternatives(field.schema)
+        texts = (each for each in found if isinstance(each, StringValue) and each.grammar is None)
+        if not all(text.free for text in texts):
+            return write(field, opens), write(field, closes)
+        one = lark.rule(write(field, ()))
+        return f"{one} {begin}", f"{one} {end}"
+
+    fields = tool.arguments.fields
+    begin, end = lark.then(opens), lark.then(closes)
     if len(fields) > MOST_UNORDERED:
         each = [(f"{begin} {write(field, ())}", field.required) for field in fields]
         return f"{in_any_order(lark, each)} {end}"
     if not fields:
         return end
-    ways = [(*_ways(lark, tool, write, field, opens, closes), field.required) for field in fields]
-    some = f"{begin} {in_any_order_to_end(lark, ways)}"
+    each_way = [(*ways(field), field.required) for field in fields]
+    some = f"{begin} {in_any_order_to_end(lark, each_way)}"
     return some if any(field.required for field in fields) else one_of((some, end))
-
-
-def _ways(
-    lark: Lark,
-    tool: WritableTool,
-    write: Write,
-    field: Field,
-    opens: Sequence[str],
-    closes: Sequence[str],
-) -> tuple[str, str]:
-    """A parameter with each of the two behind it: only a bounded text is one lexeme with them."""
-    found = tool.reading.alternatives(field.schema)
-    texts = (each for each in found if isinstance(each, StringValue) and each.grammar is None)
-    if not all(text.free for text in texts):
-        return write(field, opens), write(field, closes)
-    one = lark.rule(write(field, ()))
-    return f"{one} {then(lark, opens)}", f"{one} {then(lark, closes)}"
-
-
-def plain_names(tools: Sequence[WritableTool]) -> None:
-    """Raises Unwritable for a name that can't stand outside quotes."""
-    for tool in tools:
-        if not NAME.fullmatch(tool.name):
-            raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
-
-
-def arguments(reading: SchemaReader, schema: Schema) -> ObjectValue:
-    """The arguments that a tool's schema declares. Raises Unwritable where they are no object."""
-    objects = [found for found in reading.alternatives(schema) if isinstance(found, ObjectValue)]
-    if not objects:
-        raise Unwritable("arguments that are no object")
-    if len(objects) == 1:
-        return objects[0]
-    return _merged(objects)
 
 
 def _merged(objects: Sequence[ObjectValue]) -> ObjectValue:
