@@ -255,9 +255,8 @@ class Pipeline(msgspec.Struct, kw_only=True):
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
             with reporting_wait(call.on_wait, lease.name):
-                return await self.remote.chat(
-                    held, LeasedRemote(lease, lease.container, call.caller), request, params
-                )
+                target = LeasedRemote(held, lease, lease.container, call.caller)
+                return await self.remote.chat(target, request, params)
         owner = call.access.owner
         request, outline = self.turns.in_order(request, owner, lease.name)
         prompt = await self.tokens.chat(request, lease)
@@ -320,9 +319,8 @@ class Pipeline(msgspec.Struct, kw_only=True):
         params = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with reporting_wait(call.on_wait, lease.name):
-                return await self.remote.text(
-                    held, LeasedRemote(lease, lease.container, call.caller), request, params
-                )
+                target = LeasedRemote(held, lease, lease.container, call.caller)
+                return await self.remote.text(target, request, params)
         bound = await self.constraints.text(request.answering, lease.local)
         prompts = await text_prompts(self.tokens, request, lease.local)
         jobs = jobs_of(prompts, params, lease, next(self._numbers), self._whose(call))

@@ -11,12 +11,13 @@ the other server has defaults of its own.
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.contract.latest import Latest
 from backends.contract.protocol import (
@@ -55,20 +56,17 @@ from gateway.answers.tokens import Tokens
 from gateway.prompt import RenderedPrompt
 from gateway.registry import Lease, Waiting
 from gateway.terms.errors import InvalidRequest, translated
-from gateway.terms.events import (
-    Delta,
-    Usage,
-)
+from gateway.terms.events import Delta, Usage
 from gateway.terms.request import (
     ChatRequest,
     EmbeddingRequest,
     GenerationParams,
     RerankRequest,
     TextRequest,
-    Unapplied,
 )
 
 Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
+Asked = TypeVar("Asked", RemoteChat, RemoteText)
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")  # OpenAI's older and newer name
 _BUDGETS = "thinking_budget"
@@ -213,12 +211,11 @@ class RemoteAnswer(Answer):
     def __init__(
         self,
         lease: Lease,
-        unapplied: tuple[Unapplied, ...],
         choices: Sequence[RemoteChoice],
         events: RemoteEvents,
         asked_at: float,
     ) -> None:
-        super().__init__(lease, unapplied, ())
+        super().__init__(lease, (), ())
         self._remote = choices
         self._events = events
         self._usage: RemoteUsage | None = None
@@ -291,87 +288,129 @@ def reporting_wait(
 
 
 class LeasedRemote(msgspec.Struct, frozen=True):
-    """Where a request is handed on to, and on whose behalf."""
+    """Where a request is handed on to, and on whose behalf. `held` holds what must be given back;
+    `params` have the presets. All methods raise GatewayError.
+    """
 
+    held: AsyncExitStack
     lease: Lease
     container: RemoteContainer
     caller: Caller
 
-
-async def remote_chat(
-    held: AsyncExitStack,
-    target: LeasedRemote,
-    request: ChatRequest,
-    params: GenerationParams,
-    habit: ThinkingHabit | None = None,
-) -> Answer:
-    """`request` handed on; `held` holds what must be given back. `params`: with the presets.
-
-    Raises GatewayError.
-    """
-    remote = RemoteChat(
-        messages=request.messages,
-        tools=request.callable_tools,
-        tool_choice=request.tool_choice,
-        parallel_tool_calls=request.parallel_tool_calls,
-        thinking=thinking_of(request),
-        parameters=chat_parameters(request, params, target.lease),
-        shape=params.shape,
-        n=params.n,
-        caller=target.caller,
-    )
-    changes = remote_changes(target, remote, request.answering)
-    asked_at = perf_counter()
-    with translated():
-        events = await held.enter_async_context(target.container.chat(remote))
-    choices = [
-        RemoteChoice(
-            index,
-            shown=request.thinking.shown,
-            tools=request.callable_tools if request.tool_choice != "none" else (),
-            whole=not params.streamed,
-            habit=habit,
+    async def chat(
+        self, request: ChatRequest, params: GenerationParams, habit: ThinkingHabit | None = None
+    ) -> Answer:
+        """A chat that the other server renders and splits."""
+        remote = alike(RemoteChat, request)(
+            tools=request.callable_tools,
+            thinking=thinking_of(request),
+            parameters=chat_parameters(request, params, self.lease),
+            shape=params.shape,
+            n=params.n,
+            caller=self.caller,
         )
-        for index in range(params.n)
-    ]
-    return _answer(target.lease, changes, remote, params, choices, events, asked_at)
+        choices = [
+            RemoteChoice(
+                index,
+                shown=request.thinking.shown,
+                tools=request.callable_tools if request.tool_choice != "none" else (),
+                whole=not params.streamed,
+                habit=habit,
+            )
+            for index in range(params.n)
+        ]
+        return await self._answer(self.container.chat, remote, request.answering, params, choices)
+
+    async def text(self, request: TextRequest, params: GenerationParams) -> Answer:
+        """Prompts are echoed here, which takes their text."""
+        are_texts = all(isinstance(prompt, str) for prompt in request.prompts)
+        if request.echo and (params.logprobs is not None or not are_texts):
+            text = "not with logprobs or token ids, for a model that runs on another server."
+            raise InvalidRequest.at("echo", text)
+        remote = self._raw(_handed(request), text_parameters(request, params, self.lease), params)
+        count = params.n * len(remote.prompts)
+        choices = [RemoteChoice(index, raw=True) for index in range(count)]
+        ask = self.container.complete
+        return await self._answer(ask, remote, request.answering, params, choices)
+
+    async def split_here(
+        self,
+        request: ChatRequest,
+        params: GenerationParams,
+        interpreter: Interpreter,
+        rendered: RenderedPrompt,
+    ) -> Answer:
+        """A chat that is rendered and split here. One request for each choice.
+
+        The prompt goes over as a raw text, and what comes back is read like an engine's output. The
+        other server tokenizes the prompt, so what a client spells like a control token becomes one.
+        """
+        if rendered.pictures:
+            text = "images: not for a model elsewhere whose prompts are made here (split: here)."
+            raise InvalidRequest(text, param="messages")
+        choices, remotes = [], []
+        for index in range(params.n):
+            splitter = stopping(interpreter.splitter(request, rendered.framed), request, params)
+            job = Generation(prompt=())
+            choices.append(Choice(index, job, splitter, one_call=request.one_call))
+            varied = _varied(params, index)
+            raw = TextRequest(model=request.model, prompts=(rendered.text,), answering=varied)
+            parameters = text_parameters(raw, varied, self.lease)
+            remotes.append(self._raw((rendered.text,), parameters, replace(varied, n=1)))
+        changes = self._changes(remotes[0], request.answering)
+        outputs: list[Outputs] = []
+        with translated():
+            for remote in remotes:
+                events = await self.held.enter_async_context(self.container.complete(remote))
+                outputs.append(RemoteOutputs(events))
+        answer = Answer(self.lease, (), choices, await merged(self.held, choices, outputs))
+        answer.rendered, answer.split = rendered.text, interpreter.split
+        return _reported(answer, remotes[0], changes, params)
+
+    def _raw(
+        self, prompts: tuple[str | tuple[int, ...], ...], parameters: Body, params: GenerationParams
+    ) -> RemoteText:
+        return RemoteText(
+            prompts=prompts,
+            parameters=parameters,
+            shape=params.shape,
+            n=params.n,
+            caller=self.caller,
+        )
+
+    async def _answer(
+        self,
+        ask: Callable[[Asked], AbstractAsyncContextManager[RemoteEvents]],
+        remote: Asked,
+        answering: GenerationParams,
+        params: GenerationParams,
+        choices: Sequence[RemoteChoice],
+    ) -> Answer:
+        changes = self._changes(remote, answering)
+        asked_at = perf_counter()
+        with translated():
+            events = await self.held.enter_async_context(ask(remote))
+        answer = RemoteAnswer(self.lease, choices, events, asked_at)
+        return _reported(answer, remote, changes, params)
+
+    def _changes(self, remote: RemoteRequest, answering: GenerationParams) -> RemoteChanges:
+        """What the server does not apply as it was asked for. Raises InvalidRequest where the
+        client is strict.
+        """
+        changes = self.container.changes(remote)
+        if answering.strict:
+            refuse_unapplied_there(changes, answering)
+        return changes
 
 
-async def remote_text(
-    held: AsyncExitStack, target: LeasedRemote, request: TextRequest, params: GenerationParams
+def _reported(
+    answer: Answer, remote: RemoteRequest, changes: RemoteChanges, params: GenerationParams
 ) -> Answer:
-    """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
-    are_texts = all(isinstance(prompt, str) for prompt in request.prompts)
-    if request.echo and (params.logprobs is not None or not are_texts):
-        text = "not with logprobs or token ids, for a model that runs on another server."
-        raise InvalidRequest.at("echo", text)
-    prompts = _handed(request)
-    remote = RemoteText(
-        prompts=prompts,
-        parameters=text_parameters(request, params, target.lease),
-        shape=params.shape,
-        n=params.n,
-        caller=target.caller,
-    )
-    changes = remote_changes(target, remote, request.answering)
-    asked_at = perf_counter()
-    with translated():
-        events = await held.enter_async_context(target.container.complete(remote))
-    count = params.n * len(prompts)
-    choices = [RemoteChoice(index, raw=True) for index in range(count)]
-    return _answer(target.lease, changes, remote, params, choices, events, asked_at)
-
-
-def remote_changes(
-    target: LeasedRemote, remote: RemoteRequest, answering: GenerationParams
-) -> RemoteChanges:
-    """What the server does not apply as it was asked for. Raises InvalidRequest where the client is
-    strict.
-    """
-    changes = target.container.changes(remote)
-    if answering.strict:
-        refuse_unapplied_there(changes, answering)
-    return changes
+    """With what the other server does not apply."""
+    answer.unapplied = unapplied_there(remote, changes, params)
+    if params.reports:
+        answer.parameters = parameters_sent(remote, changes, params, answer.unapplied)
+    return answer
 
 
 def _handed(request: TextRequest) -> tuple[str | tuple[int, ...], ...]:
@@ -386,22 +425,6 @@ def _handed(request: TextRequest) -> tuple[str | tuple[int, ...], ...]:
             raise InvalidRequest.at("prompt", text)
         found.append(prompt)
     return tuple(found)  # type: ignore[arg-type]
-
-
-def _answer(
-    lease: Lease,
-    changes: RemoteChanges,
-    remote: RemoteRequest,
-    params: GenerationParams,
-    choices: Sequence[RemoteChoice],
-    events: RemoteEvents,
-    asked_at: float,
-) -> RemoteAnswer:
-    unapplied = unapplied_there(remote, changes, params)
-    answer = RemoteAnswer(lease, unapplied, choices, events, asked_at)
-    if params.reports:
-        answer.parameters = parameters_sent(remote, changes, params, unapplied)
-    return answer
 
 
 class RemoteOutputs:
@@ -451,106 +474,40 @@ def _cause(finished: str, stop: str | None) -> Cause:
     return "max_tokens" if finished == "length" else "end_token"
 
 
-async def split_here(
-    held: AsyncExitStack,
-    target: LeasedRemote,
-    request: ChatRequest,
-    params: GenerationParams,
-    prompt: tuple[Interpreter, RenderedPrompt],
-) -> Answer:
-    """A chat that is rendered and split here. One request for each choice; `held` holds them.
-
-    The prompt goes over as a raw text, and what comes back is read like an engine's output. The
-    other server tokenizes the prompt, so what a client spells like a control token becomes one.
-    Raises GatewayError.
-    """
-    interpreter, rendered = prompt
-    if rendered.pictures:
-        text = "images: not for a model elsewhere whose prompts are made here (split: here)."
-        raise InvalidRequest(text, param="messages")
-    choices = [
-        Choice(
-            index,
-            Generation(prompt=()),
-            stopping(interpreter.splitter(request, rendered.framed), request, params),
-            one_call=request.one_call,
-        )
-        for index in range(params.n)
-    ]
-    remotes = [
-        _request(rendered.text, request, _varied(params, index), target)
-        for index in range(params.n)
-    ]
-    changes = remote_changes(target, remotes[0], request.answering)
-    outputs: list[Outputs] = []
-    with translated():
-        for remote in remotes:
-            events = await held.enter_async_context(target.container.complete(remote))
-            outputs.append(RemoteOutputs(events))
-    source = await merged(held, choices, outputs)
-    unapplied = unapplied_there(remotes[0], changes, params)
-    answer = Answer(target.lease, unapplied, choices, source)
-    answer.rendered, answer.split = rendered.text, interpreter.split
-    if params.reports:
-        answer.parameters = parameters_sent(remotes[0], changes, params, unapplied)
-    return answer
-
-
-def _request(
-    text: str, request: ChatRequest, params: GenerationParams, target: LeasedRemote
-) -> RemoteText:
-    raw = TextRequest(model=request.model, prompts=(text,), answering=params)
-    parameters = text_parameters(raw, params, target.lease)
-    return RemoteText(
-        prompts=(text,),
-        parameters=parameters,
-        shape=params.shape,
-        caller=target.caller,
-    )
-
-
 def _varied(params: GenerationParams, index: int) -> GenerationParams:
     """Stop strings are found here, in the content alone; several choices count on from one seed."""
     values = params.sampling.values
     if values.seed is not None and index:
-        values = msgspec.structs.replace(values, seed=values.seed + index)
-    sampling = msgspec.structs.replace(params.sampling, values=values)
-    return msgspec.structs.replace(params, stop=(), sampling=sampling)
+        values = replace(values, seed=values.seed + index)
+    sampling = replace(params.sampling, values=values)
+    return replace(params, stop=(), sampling=sampling)
 
 
 class RemotePipeline(msgspec.Struct, frozen=True):
-    """One per server. What an answer holds is held by `held`; all raise GatewayError."""
+    """One per server. `params`: with the presets; all raise GatewayError."""
 
     tokens: Tokens
     constraints: Constraints
     _habits: Latest[HabitKey, None] = msgspec.field(default_factory=partial(Latest, MOST_HABITS))
 
     async def chat(
-        self,
-        held: AsyncExitStack,
-        target: LeasedRemote,
-        request: ChatRequest,
-        params: GenerationParams,
+        self, target: LeasedRemote, request: ChatRequest, params: GenerationParams
     ) -> Answer:
-        """`params`: with the presets."""
+        """By the other server, or with what its model writes."""
         if target.container.splits:
-            answer = await remote_chat(held, target, request, params, self._habit(target, request))
+            answer = await target.chat(request, params, self._habit(target, request))
         else:
             raw = await self.tokens.rendered(request, target.lease)
-            answer = await split_here(held, target, request, params, raw)
+            answer = await target.split_here(request, params, *raw)
         if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
             self._check(answer, params)
         return answer
 
     async def text(
-        self,
-        held: AsyncExitStack,
-        target: LeasedRemote,
-        request: TextRequest,
-        params: GenerationParams,
+        self, target: LeasedRemote, request: TextRequest, params: GenerationParams
     ) -> Answer:
-        """`params`: with the presets."""
-        answer = await remote_text(held, target, request, params)
+        """As the other server writes it."""
+        answer = await target.text(request, params)
         self._check(answer, params)
         return answer
 
