@@ -1,39 +1,18 @@
 """Stop strings: an answer's events, ended where its text says what the client wants to end it.
 
-Knows splitters by what they do; no engine and no job.
+Knows no engine and no job.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from backends.contract.stops import StopFound, StopScanner
+from gateway.splitter import Splitter
 from gateway.terms.events import Content, Event, Finished, FinishReason, Reasoning, ToolClosed
 from gateway.terms.request import ChatRequest, GenerationParams
 
 Text: TypeAlias = Content | Reasoning
-
-
-class Splitting(Protocol):
-    """A `gateway.splitter.Splitter`, or `Unsplit`."""
-
-    @property
-    def in_reasoning(self) -> bool:
-        """The text fed so far ends inside reasoning, also where that is delivered as content."""
-        ...
-
-    @property
-    def unsaid(self) -> int:
-        """Bytes of the text fed that no event has yet, and some event may have."""
-        ...
-
-    @property
-    def damaged(self) -> bool:
-        """A call broke off: none is to be executed."""
-        ...
-
-    def feed(self, text: str) -> list[Event]: ...
-
-    def finish(self, reason: FinishReason) -> list[Event]: ...
+Splitting: TypeAlias = "Splitter | Unsplit | StopStrings"
 
 
 class Unsplit:
@@ -51,7 +30,7 @@ class Unsplit:
 
 
 class StopStrings:
-    r"""A `Splitting` that ends its events with `Finished` where a stop string is found.
+    r"""A splitter that ends its events with `Finished` where a stop string is found.
 
     Stop strings apply to the answer, so they are searched for in content. Reasoning is passed over,
     unless `in_reasoning` says otherwise; markers and the white space around them are no text. The
@@ -151,9 +130,7 @@ def _bytes(held: str, events: Sequence[Event]) -> int:
     )
 
 
-def stopping(
-    splitter: Splitting, request: ChatRequest, params: GenerationParams
-) -> Splitting | StopStrings:
+def stopping(splitter: Splitting, request: ChatRequest, params: GenerationParams) -> Splitting:
     """`splitter`, ended by the stop strings. They are not the job's: an engine can't distinguish an
     answer from reasoning.
     """

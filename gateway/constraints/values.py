@@ -9,9 +9,10 @@ llguidance alone puts together, so that stays `%json`.
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -124,65 +125,65 @@ def in_order(lark: Lark, found: Sequence[tuple[str, bool]], separator: str, othe
     return f"{lark.rule(one_of(begins))}{'' if needed else '?'}" if begins else ""
 
 
-class GrammarNotation(Protocol):
-    """How one syntax writes what is no number."""
+class GrammarNotation(ABC):
+    """How one syntax writes what is no number. `separator`, an expression: between items, and
+    between members.
+    """
 
-    is_json: bool  # whatever llguidance writes as JSON may stand for a value
-    in_order: bool  # members come as the schema lists them
-    separator: str  # an expression: between items, and between members
-    space: str  # a regular expression: inside brackets
-    words: Mapping[Any, Sequence[str]]  # how True, False and None are written
-
-    def text(self, found: StringValue) -> str:
-        """An expression: a string of this kind."""
-        ...
-
-    def constant(self, text: str) -> str:
-        """An expression: this string."""
-        ...
-
-    def key(self, key: str) -> str:
-        """An expression: the key of a member, up to its value."""
-        ...
-
-    def any_key(self, declared: Sequence[str]) -> str:
-        """An expression: a key that is none of those declared, up to its value."""
-        ...
-
-
-class Json:
-    """JSON as a notation. `unlike`: a regular expression of what no string holds."""
-
-    in_order = False
-    space = BETWEEN
-    colon = COLON
+    in_order = False  # members come as the schema lists them
+    space = BETWEEN  # a regular expression: inside brackets
     words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
 
+    def __init__(self, lark: Lark, separator: str, *, is_json: bool = False) -> None:
+        self.lark = lark
+        self.separator = separator
+        self.is_json = is_json  # whatever llguidance writes as JSON may stand for a value
+
+    @abstractmethod
+    def text(self, found: StringValue) -> str:
+        """An expression: a string of this kind."""
+
+    @abstractmethod
+    def constant(self, text: str) -> str:
+        """An expression: this string."""
+
+    @abstractmethod
+    def key(self, key: str) -> str:
+        """An expression: the key of a member, up to its value."""
+
+    @abstractmethod
+    def any_key(self, declared: Sequence[str]) -> str:
+        """An expression: a key that is none of those declared, up to its value."""
+
+
+class Json(GrammarNotation):
+    """JSON as a notation. `unlike`: a regular expression of what no string holds."""
+
+    colon = COLON
+
     def __init__(self, lark: Lark, unlike: str = "") -> None:
-        self._lark = lark
+        super().__init__(lark, lark.regex(COMMA), is_json=not unlike)
         self._unlike = f" & ~/(?s:.*)({unlike})(?s:.*)/" if unlike else ""
         self._held = re.compile(unlike or "(?!)")
-        self.is_json = not unlike
-        self.separator = lark.regex(COMMA)
 
     def text(self, found: StringValue) -> str:
         if len(found.schema) == 1 and self._unlike:
-            return self._lark.terminal(rf"/\x22{CHARACTER}*\x22/{self._unlike}")
+            return self.lark.terminal(rf"/\x22{CHARACTER}*\x22/{self._unlike}")
         by_length = found.schema.keys() <= LENGTH and not self._unlike
-        return counted(self._lark, found) if by_length else self._lark.json(found.schema)
+        return counted(self.lark, found) if by_length else self.lark.json(found.schema)
 
     def constant(self, text: str) -> str:
         written = json.dumps(text, ensure_ascii=False)
         return "" if self._held.search(written) else literal(written)
 
     def key(self, key: str) -> str:
-        return f"{literal(json.dumps(key, ensure_ascii=False))} {self._lark.regex(self.colon)}"
+        return f"{literal(json.dumps(key, ensure_ascii=False))} {self.lark.regex(self.colon)}"
 
     def any_key(self, declared: Sequence[str]) -> str:
         others = "|".join(pattern_of(json.dumps(key, ensure_ascii=False)) for key in declared)
         known = f" & ~/({others})/" if declared else ""
-        name = self._lark.terminal(rf"/\x22{_KEY}\x22/{self._unlike}{known}")
-        return f"{name} {self._lark.regex(self.colon)}"
+        name = self.lark.terminal(rf"/\x22{_KEY}\x22/{self._unlike}{known}")
+        return f"{name} {self.lark.regex(self.colon)}"
 
 
 class AnswerJson(Json):

@@ -12,7 +12,7 @@ begun while the tokens of the last 60 seconds, with its own expected ones, are m
 import math
 from collections import deque
 from collections.abc import Iterator
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -53,22 +53,6 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Rate | None = None
 
 
-class Meter(Protocol):
-    """How much was taken of something that comes back with time."""
-
-    def add(self, now: float, amount: int) -> None: ...
-
-    def give_back(self, since: float, amount: int) -> None:
-        """Of what was added at `since`, unless it doesn't count any more."""
-        ...
-
-    def used(self, now: float) -> int: ...
-
-    def falls_to(self, now: float, amount: int) -> float:
-        """Seconds until no more than `amount` counts, if no more is added."""
-        ...
-
-
 class Window:
     """Counts what was taken in the last minute, in steps of a second: each counts until the last
     moment of it is a minute ago.
@@ -87,6 +71,7 @@ class Window:
         self._used += amount
 
     def give_back(self, since: float, amount: int) -> None:
+        """Of what was added at `since`, unless it doesn't count any more."""
         for step in self._steps:
             if step[0] == self._number(since):
                 given = min(amount, step[1])
@@ -104,6 +89,7 @@ class Window:
         return self._used
 
     def falls_to(self, now: float, amount: int) -> float:
+        """Seconds until no more than `amount` counts, if no more is added."""
         left = self.used(now)
         for number, taken in self._steps:
             if left <= amount:
@@ -118,7 +104,7 @@ class Window:
 
 
 class Today:
-    """Counts what was taken since midnight UTC. A clock that is set back gives nothing back."""
+    """As `Window`, since midnight UTC. A clock that is set back gives nothing back."""
 
     def __init__(self) -> None:
         self._day = 0
@@ -150,7 +136,7 @@ class _Bound(msgspec.Struct, frozen=True):
     name: str  # as it is configured
     unit: Unit
     limit: int
-    meter: Meter
+    meter: Window | Today
 
     def rate(self, now: float) -> Rate:
         left = max(0, self.limit - self.meter.used(now))

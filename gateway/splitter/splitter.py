@@ -275,7 +275,7 @@ class Splitter:
 
     @property
     def in_reasoning(self) -> bool:
-        """The output so far ends inside reasoning."""
+        """The output so far ends inside reasoning, also where that is delivered as content."""
         return self._phase is Phase.REASONING
 
     @property

@@ -1,15 +1,14 @@
 """Calls as `call:N{key:value,..}` with bare keys: Gemma 4 and FunctionGemma."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
-from typing import Any
 
 import msgspec
 
 from gateway.constraints.lark import Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import StringValue
-from gateway.constraints.values import BETWEEN, Values
+from gateway.constraints.values import GrammarNotation, Values
 from gateway.splitter.payloads import json_text, raw
 from gateway.splitter.payloads.arguments import ArgumentsWriter, copy_nested_members
 from gateway.splitter.payloads.calls import Calls
@@ -91,30 +90,24 @@ def _written_call(lark: Lark, syntax: BareDictCalls, tool: WritableTool) -> str:
     return f'{literal(f"call:{tool.name}{{")} {members} "}}"'
 
 
-class _WrittenDict:
+class _WrittenDict(GrammarNotation):
     """Bare keys and strings between quote marks as a notation of `grammar.values`."""
 
-    separator = '","'
-    is_json = False
-    in_order = False
-    space = BETWEEN
-    words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
-
     def __init__(self, lark: Lark, quote: str) -> None:
-        self._lark = lark
+        super().__init__(lark, '","')
         self._quote = quote
 
     def text(self, found: StringValue) -> str:
-        rest = raw.text(self._lark, found, raw.Frame((self._quote,), _FOLLOWERS))
-        return f"{self._lark.text(self._quote)} {rest}"
+        rest = raw.text(self.lark, found, raw.Frame((self._quote,), _FOLLOWERS))
+        return f"{self.lark.text(self._quote)} {rest}"
 
     def constant(self, text: str) -> str:
         if self._quote in text:
             return ""
-        return self._lark.rule(self._quoted(text))
+        return self.lark.rule(self._quoted(text))
 
     def _quoted(self, text: str) -> str:
-        quote = self._lark.text(self._quote)
+        quote = self.lark.text(self._quote)
         return f"{quote} {literal(text)} {quote}"
 
     def key(self, key: str) -> str:
@@ -124,4 +117,4 @@ class _WrittenDict:
     def any_key(self, declared: Sequence[str]) -> str:
         others = "|".join(map(pattern_of, declared))
         known = f" & ~/({others}):/" if declared else ""
-        return self._lark.terminal(f"/[A-Za-z_][0-9A-Za-z_-]*:/{known}")
+        return self.lark.terminal(f"/[A-Za-z_][0-9A-Za-z_-]*:/{known}")

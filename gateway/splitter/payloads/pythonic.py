@@ -7,7 +7,14 @@ from typing import Any
 
 from gateway.constraints.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.constraints.schemas import StringValue
-from gateway.constraints.values import BETWEEN, LENGTH, Unwritable, Values, counted, in_any_order
+from gateway.constraints.values import (
+    LENGTH,
+    GrammarNotation,
+    Unwritable,
+    Values,
+    counted,
+    in_any_order,
+)
 from gateway.splitter.payloads import json_calls, python_text
 from gateway.splitter.payloads.calls import Calls
 from gateway.splitter.payloads.json_text import escaped
@@ -173,28 +180,23 @@ def _written_keyword(key: str) -> str:
     return literal(f"{key}=")
 
 
-class _WrittenPython:
+class _WrittenPython(GrammarNotation):
     """Python's literals as a notation of `grammar.values`. JSON's strings are Python's, too."""
 
     words: Mapping[Any, Sequence[str]] = {
         True: ("True", "true"), False: ("False", "false"), None: ("None", "null")
     }  # fmt: skip
 
-    is_json = False
-    in_order = False
-    space = BETWEEN
-
     def __init__(self, lark: Lark) -> None:
-        self._lark = lark
-        self.separator = lark.regex(_BREAK)
+        super().__init__(lark, lark.regex(_BREAK))
 
     def text(self, found: StringValue) -> str:
         if found.grammar is not None:
-            return one_of(quoted(self._lark, found.grammar, mark) for mark in ('"', "'"))
+            return one_of(quoted(self.lark, found.grammar, mark) for mark in ('"', "'"))
         if not found.schema.keys() <= LENGTH:
-            return self._lark.json(found.schema)
-        double = counted(self._lark, found)
-        return double and one_of((double, counted(self._lark, found, "'", _CHARACTER)))
+            return self.lark.json(found.schema)
+        double = counted(self.lark, found)
+        return double and one_of((double, counted(self.lark, found, "'", _CHARACTER)))
 
     def constant(self, text: str) -> str:
         double = literal(json.dumps(text, ensure_ascii=False))
@@ -202,10 +204,10 @@ class _WrittenPython:
         return one_of((double, literal(f"'{text}'"))) if plain else double
 
     def key(self, key: str) -> str:
-        return f"{self.constant(key)} {self._lark.regex(_COLON)}"
+        return f"{self.constant(key)} {self.lark.regex(_COLON)}"
 
     def any_key(self, declared: Sequence[str]) -> str:
         others = "|".join(map(pattern_of, declared))
         known = f" & ~/.({others})./" if declared else ""
-        name = self._lark.terminal(rf"/'[0-9A-Za-z_ .-]+'|\x22[0-9A-Za-z_ .-]+\x22/{known}")
-        return f"{name} {self._lark.regex(_COLON)}"
+        name = self.lark.terminal(rf"/'[0-9A-Za-z_ .-]+'|\x22[0-9A-Za-z_ .-]+\x22/{known}")
+        return f"{name} {self.lark.regex(_COLON)}"
