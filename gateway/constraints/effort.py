@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.constraints.grammars import SCHEMA_EFFORT, SCHEMA_LEVELS
-from gateway.constraints.keywords import KEYWORDS
+from gateway.constraints.keywords import with_parts
 
 SCALARS = frozenset(("null", "boolean", "integer", "number", "string"))
 ALTERNATIVE = 50  # an alternative costs as much as so many properties squared
@@ -32,17 +32,10 @@ def bounded(carried: dict[str, Any], field: str) -> None:
 
 def inside(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The schemas that stand in `node`; not those it refers to."""
+    found: list[Any] = []
     for key, value in node.items():
-        match KEYWORDS[key].holds if key in KEYWORDS else None:
-            case "schema":
-                found = [value]
-            case "schemas":
-                found = value
-            case "members":
-                found = list(value.values())
-            case _:
-                found = []
-        yield from (part for part in found if isinstance(part, dict))
+        with_parts(key, value, found.append)
+    return (part for part in found if isinstance(part, dict))
 
 
 def referred(node: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,7 @@ from gateway.constraints.grammars import (
     fault,
     runnable,
 )
-from gateway.constraints.keywords import KEYWORDS
+from gateway.constraints.keywords import KEYWORDS, with_parts
 from gateway.constraints.lark import GUIDANCE, GrammarTooLarge, Lark
 from gateway.constraints.possible import ONE_OF, too_wide, without_endless
 from gateway.constraints.reading import Schema, read
@@ -111,26 +111,13 @@ class _Closing:
     def _copied(self, node: dict[str, Any], *, whole: bool) -> dict[str, Any]:
         """With the values inside closed, and what stands in the same place if that is `whole`."""
         here = self._value if whole else self._part
-        made: dict[str, Any] = {}
-        for key, held in node.items():
-            match KEYWORDS[key].holds if key in KEYWORDS else None:
-                case None:
-                    continue
-                case "reference":
-                    made[key] = self._referred(node, whole=whole)
-                case "schemas" if key in ONE_OF:
-                    made[key] = [here(each) for each in held]
-                case "schemas" if key == "allOf":
-                    made[key] = [self._part(each) for each in held]
-                case "schemas":
-                    made[key] = [self._value(each) for each in held]
-                case "schema":
-                    made[key] = self._value(held)
-                case "members":
-                    made[key] = {name: self._value(each) for name, each in held.items()}
-                case _:
-                    made[key] = held
-        return made
+        made_of = {"allOf": self._part, **dict.fromkeys(ONE_OF, here)}
+        made: dict[str, Any] = {
+            key: with_parts(key, held, made_of.get(key, self._value))
+            for key, held in node.items()
+            if key in KEYWORDS
+        }
+        return made | ({"$ref": self._referred(node, whole=whole)} if "$ref" in node else {})
 
     def _referred(self, node: dict[str, Any], *, whole: bool) -> str:
         name = f"{'' if whole else PART}{referred(node)}"

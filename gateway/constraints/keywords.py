@@ -84,6 +84,20 @@ KEYWORDS: Mapping[str, Keyword] = {
     "type": Keyword("types", became="any type"),
 }
 
+
+def with_parts(key: str, value: Any, make: Callable[[Any], Any]) -> Any:
+    """`value` of a keyword, with what `make` gives for each schema in it."""
+    match KEYWORDS[key].holds if key in KEYWORDS else None:
+        case "schema":
+            return make(value)
+        case "schemas":
+            return [make(each) for each in value]
+        case "members":
+            return {name: make(each) for name, each in value.items()}
+        case _:
+            return value
+
+
 # llguidance's (parser/src/json/formats.rs): a grammar for each.
 FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
@@ -198,14 +212,8 @@ def _lookaheads(node: Node) -> Node:
     if not parts:
         return node
     rest = {key: value for key, value in node.items() if key != "pattern"}
-    found = ({"pattern": part} for _, part in parts)
-    return _also(
-        rest,
-        *(
-            each if wanted else {"not": each}
-            for (wanted, _), each in zip(parts, found, strict=True)
-        ),
-    )
+    wanted = ({"pattern": part} if has else {"not": {"pattern": part}} for has, part in parts)
+    return _also(rest, *wanted)
 
 
 def _also(node: Node, *schemas: Node) -> Node:

@@ -11,7 +11,7 @@ from typing import Any
 from backends.contract.grammar_limits import ROW_ITEMS
 from gateway.constraints.effort import every, referred
 from gateway.constraints.grammars import CompileBudget
-from gateway.constraints.keywords import KEYWORDS
+from gateway.constraints.keywords import with_parts
 
 ONE_OF = ("anyOf", "oneOf")
 WIDEST = ROW_ITEMS // 4 - 10  # optional properties, or values to choose from, at one place
@@ -73,17 +73,7 @@ def _items(node: Mapping[str, Any]) -> Iterator[Any]:
 
 def _prune(node: dict[str, Any], ends: set[str]) -> None:
     for key, value in node.items():
-        match KEYWORDS[key].holds if key in KEYWORDS else None:
-            case "schema":
-                node[key] = _pruned(value, ends)
-            case "schemas":
-                node[key] = [_pruned(each, ends) for each in value]
-            case "members":
-                node[key] = {name: _pruned(each, ends) for name, each in value.items()}
-
-
-def _pruned(node: Any, ends: set[str]) -> Any:
-    return node if _ends(node, ends) else False
+        node[key] = with_parts(key, value, lambda part: part if _ends(part, ends) else False)
 
 
 def too_wide(carried: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
