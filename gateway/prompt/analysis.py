@@ -27,18 +27,22 @@ from gateway.prompt.metering import Meter
 from gateway.terms.request import Message, Role, TextPart, Tool, ToolCall
 
 
-def _message(role: Role, text: str) -> Message:
-    return Message(role=role, parts=(TextPart(text),))
+def message_of(role: Role, text: str, **fields: Any) -> Message:
+    """A message with that text; none: it has no parts."""
+    return Message(role=role, parts=(TextPart(text),) if text else (), **fields)
 
 
 ASK = "sentinelask"
 USER, USER_MORE, USER_LATER = (
-    _message("user", text) for text in (ASK, "sentinelmore", "sentinellater")
+    message_of("user", text) for text in (ASK, "sentinelmore", "sentinellater")
 )
-SYSTEM, SYSTEM_MORE = _message("system", "sentinelrule"), _message("system", "sentinelsecondrule")
+SYSTEM, SYSTEM_MORE = (
+    message_of("system", text) for text in ("sentinelrule", "sentinelsecondrule")
+)
 ASSISTANT, ASSISTANT_MORE = (
-    _message("assistant", text) for text in ("sentinelanswer", "sentinelcontinued")
+    message_of("assistant", text) for text in ("sentinelanswer", "sentinelcontinued")
 )
+_SILENT = Message(role="assistant", parts=(TextPart(""),))
 SPOKEN, THOUGHT, FUNCTION, KEY = (
     "sentinelspoken",
     "sentinelthought",
@@ -60,9 +64,7 @@ class TrialConversation:
         self.value, self.result = f"sentinelvalue{number}", f"sentinelresult{number}"
         call_id = f"call_{number}123456789abcdef01234567"
         self.call = ToolCall(call_id, FUNCTION, json.dumps({KEY: self.value}))
-        self.answer = Message(
-            role="tool", parts=(TextPart(self.result),), tool_call_id=call_id, name=FUNCTION
-        )
+        self.answer = message_of("tool", self.result, tool_call_id=call_id, name=FUNCTION)
 
 
 EXCHANGE, EXCHANGE_MORE = TrialConversation(1), TrialConversation(2)
@@ -72,12 +74,8 @@ def calling(
     *exchanges: TrialConversation, beside: str = "", thought: str | None = None
 ) -> tuple[Message, ...]:
     """A user asks, the assistant calls (and speaks, and thinks), the tools answer."""
-    caller = Message(
-        role="assistant",
-        parts=(TextPart(beside),) if beside else (),
-        reasoning=thought,
-        tool_calls=tuple(exchange.call for exchange in exchanges),
-    )
+    calls = tuple(exchange.call for exchange in exchanges)
+    caller = message_of("assistant", beside, reasoning=thought, tool_calls=calls)
     return (USER, caller, *(exchange.answer for exchange in exchanges))
 
 
@@ -243,7 +241,7 @@ def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
         system_fades=fades,
         alternates=not repeats,
         assistant_opens=opens,
-        empty_answers=trial.shows(traits, USER, _message("assistant", ""), USER_LATER),
+        empty_answers=trial.shows(traits, USER, _SILENT, USER_LATER),
     )
 
 

@@ -76,12 +76,16 @@ def _indent(
     return joined((step, body)) if first else body
 
 
+def _attributes(context: Context, items: Any, attribute: Any) -> Any:
+    if attribute is None:
+        return items
+    named = {"attribute": attribute}
+    return context.environment.call_filter("map", items, kwargs=named, context=context)
+
+
 @pass_context
 def _join(context: Context, items: Any, d: Any = "", attribute: Any = None) -> str:
-    if attribute is not None:
-        items = context.environment.call_filter(
-            "map", items, kwargs={"attribute": attribute}, context=context
-        )
+    items = _attributes(context, items, attribute)
     if isinstance(items, str):
         meter().grow(PIECE * len(items))
     texts = [_text(item) for item in meter().each(items, 1)]
@@ -105,12 +109,8 @@ def _trim(text: Any, chars: str | None = None) -> str:
 
 @pass_context
 def _sum(context: Context, items: Any, attribute: Any = None, start: Any = 0) -> Any:
-    if attribute is not None:
-        items = context.environment.call_filter(
-            "map", items, kwargs={"attribute": attribute}, context=context
-        )
     total = start
-    for item in meter().each(items, 1):
+    for item in meter().each(_attributes(context, items, attribute), 1):
         if isinstance(item, str) or isinstance(total, str):
             raise TypeError("texts are joined, not summed")
         if isinstance(total, list | tuple):
@@ -404,16 +404,6 @@ def _repeated(items: Any, times: int) -> Any:
 
 
 @pass_context
-def _each(_context: Context, items: Any, steps: int) -> Iterable[Any]:
-    return meter().each(items, steps)
-
-
-@pass_context
-def _built(_context: Context, value: Any) -> Any:
-    return meter().made(value)
-
-
-@pass_context
 def _walked(_context: Context, value: Any) -> Any:
     meter().walk(value)
     return value
@@ -424,11 +414,6 @@ def _cut(_context: Context, value: Any, start: Any, stop: Any, step: Any) -> Any
     if isinstance(value, Undefined):
         return value[start:stop:step]  # it says that it is undefined
     return meter().made(value[start:stop:step])
-
-
-@pass_context
-def _joined(_context: Context, *items: Any) -> str:
-    return concatenated(items)
 
 
 @pass_context
@@ -456,11 +441,11 @@ def _environment() -> _Environment:
     )
     filters: dict[str, Any] = {
         **metered_filters(),
-        _EACH: _each,
-        _BUILT: _built,
+        _EACH: pass_context(lambda _, items, steps: meter().each(items, steps)),
+        _BUILT: pass_context(lambda _, value: meter().made(value)),
         _WALKED: _walked,
         _CUT: _cut,
-        _JOINED: _joined,
+        _JOINED: pass_context(lambda _, *items: concatenated(items)),
     }
     environment.filters = filters
     tests: dict[str, Any] = metered_tests()

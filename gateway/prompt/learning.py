@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from gateway.prompt.analysis import ASK, THOUGHT, Trial
+from gateway.prompt.analysis import ASK, THOUGHT, Trial, message_of
 from gateway.prompt.conversation import TemplateTraits, ends_open
 from gateway.splitter import Format, Recognised, Splitter, starts_in_reasoning
 from gateway.splitter.grammar import texts_of
@@ -32,7 +32,7 @@ from gateway.splitter.payloads.syntax import (
     Typing,
 )
 from gateway.terms.events import ArgumentsGrown, Content, Reasoning, ToolOpened
-from gateway.terms.request import Message, Role, TextPart, Tool, ToolCall
+from gateway.terms.request import Message, Tool, ToolCall
 
 _FIRST, _SECOND = "sentinelfunction", "sentinelother"
 _KEY, _LATER_KEY = "sentinelka", "sentinelkb"
@@ -114,23 +114,19 @@ class Turn(msgspec.Struct, frozen=True):
 # What the template writes.
 
 
-def _message(role: Role, text: str, **fields: Any) -> Message:
-    return Message(role=role, parts=(TextPart(text),) if text else (), **fields)
-
-
-_ASKING = (_message("user", f"{ASK}00"),)
+_ASKING = (message_of("user", f"{ASK}00"),)
 
 
 def _exchange(number: int, calls: Calls, text: str) -> Iterator[Message]:
-    yield _message("user", f"{ASK}{number:02}")
+    yield message_of("user", f"{ASK}{number:02}")
     made = tuple(
         ToolCall(f"call_{number:02}{at}456789abcdef01234567", name, json.dumps(given))
         for at, (name, given) in enumerate(calls)
     )
-    yield _message("assistant", text, tool_calls=made)
+    yield message_of("assistant", text, tool_calls=made)
     for call in made:
-        yield _message("tool", f"{_RESULT}{number:02}", tool_call_id=call.id, name=call.name)
-    yield _message("assistant", _ANSWER)
+        yield message_of("tool", f"{_RESULT}{number:02}", tool_call_id=call.id, name=call.name)
+    yield message_of("assistant", _ANSWER)
 
 
 def turns_of(trial: Trial, traits: TemplateTraits) -> tuple[Turn, ...]:
@@ -152,7 +148,7 @@ def _calling(write: Callable[..., str], traits: TemplateTraits, asked: str) -> I
         for number, said in enumerate(answers)
         for message in _exchange(number, said.calls, said.text)
     ]
-    messages.append(_message("user", f"{ASK}{len(answers):02}"))
+    messages.append(message_of("user", f"{ASK}{len(answers):02}"))
     whole = write(messages, tools=TOOLS)
     end = _end(whole, lambda: write(messages[:2], tools=TOOLS, prompt=False))
     for number, said in enumerate(answers):
@@ -194,7 +190,7 @@ def _turn(asked: str, body: str, end: str, said: Said) -> Turn:
 
 def _speaking(write: Callable[..., str], traits: TemplateTraits, asked: str) -> Iterator[Turn]:
     for thought in ("", THOUGHT) if traits.reasoning_field else ("",):
-        answer = _message("assistant", _ANSWER, reasoning=thought or None)
+        answer = message_of("assistant", _ANSWER, reasoning=thought or None)
         text = write((*_ASKING, answer), prompt=False)
         body, there, behind = text.rpartition(f"{ASK}00")[2].partition(_ANSWER)
         turn = _turn(asked, body + _ANSWER, "", Said(thought, _ANSWER))
