@@ -5,6 +5,7 @@ one rule in `recognition.py` and one case in the tests.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from gateway.splitter.payloads.syntax import (
     THINK,
@@ -79,6 +80,25 @@ def _dsml(id: str, section: str) -> Format:
             ),
         ),
     )
+
+
+def _markup(
+    *openers: str, call: str = "<function=", parameter: str = "<parameter=", **more: Any
+) -> ElementCalls:
+    """Elements, each closed by its name; so is what an opener begins that is no call."""
+    return ElementCalls(
+        openers=openers,
+        closers=tuple(_closing(opener) for opener in openers if opener != call),
+        call_opens=(call,),
+        call_closes=(_closing(call),),
+        parameter_opens=(parameter,),
+        parameter_closes=(_closing(parameter),),
+        **more,
+    )
+
+
+def _closing(opener: str) -> str:
+    return f"</{opener.strip('<=>').split()[0]}>"
 
 
 _BEAM_OPENS = ("<|start|>assistant to=", "to=")
@@ -346,47 +366,19 @@ _ENTRIES = (
     Format(
         id="qwen3_coder_xml",
         reasoning=THINK,
-        syntaxes=(
-            ElementCalls(
-                openers=("<tool_call>", "<function="),
-                closers=("</tool_call>",),
-                call_opens=("<function=",),
-                call_closes=("</function>",),
-                parameter_opens=("<parameter=",),
-                parameter_closes=("</parameter>",),
-                trims_newline=True,
-            ),
-        ),
+        syntaxes=(_markup("<tool_call>", "<function=", trims_newline=True),),
     ),
     # Seed-OSS
     Format(
         id="seed_oss_xml",
         reasoning=ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
-        syntaxes=(
-            ElementCalls(
-                openers=("<seed:tool_call>", "<function="),
-                closers=("</seed:tool_call>",),
-                call_opens=("<function=",),
-                call_closes=("</function>",),
-                parameter_opens=("<parameter=",),
-                parameter_closes=("</parameter>",),
-            ),
-        ),
+        syntaxes=(_markup("<seed:tool_call>", "<function="),),
     ),
     # MiniMax-M2.x
     Format(
         id="minimax_m2",
         reasoning=THINK,
-        syntaxes=(
-            ElementCalls(
-                openers=("<minimax:tool_call>",),
-                closers=("</minimax:tool_call>",),
-                call_opens=("<invoke",),
-                call_closes=("</invoke>",),
-                parameter_opens=("<parameter",),
-                parameter_closes=("</parameter>",),
-            ),
-        ),
+        syntaxes=(_markup("<minimax:tool_call>", call="<invoke", parameter="<parameter"),),
         special_tokens=True,
     ),
     # Step-3
@@ -412,14 +404,7 @@ _ENTRIES = (
         id="minicpm5_xml",
         reasoning=THINK,
         syntaxes=(
-            ElementCalls(
-                openers=("<function name=",),
-                call_opens=("<function name=",),
-                call_closes=("</function>",),
-                parameter_opens=("<param",),
-                parameter_closes=("</param>",),
-                cdata=True,
-            ),
+            _markup("<function name=", call="<function name=", parameter="<param", cdata=True),
         ),
     ),
     # MiniMax-M3
@@ -649,14 +634,7 @@ _ENTRIES = (
             calls=("to={name}<|message|>",),
         ),
         syntaxes=(
-            ElementCalls(
-                openers=("<atem:function_calls>",),
-                closers=("</atem:function_calls>",),
-                call_opens=("<atem:invoke",),
-                call_closes=("</atem:invoke>",),
-                parameter_opens=("<atem:parameter",),
-                parameter_closes=("</atem:parameter>",),
-            ),
+            _markup("<atem:function_calls>", call="<atem:invoke", parameter="<atem:parameter"),
         ),
         special_tokens=True,
     ),
