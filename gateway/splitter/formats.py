@@ -597,14 +597,10 @@ _ENTRIES = (
         ),
         headers=Headers(
             openers=("<|message_model|>", *_INKLING_KINDS),
-            starts=(),
             ends=_INKLING_KINDS,
-            recipient=r"(?!)",
-            foreign=r"(?!)",
             channel=r"<\|content_(\w+)\|>",
             reasoning=frozenset({"thinking"}),
             body_ends=("<|end_message|>", "<|content_model_end_sampling|>"),
-            turn="",
             thoughts=("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
             answers=("<|message_model|><|content_text|>", "<|content_text|>"),
             calls=(
@@ -623,8 +619,6 @@ _ENTRIES = (
             openers=("<|start|>",),
             starts=("to=",),
             ends=("<|message|>",),
-            recipient=r"(?!)",
-            foreign=r"(?!)",
             channel=r"\bto=(\w+)",
             reasoning=frozenset({"self"}),
             body_ends=("<|eom|>", "<|eot|>"),

@@ -261,30 +261,23 @@ REASONING = tuple(
     if (markers := FORMATS[name].reasoning) is not None
 )
 
-# Where neither template nor special tokens decide: `model_type` of the model's configuration.
-MODEL_TYPES: Mapping[str, str] = {
-    "gpt_oss": "harmony",
-    "qwen2": "hermes_json",
-    "qwen2_moe": "hermes_json",
-    "qwen3": "hermes_json",
-    "qwen3_moe": "hermes_json",
-    "qwen3_5": "qwen3_coder_xml",
-    "qwen3_5_moe": "qwen3_coder_xml",
-    "gemma4": "gemma4",
-    "glm4_moe": "glm45",
-    "deepseek_v3": "deepseek_v3",
-    "minimax_m2": "minimax_m2",
-    "seed_oss": "seed_oss_xml",
-    "smollm3": "hermes_json",
-    "exaone4": "hermes_json",
-    "granitemoehybrid": "hermes_json",
-    "jamba": "jamba",
-    "lfm2": "lfm2_pythonic",
-    "lfm2_moe": "lfm2_pythonic",
-    "olmo3": "olmo3_pythonic",
+# Where neither template nor special tokens decide: `model_type`s of models' configurations.
+_TYPES: Mapping[str, str] = {
     "apertus": "apertus",
-    "llama4": "pythonic",
+    "deepseek_v3": "deepseek_v3",
+    "gemma4": "gemma4",
+    "glm45": "glm4_moe",
+    "harmony": "gpt_oss",
+    "hermes_json": "qwen2 qwen2_moe qwen3 qwen3_moe smollm3 exaone4 granitemoehybrid",
+    "jamba": "jamba",
+    "lfm2_pythonic": "lfm2 lfm2_moe",
+    "minimax_m2": "minimax_m2",
+    "olmo3_pythonic": "olmo3",
+    "pythonic": "llama4",
+    "qwen3_coder_xml": "qwen3_5 qwen3_5_moe",
+    "seed_oss_xml": "seed_oss",
 }
+MODEL_TYPES = {one: entry for entry, types in _TYPES.items() for one in types.split()}
 
 # What Hunyuan 3's checkpoints append to every marker, in a marker or as a variable of the template.
 _SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")

@@ -170,15 +170,15 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     openers: tuple[str, ...]
-    starts: tuple[str, ...]
+    starts: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     ends: tuple[str, ...]
-    recipient: str
-    foreign: str
+    recipient: str = "(?!)"  # nothing
+    foreign: str = "(?!)"
     channel: str
     reasoning: frozenset[str]
     body_ends: tuple[str, ...]
-    turn: str
+    turn: str = ""
     thoughts: tuple[str, ...]
     answers: tuple[str, ...]
     calls: tuple[str, ...] = ()
