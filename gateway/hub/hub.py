@@ -150,21 +150,10 @@ class Hub:
         if target in self._busy:
             raise InvalidRequest(f"{target.name} is being downloaded", param="folder_name")
 
-    async def bring(
-        self,
-        model: HubModel,
-        usable: Usable,
-        report: Callable[[DownloadProgress], None],
-        fits: Fits = lambda _: True,
-    ) -> Path:
-        """The folder of a model: downloaded before, `usable` in the hub's local cache, or
-        downloaded now. Raises as `download`.
-        """
-        here = await to_thread.run_sync(self.here, model, usable)
-        return here or await self.download(model.order, report, fits)
-
     def here(self, model: HubModel, usable: Usable) -> Path | None:
-        """As `bring`, without a download. Blocks."""
+        """The folder of a model: downloaded before, or `usable` in the hub's local cache; None
+        where it has to be downloaded. Blocks.
+        """
         root, name = self.root(), model.order.name
         target = within(root, model.folder, "path")
         called = [found for found in downloads(root) if found[1].is_called(name)]
@@ -461,11 +450,11 @@ def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:
 async def _provided(
     hub: Hub, fits: Fits, report: DownloadReporter, model: ModelConfig
 ) -> ModelConfig:
-    if not is_on_hub(model.path):
-        return model
+    if (found := await to_thread.run_sync(_found, hub, model)) is not None:
+        return found
     with _naming(model):
         wanted = hub_model(model.path)
-        path = await hub.bring(wanted, _is_usable, report(model.name), fits)
+        path = await hub.download(wanted.order, report(model.name), fits)
         return _lying_at(model, wanted, path)
 
 

@@ -156,16 +156,8 @@ class HuggingFace(msgspec.Struct, frozen=True):
         InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
         where the hub can't be reached or a library is missing.
         """
-        try:
-            import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
-            from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
-        except ImportError as error:
-            raise ModelUnavailable(
-                "downloads need huggingface_hub: pip install huggingface_hub"
-            ) from error
-        api = huggingface_hub.HfApi(
-            endpoint=self.endpoint, token=order.token, library_name="roundhouse"
-        )
+        hub, who = library(), {"token": order.token, "library_name": "roundhouse"}
+        api = hub.HfApi(endpoint=self.endpoint, **who)
         try:
             info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
         except Exception as error:  # of whichever HTTP library huggingface_hub uses
@@ -174,21 +166,24 @@ class HuggingFace(msgspec.Struct, frozen=True):
         commit = info.sha
         if commit is None:
             raise ModelUnavailable(f"{api.endpoint} is not a commit of {order.repository}")
-
-        def url(name: str) -> str:
-            return str(
-                huggingface_hub.hf_hub_url(
-                    order.repository, name, revision=commit, endpoint=self.endpoint
-                )
-            )
-
         shown = [sibling for sibling in info.siblings or () if not _is_hidden(sibling.rfilename)]
         if not shown:
             raise InvalidRequest(f"{order.repository} has no files", param="repo_id")
-        files = tuple(_file(sibling, url(sibling.rfilename), api.endpoint) for sibling in shown)
-        return Listing(
-            commit, files, build_hf_headers(token=order.token, library_name="roundhouse")
-        )
+        place = {"revision": commit, "endpoint": self.endpoint}
+        urls = (hub.hf_hub_url(order.repository, one.rfilename, **place) for one in shown)
+        files = (_file(one, url, api.endpoint) for one, url in zip(shown, urls, strict=True))
+        return Listing(commit, tuple(files), hub.utils.build_hf_headers(**who))
+
+
+def library() -> Any:  # of what is used here it declares little as its own
+    """huggingface_hub, which is optional and slow to import. Raises ModelUnavailable without it."""
+    try:
+        import huggingface_hub  # noqa: PLC0415
+        import huggingface_hub.utils  # noqa: PLC0415
+    except ImportError as error:
+        text = "the hub needs huggingface_hub: pip install huggingface_hub"
+        raise ModelUnavailable(text) from error
+    return huggingface_hub
 
 
 def refusal(error: Exception, order: Order, endpoint: str) -> Exception:

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from backends.contract.catalog import Catalog
-from gateway.hub.repository import OfferedModel, Order, backend_of, refusal
-from gateway.terms.errors import ModelUnavailable
+from gateway.hub.repository import OfferedModel, Order, backend_of, library, refusal
 
 ModelFormat: TypeAlias = Literal["gguf", "safetensors", "exl2", "exl3"]
 Sorting: TypeAlias = Literal["downloads", "likes", "trending", "new"]
@@ -75,12 +74,7 @@ def searched(endpoint: str | None, search: Search) -> list[FoundModel]:
     """What the hub at `endpoint` (None: huggingface.co) lists. Blocks. Raises ModelUnavailable
     where it can't be reached, or huggingface_hub is missing.
     """
-    try:
-        import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
-        from huggingface_hub import utils  # noqa: PLC0415
-    except ImportError as error:
-        text = "the hub needs huggingface_hub: pip install huggingface_hub"
-        raise ModelUnavailable(text) from error
+    huggingface_hub = library()
     asked: dict[str, Any] = {
         "filter": search.format,
         "sort": SORTINGS[search.sort],
@@ -88,7 +82,7 @@ def searched(endpoint: str | None, search: Search) -> list[FoundModel]:
         "expand": list(DETAILS),
         **({"search": search.words} if search.words else {}),
     }
-    tools: Any = utils  # it declares nothing of this as its own
+    tools = huggingface_hub.utils
     hub = huggingface_hub.HfApi(endpoint=endpoint).endpoint
     try:  # not by `list_models`, which tries a hub that is away for half a minute
         headers = tools.build_hf_headers(library_name="roundhouse")
