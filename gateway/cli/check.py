@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import anyio
 
-from backends.contract.catalog import BACKENDS, CPU, Placement, Room
+from backends.contract.catalog import BACKENDS, CPU
 from backends.contract.errors import UpstreamError
 from backends.contract.samplers import Sampling
 from backends.places.upstream.fleet import Roster
@@ -26,9 +26,14 @@ from gateway.http.metrics import Metrics
 from gateway.hub.hub import cached_models, foreseen, present
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.registry.gauges import SystemGauge, bandwidths
-from gateway.registry.history import History, default_path, paced
+from gateway.registry.history import History, default_path
+from gateway.registry.ledger import MemoryLedger
 from gateway.registry.library import ModelLibrary
-from gateway.registry.memory import UNITS, by_use, gibibytes, shares
+from gateway.registry.loaders import CatalogLoader
+from gateway.registry.memory import UNITS, by_use, gibibytes
+from gateway.registry.nodes import without_turns
+from gateway.registry.planning import LoadPlanner
+from gateway.registry.record import Records
 from gateway.serving.app import build
 
 FITS = "yes"
@@ -62,12 +67,12 @@ def _checked(config: Config, absent: Sequence[str]) -> int:
         budgets |= model.turn
     cards = {name: amount for name, amount in total.items() if name != CPU}
     (history := History(default_path())).begin(cards)
-    read = {**bandwidths(cards), **history.bandwidths} if cards else {}
-    room = Room(free=budgets, bandwidths=read)
+    room = MemoryLedger(budgets, Records())
+    planner = LoadPlanner(CatalogLoader(), history, cards, room, bandwidths(cards))
     entries = library.entries()
     here = [one for one in entries if one.files.elsewhere is None and not one.replicas]
     together: Counter[str] = Counter()
-    rows = [_row(entry, total, room, history, together) for entry in here]
+    rows = [_row(entry, planner, together) for entry in here]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
     if len([entry for entry in here if entry.of is None]) > 1:
         print(_turns(together, budgets))
@@ -133,40 +138,17 @@ def _turns(together: Mapping[str, int], budgets: Mapping[str, int]) -> str:
     return f"together they need {', '.join(over)}: they take turns" if over else "all fit together"
 
 
-def _lacking(
-    placements: Sequence[Placement], need: int, budgets: Mapping[str, int]
-) -> tuple[list[str], Placement]:
-    """The first of the placements that fits; else the last, and the devices too small for it."""
-    ways = [
-        ([device for device, part in one.items() if need * part > budgets.get(device, 0)], one)
-        for one in placements
-    ]
-    return next((way for way in ways if not way[0]), ways[-1])
-
-
-def _row(
-    entry: ModelEntry,
-    total: Mapping[str, int],
-    room: Room,
-    history: History,
-    together: Counter[str],
-) -> tuple[str, ...]:
+def _row(entry: ModelEntry, planner: LoadPlanner, together: Counter[str]) -> tuple[str, ...]:
     if entry.of is not None:
         return entry.name, entry.files.backend, "", "", "", f"{FITS}: same as {entry.of.name}"
-    together.update(entry.turn)
     known = (entry.name, entry.files.backend, size(entry.files.size_bytes))
     if (share := entry.files.node) is not None:
+        together.update(entry.turn)
         return (*known, by_use(share.need), share.node.name, FITS)
-    files = BACKENDS[entry.files.backend].files
-    cards = {name: amount for name, amount in total.items() if name != CPU}
-    fitted = files.fit(entry.files, entry.options, cards, room)
-    need = fitted.need if fitted else files.estimate(entry.files, entry.options)
-    last = history.get(entry.files, fitted.options if fitted else entry.options)
-    need = last.corrected(need) if last else need
-    ways = [fitted.placement] if fitted else files.placements(entry.files, entry.options, cards)
-    short, parts = _lacking(ways, need.total, room.free)
-    together.update(shares(need, parts))
-    measured = paced(last.pace) if last and last.pace is not None else ""
-    fits = f"{FITS}: {fitted.note}{measured}" if fitted else FITS
+    plan, room = planner.plan(entry), planner.room
+    need = room.fitting(plan.needs)
+    together.update(need)
+    short = [device for device, size in need.items() if size > room.budgets.get(device, 0)]
+    fits = f"{FITS}: {plan.note}" if plan.note else FITS
     fits = obstacle(entry) or (f"not on {', '.join(short)}" if short else fits)
-    return (*known, by_use(need), ", ".join(parts), fits)
+    return (*known, by_use(plan.need), ", ".join(without_turns(need)), fits)
