@@ -141,9 +141,9 @@ def packed(tokens: Sequence[int]) -> bytes:
     return array("q", tokens).tobytes()
 
 
-def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike; by bisection, so that slices compare at C
-    speed.
+def common_length(left: Sequence[object], right: Sequence[object]) -> int:
+    """How many tokens, or other things, two sequences begin with alike; by bisection, so that
+    slices compare at C speed.
     """
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from backends.contract.beginnings import common_length
 from backends.contract.protocol import Ended, Piece
 from backends.contract.samplers import Sampling
 from config.values import alike
@@ -272,16 +273,7 @@ def _of_text(raw: str, place: int, part: Part) -> Iterator[Place]:
     if begin < 0:
         begin = raw.find(part.text, place)
     if begin >= 0:
-        yield begin, begin + _alike(raw, begin, part.text)
-
-
-def _alike(raw: str, begin: int, text: str) -> int:
-    """How many characters of `text` stand in `raw` from `begin` on."""
-    if raw.startswith(text, begin):
-        return len(text)
-    pairs = enumerate(zip(raw[begin:], text, strict=False))
-    changed = (place for place, (one, other) in pairs if one != other)
-    return next(changed, min(len(raw) - begin, len(text)))
+        yield begin, begin + common_length(raw[begin : begin + len(part.text)], part.text)
 
 
 def _of_call(raw: str, place: int, part: Part) -> Iterator[Place]:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from backends.contract.beginnings import common_length
 from gateway.prompt.analysis import ASK, THOUGHT, Trial, message_of
 from gateway.prompt.conversation import TemplateTraits, ends_open
 from gateway.splitter import Format, Recognised, Splitter, starts_in_reasoning
@@ -170,20 +171,13 @@ def _end(whole: str, alone: Callable[[], str]) -> str:
     for end in chain(starts, marks):
         if end.strip() and end.strip() in tail:
             return end
-    common = _BEGUN.sub("", tail[: _common(tail, (text := alone()).rpartition(_LAST)[2])])
+    common = _BEGUN.sub("", tail[: common_length(tail, (text := alone()).rpartition(_LAST)[2])])
     pieces: list[str] = _PIECE.findall(tail[len(common) :]) if text else []
     return pieces[0].partition("sentinel")[0] if pieces else ""
 
 
-def _common(first: Sequence[str], second: Sequence[str]) -> int:
-    """How much both begin alike with."""
-    pairs = enumerate(zip(first, second, strict=False))
-    differing = (at for at, (one, other) in pairs if one != other)
-    return next(differing, min(len(first), len(second)))
-
-
 def _turn(asked: str, body: str, end: str, said: Said) -> Turn:
-    head = _BEGUN.sub("", body[: _common(asked, body)])
+    head = _BEGUN.sub("", body[: common_length(asked, body)])
     rest = body[len(head) :]
     return Turn(head, rest.rpartition(end)[0] or rest if end.strip() else rest, said)
 
@@ -355,9 +349,9 @@ def _around(lead: str, between: str | None, tail: str) -> _Around:
     if between is None or between.strip() in {"", ",", ";"}:
         return _Around(lead.strip(), "", "", tail.strip())
     first, second, last = (_PIECE.findall(text) for text in (lead, between, tail))
-    opening = _common(first[::-1], second[::-1])
+    opening = common_length(first[::-1], second[::-1])
     size = len(second) - opening
-    closing = _common(second[:size], last)
+    closing = common_length(second[:size], last)
     parts = (first[: len(first) - opening], second[size:], last[:closing], last[closing:])
     return _Around(*("".join(part).strip() for part in parts))
 
