@@ -32,7 +32,7 @@ from gateway.splitter.payloads.syntax import (
     Syntax,
     Typing,
 )
-from gateway.terms.events import ArgumentsGrown, Content, Reasoning, ToolOpened
+from gateway.terms.events import Content, Reasoning, called
 from gateway.terms.request import Message, Tool, ToolCall
 
 _FIRST, _SECOND = "sentinelfunction", "sentinelother"
@@ -204,23 +204,16 @@ def reads_back(format: Format, turn: Turn) -> bool:
         tools=TOOLS if turn.said.calls else (),
         prompt_tail=turn.head,
     )
-    spoken: dict[type, str] = {Content: "", Reasoning: ""}
-    calls: list[tuple[str, str]] = []
-    for event in (*splitter.feed(turn.body), *splitter.finish("stop")):
-        match event:
-            case Content(text) | Reasoning(text):
-                spoken[type(event)] += text
-            case ToolOpened(name=name):
-                calls.append((name, ""))
-            case ArgumentsGrown(fragment=fragment):
-                calls[-1] = (calls[-1][0], calls[-1][1] + fragment)
-            case _:
-                pass
-    said, text = turn.said, spoken[Content].strip()
+    events = (*splitter.feed(turn.body), *splitter.finish("stop"))
+    said = turn.said
+    text, thought = (
+        "".join(event.text for event in events if isinstance(event, kind)).strip()
+        for kind in (Content, Reasoning)
+    )
     return (
         [(name, _ordered(given)) for name, given in said.calls]
-        == [(name, _spelled(arguments)) for name, arguments in calls]
-        and spoken[Reasoning].strip() == said.reasoning
+        == [(name, _spelled(arguments)) for name, arguments in called(events)]
+        and thought == said.reasoning
         and text.startswith(said.text)
         and _END.fullmatch(text[len(said.text) :]) is not None
     )
