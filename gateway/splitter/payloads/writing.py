@@ -104,7 +104,7 @@ class ArgumentsJson(Json):
 
     def text(self, found: StringValue) -> str:
         if found.grammar is not None:
-            return quoted(self._lark, found.grammar)
+            return quoted(self.lark, found.grammar)
         return super().text(found)
 
 
