@@ -378,17 +378,9 @@ def fingerprint(lease: Lease) -> str:
 
     `fp_` and a digest of this server's version, the backend, the model's files and options.
     """
-    info, files = lease.container.info, lease.entry.files
-    facts = (
-        VERSION,
-        info.backend,
-        info.context_length,
-        lease.name,
-        files.format,
-        files.size_bytes,
-        lease.entry.created,
-        lease.entry.options,
-    )
+    info, entry, files = lease.container.info, lease.entry, lease.entry.files
+    loaded = (files.format, files.size_bytes, entry.created, entry.options)
+    facts = (VERSION, info.backend, info.context_length, lease.name, *loaded)
     return f"fp_{sha256(msgspec.json.encode(facts)).hexdigest()[:12]}"
 
 

@@ -416,16 +416,8 @@ class Interpreters:
         calling = request.tools or any(message.tool_calls for message in request.messages)
         source = self._templates.source(entry) or (info.tool_template if calling else None)
         template = source or info.chat_template
-        key = (
-            entry.name,
-            template,
-            info.special,
-            info.response_template,
-            info.architecture,
-            entry.format,
-            request.format,
-            entry.keep_reasoning,
-        )
+        own = (info.special, info.response_template, info.architecture)
+        key = (entry.name, template, *own, entry.format, request.format, entry.keep_reasoning)
         found = self._known.pop(key, None)
         if found is None:
             found = await to_thread.run_sync(interpret, info, entry, source, request.format)

@@ -194,12 +194,7 @@ def embedding_parameters(request: EmbeddingRequest, caller: Caller) -> RemoteEmb
 
 def rerank_parameters(request: RerankRequest, caller: Caller) -> RemoteRerank:
     """Everything of a request for scores."""
-    return RemoteRerank(
-        query=request.query,
-        documents=request.documents,
-        parameters=request.further,
-        caller=caller,
-    )
+    return alike(RemoteRerank, request)(parameters=request.further, caller=caller)
 
 
 QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60

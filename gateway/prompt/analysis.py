@@ -44,10 +44,7 @@ ASSISTANT, ASSISTANT_MORE = (
 )
 _SILENT = Message(role="assistant", parts=(TextPart(""),))
 SPOKEN, THOUGHT, FUNCTION, KEY = (
-    "sentinelspoken",
-    "sentinelthought",
-    "sentinelfunction",
-    "sentinelkey",
+    f"sentinel{word}" for word in ("spoken", "thought", "function", "key")
 )
 
 TOOL = Tool(

@@ -188,14 +188,10 @@ class Usage(TokenCounts, frozen=True, kw_only=True):
 
     def after(self, first: "Usage") -> "Usage":
         """With the tokens of what was generated for the same request before. The times stay."""
-        return msgspec.structs.replace(
-            self,
-            prompt_tokens=first.prompt_tokens + self.prompt_tokens,
-            cached_tokens=first.cached_tokens + self.cached_tokens,
-            completion_tokens=first.completion_tokens + self.completion_tokens,
-            reasoning_tokens=first.reasoning_tokens + self.reasoning_tokens,
-            is_counted=first.is_counted and self.is_counted,
-        )
+        names = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+        both = {name: getattr(first, name) + getattr(self, name) for name in names}
+        counted = first.is_counted and self.is_counted
+        return msgspec.structs.replace(self, **both, is_counted=counted)
 
 
 NO_USAGE = Usage(prompt_tokens=0, completion_tokens=0)
