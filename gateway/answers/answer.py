@@ -418,7 +418,7 @@ def jobs_of(
     return [
         alike(Generation, params)(
             prompt=prompt,
-            sampling=_varied(sampling, variant) if variant else sampling,
+            sampling=varied(sampling, variant),
             request=request,
             owner=whose.owner,
             cached_for=whose.cached_for,
@@ -441,9 +441,9 @@ def _biased(sampling: Sampling, texts: Sequence[tuple[str, float]], lease: Lease
     return msgspec.structs.replace(sampling, logit_bias=sampling.logit_bias + added)
 
 
-def _varied(sampling: Sampling, variant: int) -> Sampling:
+def varied(sampling: Sampling, variant: int) -> Sampling:
     """Several choices with one seed would all be the same: each counts on from it."""
-    if sampling.seed is None:
+    if sampling.seed is None or not variant:
         return sampling
     return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
 

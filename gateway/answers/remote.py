@@ -45,7 +45,7 @@ from backends.contract.remote import (
 )
 from backends.contract.samplers import Sampling
 from config.values import alike
-from gateway.answers.answer import Answer, Choice, merged
+from gateway.answers.answer import Answer, Choice, merged, varied
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
@@ -454,13 +454,8 @@ class RemoteOutputs:
                     break
             if self._stopped:
                 break
-        yield Ended(
-            cause="stopped" if self._stopped else _cause(finished, stop),
-            stop_string=stop,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-        )
+        cause = "stopped" if self._stopped else _cause(finished, stop)
+        yield alike(Ended, usage)(cause=cause, stop_string=stop)
 
 
 def _cause(finished: str, stop: str | None) -> Cause:
@@ -471,10 +466,7 @@ def _cause(finished: str, stop: str | None) -> Cause:
 
 def _varied(params: GenerationParams, index: int) -> GenerationParams:
     """Stop strings are found here, in the content alone; several choices count on from one seed."""
-    values = params.sampling.values
-    if values.seed is not None and index:
-        values = replace(values, seed=values.seed + index)
-    sampling = replace(params.sampling, values=values)
+    sampling = replace(params.sampling, values=varied(params.sampling.values, index))
     return replace(params, stop=(), sampling=sampling)
 
 
