@@ -88,6 +88,11 @@ def _unit(need: MemoryNeed) -> tuple[int, str]:
     return (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
 
 
+def covered(need: Bytes, room: Bytes) -> bool:
+    """Whether `room` has that much on every device."""
+    return all(size <= room.get(device, 0) for device, size in need.items())
+
+
 def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
     """`need` over the devices it is spread on, by their parts of the whole (which add up to 1)."""
     return {device: round(need.total * part) for device, part in parts.items()}

@@ -21,7 +21,7 @@ from gateway.registry.entry import ModelEntry
 from gateway.registry.history import NOTICED, History, Measurement, paced
 from gateway.registry.ledger import MemoryLedger
 from gateway.registry.loaders import Loader
-from gateway.registry.memory import shares
+from gateway.registry.memory import covered, shares
 from gateway.registry.nodes import HERE as THIS_MACHINE
 from gateway.registry.nodes import NodeOffer, bare, fewest, in_order, named, node_of
 from gateway.registry.protocol import Bytes, Model, Smaller
@@ -513,11 +513,6 @@ def _may_leave(entry: ModelEntry, options: EngineOptions) -> bool:
 
 def _cells(options: EngineOptions) -> int | None:
     return getattr(options, "cache_tokens", None)
-
-
-def covered(need: Bytes, room: Bytes) -> bool:
-    """Whether `room` has that much on every device."""
-    return all(size <= room.get(device, 0) for device, size in need.items())
 
 
 def lying(plan: LoadPlan, devices: Bytes) -> LoadPlan:

@@ -23,6 +23,7 @@ from itertools import product
 import msgspec
 
 from backends.contract.catalog import CPU
+from gateway.registry.memory import covered
 from gateway.registry.nodes import name_at, node_of
 from gateway.registry.protocol import Bytes, Model, Smaller
 
@@ -244,11 +245,7 @@ def _together(
                 rest[device] = rest.get(device, 0) - size
         if any(size < 0 for size in rest.values()):
             continue
-        fitting = (
-            way
-            for way in _ways(last)
-            if all(size <= rest.get(device, 0) for device, size in way.need.items())
-        )
+        fitting = (way for way in _ways(last) if covered(way.need, rest))
         if (final := next(fitting, None)) is not None:
             ways = (*chosen, final)
             total = _total(rivals, seen, [way.speed for way in ways])

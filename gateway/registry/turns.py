@@ -204,14 +204,7 @@ class Turns(msgspec.Struct):
         def rank(claim: ModelRecord) -> tuple[bool, bool, float, bool, float, float]:
             late = now >= overdue_at(claim, self.rules)
             age = claim.oldest if late else 0.0
-            return (
-                claim not in begun,
-                not late,
-                age,
-                not claim.wanted,
-                -worth(claim),
-                claim.oldest,
-            )
+            return claim not in begun, not late, age, not claim.wanted, -worth(claim), claim.oldest
 
         return sorted(self.records.claims(), key=rank)
 
