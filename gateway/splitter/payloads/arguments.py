@@ -127,9 +127,7 @@ def _copy(
         else:
             if closers and closers[-1] == "}":
                 writer.key((yield from notation.key(reader)))
-                yield from reader.space()
-                yield from reader.expect(":")
-                yield from reader.space()
+                yield from reader.spaced(reader.expect(":"))
             bracket = yield from reader.accept(notation.brackets)
             if bracket:
                 writer.open("{" if bracket == "{" else "[")

@@ -160,7 +160,5 @@ def read_section(
 
 def _open(reader: Reader, section: PayloadSection) -> Parsing[None]:
     """Reads what opens a call."""
-    yield from reader.space()
-    yield from reader.accept(section.before_call)
-    yield from reader.space()
+    yield from reader.spaced(reader.accept(section.before_call))
     yield from reader.expect(*section.call_opens)

@@ -61,9 +61,7 @@ def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, *, in_array: bool)
         yield from reader.expect("{")
         yield from _Call(reader, calls, syntax).parse()
         calls.settle()
-        yield from reader.space()
-        separator = yield from reader.accept(_SEPARATORS)
-        yield from reader.space()
+        separator = yield from reader.spaced(reader.accept(_SEPARATORS))
         if not separator and (yield from reader.peek()) != "{":
             return
 
@@ -93,9 +91,7 @@ class _Call(msgspec.Struct, eq=False):
             if (yield from reader.expect('"', "}")) == "}":
                 break
             key = yield from json_text.read_string(reader)
-            yield from reader.space()
-            yield from reader.expect(":")
-            yield from reader.space()
+            yield from reader.spaced(reader.expect(":"))
             yield from self._member(key)
             yield from reader.space()
             if not (yield from reader.accept((",",))):

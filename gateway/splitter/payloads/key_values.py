@@ -36,9 +36,7 @@ def parse(reader: Reader, calls: Calls, syntax: KeyValueCalls, opener: str) -> P
 
 
 def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
-    yield from reader.space()
-    name = yield from reader.run(NAME)
-    yield from reader.space()
+    name = yield from reader.spaced(reader.run(NAME))
     yield from reader.accept(syntax.name_ends)
     yield from reader.space()
     if not syntax.key_opens:

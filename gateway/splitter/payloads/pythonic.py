@@ -44,9 +44,7 @@ def parse(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
     yield from reader.space()
     while True:
         yield from _call(reader, calls, syntax, in_list=in_list)
-        yield from reader.space()
-        separator = yield from reader.accept((",", ";"))
-        yield from reader.space()
+        separator = yield from reader.spaced(reader.accept((",", ";")))
         if (yield from _at_end(reader, syntax, separator)):
             break
     yield from reader.accept(("]",) if in_list else ())
@@ -91,9 +89,7 @@ def _keyword(reader: Reader) -> Parsing[str]:
     if (yield from reader.accept((")",))):
         return ""
     keyword = yield from reader.run(_KEYWORD)
-    yield from reader.space()
-    yield from reader.expect("=")
-    yield from reader.space()
+    yield from reader.spaced(reader.expect("="))
     if not keyword:
         raise Malformed("an argument without a name")
     return keyword

@@ -173,6 +173,13 @@ class Reader:
             return ""  # at once: nearly always there is none
         return (yield from self._gathered(SPACE, sys.maxsize))
 
+    def spaced(self, parsing: Parsing[Result]) -> Parsing[Result]:
+        """What it gives, which white space may surround."""
+        yield from self.space()
+        found = yield from parsing
+        yield from self.space()
+        return found
+
     def _gathered(self, pattern: re.Pattern[str], most: int) -> Parsing[str]:
         """The longest stretch of `pattern`, though not more than `most` characters."""
         taken: StringIO | None = None
