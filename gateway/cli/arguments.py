@@ -78,6 +78,14 @@ class _CommandParser(_Parser):
 
     _is_within = False
 
+    def value(self, name: str, metavar: str, text: str, **how: Any) -> None:
+        """An argument, or an option that has a value."""
+        self.add_argument(name, metavar=metavar, help=text, **how)
+
+    def flag(self, *names: str, text: str) -> None:
+        """An option without a value."""
+        self.add_argument(*names, action="store_true", help=text)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which calls itself for it."""
         if self._is_within:
@@ -92,13 +100,13 @@ class _CommandParser(_Parser):
 Commands: TypeAlias = "argparse._SubParsersAction[_CommandParser]"  # noqa: SLF001 - its only name
 
 
-def _command(commands: Commands, name: str, module: str, text: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+def _command(commands: Commands, name: str, module: str, text: str) -> _CommandParser:
+    command: _CommandParser = commands.add_parser(name, help=text, description=text)
     command.set_defaults(module=module, command=name)
     return command
 
 
-def _remote(commands: Commands, name: str, module: str, text: str) -> argparse.ArgumentParser:
+def _remote(commands: Commands, name: str, module: str, text: str) -> _CommandParser:
     """A command that talks to a running server."""
     command = _command(commands, name, module, text)
     command.add_argument(
@@ -129,66 +137,36 @@ def address(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is not a valid URL; example: {DEFAULT_URL}")
 
 
-def _config(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml"
-    )
+def _config(command: _CommandParser) -> None:
+    command.value("--config", "FILE", "YAML; see config/default.yaml", type=Path)
 
 
 def _model_dirs(
-    command: argparse.ArgumentParser,
+    command: _CommandParser,
     text: str = "a folder to search for models, besides `model_dirs`. May be repeated",
 ) -> None:
-    command.add_argument("--model-dir", action="append", default=[], metavar="DIR", help=text)
+    command.value("--model-dir", "DIR", text, action="append", default=[])
 
 
 def _serve(commands: Commands) -> None:
     command = _command(commands, "serve", "serve", "serve models on an OpenAI-style endpoint")
-    command.add_argument(
-        "models",
-        nargs="*",
-        metavar="MODEL",
-        help="a .gguf file, a model folder, a folder of models, or hf:owner/name, which is "
-        "downloaded first",
-    )
+    text = "a .gguf file, a model folder, a folder of models, or hf:owner/name, which is downloaded"
+    command.value("models", "MODEL", f"{text} first", nargs="*")
     _model_dirs(command)
     _config(command)
     command.add_argument("--host", help="address to listen on")
     command.add_argument("--port", help="port to listen on; 0 takes a free one")
-    command.add_argument(
-        "--api-key",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="an administrator's key besides the configured ones; env:NAME and file:PATH keep it "
-        "out of lists of processes. May be repeated",
-    )
-    command.add_argument(
-        "--new-key",
-        action="store_true",
-        help="make an administrator's key for this run, and show it",
-    )
-    command.add_argument(
-        "-v", "--verbose", action="store_true", help="log all details (log.level: debug)"
-    )
-    command.add_argument(
-        "--join",
-        metavar="URL",
-        type=address,
-        help="offer the models at the Roundhouse at URL as well, as long as this server runs",
-    )
-    command.add_argument(
-        "--join-key",
-        metavar="KEY",
-        help="an administrator's key of that server, or env:NAME, file:PATH "
-        "(default: $ROUNDHOUSE_JOIN_KEY)",
-    )
-    command.add_argument(
-        "--advertise",
-        metavar="URL",
-        type=address,
-        help="the address that it is to call this server at (default: as it sees this machine)",
-    )
+    text = "an administrator's key besides the configured ones; env:NAME and file:PATH keep it out"
+    text += " of lists of processes. May be repeated"
+    command.value("--api-key", "KEY", text, action="append", default=[])
+    command.flag("--new-key", text="make an administrator's key for this run, and show it")
+    command.flag("-v", "--verbose", text="log all details (log.level: debug)")
+    text = "offer the models at the Roundhouse at URL as well, as long as this server runs"
+    command.value("--join", "URL", text, type=address)
+    text = "an administrator's key of that server, or env:NAME, file:PATH"
+    command.value("--join-key", "KEY", f"{text} (default: $ROUNDHOUSE_JOIN_KEY)")
+    text = "the address that it is to call this server at (default: as it sees this machine)"
+    command.value("--advertise", "URL", text, type=address)
 
 
 def _listing(commands: Commands) -> None:
@@ -196,26 +174,20 @@ def _listing(commands: Commands) -> None:
         commands, "models", "listing", "list the models; without a server, the configured ones"
     )
     _config(command)
-    command.add_argument("--json", action="store_true", help="the server's list as it is")
-    command.add_argument("--names", action="store_true", help="print only the names, one per line")
+    command.flag("--json", text="the server's list as it is")
+    command.flag("--names", text="print only the names, one per line")
     command = _remote(commands, "ps", "listing", "list the models in memory, and queued requests")
-    command.add_argument("--json", action="store_true", help="the server's answer as it is")
+    command.flag("--json", text="the server's answer as it is")
 
 
 def _usage(commands: Commands) -> None:
     command = _remote(
         commands, "usage", "listing", "show requests and tokens by key, model and day"
     )
-    command.add_argument(
-        "--from", dest="since", metavar="DAY", help="2026-01-31; 30 days by default"
-    )
-    command.add_argument("--to", dest="until", metavar="DAY", help="the last day; today by default")
-    command.add_argument(
-        "--group",
-        metavar="NAMES",
-        default="key,model,day",
-        help="what sums are made by: key, model, day, or several with commas (default: all)",
-    )
+    command.value("--from", "DAY", "2026-01-31; 30 days by default", dest="since")
+    command.value("--to", "DAY", "the last day; today by default", dest="until")
+    text = "what sums are made by: key, model, day, or several with commas (default: all)"
+    command.value("--group", "NAMES", text, default="key,model,day")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="as CSV, for spreadsheets")
     form.add_argument("--json", action="store_true", help="the server's answer as it is")
@@ -228,68 +200,50 @@ def _loading(commands: Commands) -> None:
     command.add_argument("model", metavar="MODEL", nargs="?")
     command = _remote(commands, "drain", "loading", "have models leave a machine of the cluster")
     command.add_argument("node", metavar="NODE")
-    command.add_argument("--undo", action="store_true", help="let models be loaded there again")
+    command.flag("--undo", text="let models be loaded there again")
     command = _remote(commands, "pull", "loading", "download a model to the server's machine")
     command.add_argument("model", metavar="hf:OWNER/NAME[:QUANT]")
     command = _remote(commands, "rm", "loading", "delete a model's files")
     command.add_argument("model", metavar="MODEL")
-    command.add_argument("--yes", action="store_true", help="don't ask")
+    command.flag("--yes", text="don't ask")
 
 
 def _chat(commands: Commands) -> None:
     command = _remote(commands, "chat", "chat", "chat with a model; /help lists the commands")
     command.add_argument("model", metavar="MODEL", nargs="?", default="")
-    command.add_argument("--system", metavar="TEXT", help="the system message")
+    command.value("--system", "TEXT", "the system message")
     command = _remote(commands, "run", "chat", "one answer to one prompt")
-    command.add_argument("model", metavar="MODEL", help='its name; "" is the default')
-    command.add_argument("prompt", metavar="PROMPT", nargs="?", help="default: read from stdin")
-    command.add_argument("--system", metavar="TEXT", help="the system message")
-    command.add_argument("--json", action="store_true", help="the whole answer as JSON")
-    command.add_argument("--schema", type=Path, metavar="FILE", help="a JSON schema to answer in")
-    command.add_argument("--max-tokens", type=int, metavar="N", help="at most N tokens")
+    command.value("model", "MODEL", 'its name; "" is the default')
+    command.value("prompt", "PROMPT", "default: read from stdin", nargs="?")
+    command.value("--system", "TEXT", "the system message")
+    command.flag("--json", text="the whole answer as JSON")
+    command.value("--schema", "FILE", "a JSON schema to answer in", type=Path)
+    command.value("--max-tokens", "N", "at most N tokens", type=int)
     command = _remote(commands, "bench", "bench", "TTFT, tokens per second and prefill of a model")
     command.add_argument("model", metavar="MODEL", nargs="?", default="")
-    command.add_argument(
-        "--streams", metavar="N,N", default="1,4,16", help="numbers of concurrent requests"
-    )
-    command.add_argument(
-        "--tokens", type=int, metavar="N", default=128, help="length of each answer in tokens"
-    )
+    command.value("--streams", "N,N", "numbers of concurrent requests", default="1,4,16")
+    command.value("--tokens", "N", "length of each answer in tokens", type=int, default=128)
 
 
 def _launch(commands: Commands) -> None:
     command = _remote(commands, "launch", "launch", "run a coding agent on a model of the server")
     command.add_argument("agent", choices=AGENTS, metavar="AGENT", help=", ".join(AGENTS))
-    command.add_argument(
-        "arguments", nargs="*", metavar="ARGUMENT", help="the agent's own, behind --"
-    )
-    command.add_argument(
-        "--model", metavar="MODEL", help="its name; default: the one in use, else the default"
-    )
-    command.add_argument(
-        "--print", action="store_true", help="print the variables and the command, run nothing"
-    )
+    command.value("arguments", "ARGUMENT", "the agent's own, behind --", nargs="*")
+    command.value("--model", "MODEL", "its name; default: the one in use, else the default")
+    command.flag("--print", text="print the variables and the command, run nothing")
 
 
 def _worker(commands: Commands) -> None:
     command = _command(
         commands, "worker", "worker", "run models of this machine for a server on another one"
     )
-    command.add_argument(
-        "--listen", required=True, metavar="HOST:PORT", help="port 0 takes a free one"
-    )
-    command.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="holds the secret that the server's `nodes` have, too; made where it isn't there "
-        "(default: $ROUNDHOUSE_WORKER_TOKEN)",
-    )
-    command.add_argument(
-        "--tls", action="store_true", help="encrypt connections, with a certificate made for it"
-    )
-    command.add_argument("--certificate", type=Path, metavar="FILE", help="another one, in PEM")
-    command.add_argument("--key", type=Path, metavar="FILE", help="of the certificate, in PEM")
+    command.value("--listen", "HOST:PORT", "port 0 takes a free one", required=True)
+    text = "holds the secret that the server's `nodes` have, too; made where it isn't there"
+    text += " (default: $ROUNDHOUSE_WORKER_TOKEN)"
+    command.value("--token-file", "FILE", text, type=Path)
+    command.flag("--tls", text="encrypt connections, with a certificate made for it")
+    command.value("--certificate", "FILE", "another one, in PEM", type=Path)
+    command.value("--key", "FILE", "of the certificate, in PEM", type=Path)
     _model_dirs(command, "load no models but those in DIR. May be repeated")
 
 
@@ -298,7 +252,7 @@ def _local(commands: Commands) -> None:
         commands, "check", "check", "show what would be served, its memory, and problems"
     )
     _config(command)
-    command.add_argument("models", nargs="*", metavar="MODEL", help="same as for serve")
+    command.value("models", "MODEL", "same as for serve", nargs="*")
     _model_dirs(command)
     _command(
         commands, "doctor", "doctor", "show engines, devices and compilers, and what is missing"
@@ -308,13 +262,9 @@ def _local(commands: Commands) -> None:
     )
     programs = ["llama-swap", "tabbyapi", "ollama"]
     command.add_argument("program", choices=programs, help="whose configuration it is")
-    text = "its configuration; of Ollama its folder (~/.ollama)"
-    command.add_argument("file", type=Path, metavar="FILE", help=text)
-    text = "llama-swap: models that llama-server serves stay commands"
-    command.add_argument("--commands", action="store_true", help=text)
-    command.add_argument(
-        "--output", type=Path, metavar="FILE", help="a new file; default: print it"
-    )
+    command.value("file", "FILE", "its configuration; of Ollama its folder (~/.ollama)", type=Path)
+    command.flag("--commands", text="llama-swap: models that llama-server serves stay commands")
+    command.value("--output", "FILE", "a new file; default: print it", type=Path)
     _command(commands, "config", "configured", "print every option with its default (default.yaml)")
     command = _command(
         commands, "completion", "completion", "print a completion script for a shell"
