@@ -20,6 +20,7 @@ from gateway.splitter.payloads.syntax import (
     PastCalls,
     PythonicCalls,
     ReasoningMarkers,
+    Syntax,
 )
 
 _HERMES_TAG = JsonCalls(
@@ -37,48 +38,49 @@ _MISTRAL = NamedJsonCalls(
 )
 
 
+def _entry(id: str, *syntaxes: Syntax, **more: Any) -> Format:
+    """A format with the syntaxes in which its calls are written."""
+    return Format(id=id, syntaxes=syntaxes, **more)
+
+
 def hunyuan_3(*suffixes: str) -> Format:
     """Hunyuan 3 with what a checkpoint appends to the name in every marker: ":opensource"."""
 
     def tags(name: str) -> tuple[str, ...]:
         return tuple(f"<{name}{suffix}>" for suffix in suffixes)
 
-    return Format(
-        id="hy3",
-        reasoning=ReasoningMarkers(tags("think"), tags("/think")),
-        syntaxes=(
-            KeyValueCalls(
-                openers=(*tags("tool_calls"), *tags("tool_call")),
-                closers=tags("/tool_calls"),
-                call_opens=tags("tool_call"),
-                call_closes=tags("/tool_call"),
-                name_ends=tags("tool_sep"),
-                key_opens=tags("arg_key"),
-                key_closes=tags("/arg_key"),
-                value_opens=tags("arg_value"),
-                value_closes=tags("/arg_value"),
-            ),
+    return _entry(
+        "hy3",
+        KeyValueCalls(
+            openers=(*tags("tool_calls"), *tags("tool_call")),
+            closers=tags("/tool_calls"),
+            call_opens=tags("tool_call"),
+            call_closes=tags("/tool_call"),
+            name_ends=tags("tool_sep"),
+            key_opens=tags("arg_key"),
+            key_closes=tags("/arg_key"),
+            value_opens=tags("arg_value"),
+            value_closes=tags("/arg_value"),
         ),
+        reasoning=ReasoningMarkers(tags("think"), tags("/think")),
         special_tokens=True,
     )
 
 
 def _dsml(id: str, section: str) -> Format:
     """DeepSeek's markup; V4.1 puts a space before every tag name."""
-    return Format(
-        id=id,
-        reasoning=THINK,
-        syntaxes=(
-            ElementCalls(
-                openers=(f"<｜DSML｜{section}>", f"<｜DSML｜ {section}>", "<｜DSML｜ calls>"),
-                closers=(f"</｜DSML｜{section}>", f"</｜DSML｜ {section}>", "</｜DSML｜ calls>"),
-                call_opens=("<｜DSML｜invoke", "<｜DSML｜ invoke"),
-                call_closes=("</｜DSML｜invoke>", "</｜DSML｜ invoke>"),
-                parameter_opens=("<｜DSML｜parameter", "<｜DSML｜ parameter"),
-                parameter_closes=("</｜DSML｜parameter>", "</｜DSML｜ parameter>"),
-                typing="string",
-            ),
+    return _entry(
+        id,
+        ElementCalls(
+            openers=(f"<｜DSML｜{section}>", f"<｜DSML｜ {section}>", "<｜DSML｜ calls>"),
+            closers=(f"</｜DSML｜{section}>", f"</｜DSML｜ {section}>", "</｜DSML｜ calls>"),
+            call_opens=("<｜DSML｜invoke", "<｜DSML｜ invoke"),
+            call_closes=("</｜DSML｜invoke>", "</｜DSML｜ invoke>"),
+            parameter_opens=("<｜DSML｜parameter", "<｜DSML｜ parameter"),
+            parameter_closes=("</｜DSML｜parameter>", "</｜DSML｜ parameter>"),
+            typing="string",
         ),
+        reasoning=THINK,
     )
 
 
@@ -107,419 +109,358 @@ _INKLING_KINDS = ("<|content_thinking|>", "<|content_text|>", "<|content_invoke_
 
 _ENTRIES = (
     # Gemma 2/3, Phi-3.5, anything unknown
-    Format(id="plain"),
+    _entry("plain"),
     # DeepSeek-R1-Distill, Magistral-2506, any textual <think>
-    Format(id="think_text", reasoning=THINK),
+    _entry("think_text", reasoning=THINK),
     # Kimi-VL-Thinking
-    Format(id="kimi_vl_think", reasoning=ReasoningMarkers(("◁think▷",), ("◁/think▷",))),
+    _entry("kimi_vl_think", reasoning=ReasoningMarkers(("◁think▷",), ("◁/think▷",))),
     # Hermes 2/3, Qwen2.5, Qwen3, QwQ, MiMo-VL, Granite 4.0/4.1, EXAONE 4.0, Bielik, Reka Edge,
     # SmolLM3
-    Format(id="hermes_json", reasoning=THINK, syntaxes=(_HERMES_TAG,)),
+    _entry("hermes_json", _HERMES_TAG, reasoning=THINK),
     # LongCat-Flash
-    Format(
-        id="longcat_json",
+    _entry(
+        "longcat_json",
+        JsonCalls(openers=("<longcat_tool_call>",), closers=("</longcat_tool_call>",)),
         reasoning=ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),
-        syntaxes=(JsonCalls(openers=("<longcat_tool_call>",), closers=("</longcat_tool_call>",)),),
         special_tokens=True,
     ),
     # ERNIE-4.5-Thinking
-    Format(
-        id="ernie45",
+    _entry(
+        "ernie45",
+        _HERMES_TAG,
         reasoning=THINK,
-        syntaxes=(_HERMES_TAG,),
         shell_opens=("<response>",),
         shell_closes=("</response>",),
     ),
     # InternLM2.5/3, Intern-S1
-    Format(
-        id="internlm2",
-        reasoning=THINK,
-        syntaxes=(
-            JsonCalls(
-                openers=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
-                closers=("<|action_end|>",),
-            ),
+    _entry(
+        "internlm2",
+        JsonCalls(
+            openers=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+            closers=("<|action_end|>",),
         ),
+        reasoning=THINK,
         special_tokens=True,
     ),
     # Granite-20B-FC
-    Format(
-        id="granite_20b_fc",
-        syntaxes=(JsonCalls(openers=("<function_call>",)),),
-        special_tokens=True,
-    ),
+    _entry("granite_20b_fc", JsonCalls(openers=("<function_call>",)), special_tokens=True),
     # GigaChat 3, GigaChat 3.1
-    Format(
-        id="gigachat31",
-        syntaxes=(
-            JsonCalls(
-                openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>")
-            ),
-        ),
+    _entry(
+        "gigachat31",
+        JsonCalls(openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>")),
         shell_closes=("<|message_sep|>",),
         special_tokens=True,
     ),
     # Llama 3.1/3.2/3.3, Llama 4 JSON
-    Format(
-        id="llama3_json",
-        syntaxes=(JsonCalls(at_start=True), PythonicCalls(at_start=True, method=".call")),
+    _entry(
+        "llama3_json",
+        JsonCalls(at_start=True),
+        PythonicCalls(at_start=True, method=".call"),
         shell_opens=("<|python_tag|>",),
         shell_closes=("<|eom_id|>", "<|eot_id|>"),
         special_tokens=True,
     ),
     # MiniMax-M1
-    Format(id="minimax_m1", reasoning=THINK, syntaxes=(_TOOL_CALLS_ARRAY,)),
+    _entry("minimax_m1", _TOOL_CALLS_ARRAY, reasoning=THINK),
     # Jamba
-    Format(id="jamba", syntaxes=(_TOOL_CALLS_ARRAY,), special_tokens=True),
+    _entry("jamba", _TOOL_CALLS_ARRAY, special_tokens=True),
     # Nemotron-Nano-9B-v2
-    Format(
-        id="nemotron_v2",
-        reasoning=THINK,
-        syntaxes=(JsonCalls(openers=("<TOOLCALL>",), closers=("</TOOLCALL>",)),),
+    _entry(
+        "nemotron_v2", JsonCalls(openers=("<TOOLCALL>",), closers=("</TOOLCALL>",)), reasoning=THINK
     ),
     # Apriel 1.5/1.6
-    Format(
-        id="apriel",
+    _entry(
+        "apriel",
+        _TOOL_CALLS_ARRAY,
         reasoning=ReasoningMarkers(("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",)),
-        syntaxes=(_TOOL_CALLS_ARRAY,),
         shell_closes=("[END FINAL RESPONSE]",),
     ),
     # Hunyuan-A13B
-    Format(
-        id="hunyuan_a13b",
+    _entry(
+        "hunyuan_a13b",
+        _TOOL_CALLS_ARRAY,
         reasoning=THINK,
-        syntaxes=(_TOOL_CALLS_ARRAY,),
         shell_opens=("<answer>",),
         shell_closes=("</answer>",),
     ),
     # Granite 3.0, Granite 3.1-3.3
-    Format(
-        id="granite_array",
-        syntaxes=(_GRANITE_CALLS,),
-        past=_GRANITE_PAST,
-        special_tokens=True,
-    ),
+    _entry("granite_array", _GRANITE_CALLS, past=_GRANITE_PAST, special_tokens=True),
     # Granite 3.3 thinking
-    Format(
-        id="granite33_think",
+    _entry(
+        "granite33_think",
+        _GRANITE_CALLS,
         reasoning=THINK,
-        syntaxes=(_GRANITE_CALLS,),
         past=_GRANITE_PAST,
         shell_opens=("<response>",),
         shell_closes=("</response>",),
     ),
     # Granite 3.2
-    Format(
-        id="granite32_phrases",
+    _entry(
+        "granite32_phrases",
+        _GRANITE_CALLS,
         reasoning=ReasoningMarkers(
             ("Here is my thought process:", "Here's my thought process:"),
             ("Here is my response:", "Here's my response:"),
         ),
-        syntaxes=(_GRANITE_CALLS,),
         past=_GRANITE_PAST,
     ),
     # Phi-4-mini, Firefunction v2
-    Format(id="phi4_mini", syntaxes=(JsonCalls(openers=("functools",), needs_array=True),)),
+    _entry("phi4_mini", JsonCalls(openers=("functools",), needs_array=True)),
     # xLAM-2
-    Format(
-        id="xlam_array",
+    _entry(
+        "xlam_array",
+        JsonCalls(at_start=True, needs_array=True, fences=("```json", "```")),
         reasoning=THINK,
-        syntaxes=(JsonCalls(at_start=True, needs_array=True, fences=("```json", "```")),),
     ),
     # Command-R7B, Command-A, Command-A+, North / Cohere2 MoE
-    Format(
-        id="cohere_cmd3",
-        reasoning=ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True),
-        syntaxes=(
-            JsonCalls(
-                openers=("<|START_ACTION|>",),
-                closers=("<|END_ACTION|>",),
-                name_keys=("tool_name", "name"),
-                id_keys=("tool_call_id",),
-            ),
+    _entry(
+        "cohere_cmd3",
+        JsonCalls(
+            openers=("<|START_ACTION|>",),
+            closers=("<|END_ACTION|>",),
+            name_keys=("tool_name", "name"),
+            id_keys=("tool_call_id",),
         ),
+        reasoning=ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True),
         shell_opens=("<|START_RESPONSE|>", "<|START_TEXT|>"),
         shell_closes=("<|END_RESPONSE|>", "<|END_TEXT|>"),
         special_tokens=True,
     ),
     # Command-R / R+
-    Format(
-        id="cohere_action_json",
-        shell_opens=("<|CHATBOT_TOKEN|>",),  # its prompts end before it
-        syntaxes=(
-            JsonCalls(
-                openers=("Action:",),
-                fences=("```json", "```"),
-                needs_fence=True,
-                name_keys=("tool_name", "name"),
-            ),
+    _entry(
+        "cohere_action_json",
+        JsonCalls(
+            openers=("Action:",),
+            fences=("```json", "```"),
+            needs_fence=True,
+            name_keys=("tool_name", "name"),
         ),
+        shell_opens=("<|CHATBOT_TOKEN|>",),  # its prompts end before it
     ),
     # Apertus
-    Format(
-        id="apertus",
+    _entry(
+        "apertus",
+        JsonCalls(openers=("<|tools_prefix|>",), closers=("<|tools_suffix|>",), named_by_key=True),
         reasoning=ReasoningMarkers(("<|inner_prefix|>",), ("<|inner_suffix|>",), anywhere=True),
-        syntaxes=(
-            JsonCalls(
-                openers=("<|tools_prefix|>",), closers=("<|tools_suffix|>",), named_by_key=True
-            ),
-        ),
         special_tokens=True,
     ),
     # Mistral-7B v0.3, Nemo, Mixtral, Large 2407
-    Format(
-        id="mistral_v3",
-        syntaxes=(_MISTRAL,),
-        special_tokens=True,
-        ids="mistral",
-    ),
+    _entry("mistral_v3", _MISTRAL, special_tokens=True, ids="mistral"),
     # Mistral Small 3.x, Devstral, Magistral, Ministral 3
-    Format(
-        id="mistral_v11",
+    _entry(
+        "mistral_v11",
+        _MISTRAL,
         reasoning=ReasoningMarkers(("[THINK]",), ("[/THINK]",), anywhere=True),
-        syntaxes=(_MISTRAL,),
         special_tokens=True,
         ids="mistral",
     ),
     # DeepSeek-V3, DeepSeek-R1-0528, DeepSeek-V3.1
-    Format(
-        id="deepseek_v3",
-        reasoning=THINK,
-        syntaxes=(
-            NamedJsonCalls(
-                openers=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
-                closers=("<｜tool▁calls▁end｜>",),
-                call_opens=("<｜tool▁call▁begin｜>",),
-                call_closes=("<｜tool▁call▁end｜>",),
-                name_prefixes=("function<｜tool▁sep｜>",),
-                name_ends=("<｜tool▁sep｜>",),
-                fences=("```json", "```"),
-            ),
+    _entry(
+        "deepseek_v3",
+        NamedJsonCalls(
+            openers=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+            closers=("<｜tool▁calls▁end｜>",),
+            call_opens=("<｜tool▁call▁begin｜>",),
+            call_closes=("<｜tool▁call▁end｜>",),
+            name_prefixes=("function<｜tool▁sep｜>",),
+            name_ends=("<｜tool▁sep｜>",),
+            fences=("```json", "```"),
         ),
+        reasoning=THINK,
         special_tokens=True,
     ),
     # Kimi K2, K2-Thinking, K2.5
-    Format(
-        id="kimi_k2",
-        reasoning=THINK,
-        syntaxes=(
-            NamedJsonCalls(
-                openers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
-                closers=("<|tool_calls_section_end|>",),
-                call_opens=("<|tool_call_begin|>",),
-                call_closes=("<|tool_call_end|>",),
-                name_ends=("<|tool_call_argument_begin|>",),
-                numbered=True,
-            ),
+    _entry(
+        "kimi_k2",
+        NamedJsonCalls(
+            openers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+            closers=("<|tool_calls_section_end|>",),
+            call_opens=("<|tool_call_begin|>",),
+            call_closes=("<|tool_call_end|>",),
+            name_ends=("<|tool_call_argument_begin|>",),
+            numbered=True,
         ),
+        reasoning=THINK,
         special_tokens=True,
         ids="kimi",
         past=PastCalls(
             *("<|tool_calls_section_begin|>", "<|tool_call_begin|>functions."),
-            *(
-                "<|tool_call_argument_begin|>",
-                "<|tool_call_end|>",
-                "",
-                "<|tool_calls_section_end|>",
-            ),
+            *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+            *("", "<|tool_calls_section_end|>"),
             numbered=True,
         ),
     ),
     # Solar-Open-100B
-    Format(
-        id="solar_open",
-        reasoning=ReasoningMarkers(("<|think|>",), ("<|end|>",), anywhere=True),
-        syntaxes=(
-            NamedJsonCalls(
-                openers=("<|tool_calls|>", "<|tool_call:begin|>"),
-                closers=("<|calls|>",),
-                call_opens=("<|tool_call:begin|>",),
-                call_closes=("<|tool_call:end|>",),
-                id_end="<|tool_call:name|>",
-                name_ends=("<|tool_call:args|>",),
-            ),
+    _entry(
+        "solar_open",
+        NamedJsonCalls(
+            openers=("<|tool_calls|>", "<|tool_call:begin|>"),
+            closers=("<|calls|>",),
+            call_opens=("<|tool_call:begin|>",),
+            call_closes=("<|tool_call:end|>",),
+            id_end="<|tool_call:name|>",
+            name_ends=("<|tool_call:args|>",),
         ),
+        reasoning=ReasoningMarkers(("<|think|>",), ("<|end|>",), anywhere=True),
         shell_opens=("<|begin|>assistant", "<|content|>"),
         shell_closes=("<|end|>", "<|flush|>"),
         special_tokens=True,
     ),
     # Functionary 3.1
-    Format(
-        id="functionary_v3_1",
-        syntaxes=(
-            NamedJsonCalls(
-                openers=("<function=",),
-                call_opens=("<function=",),
-                call_closes=("</function>",),
-                name_ends=(">",),
-            ),
+    _entry(
+        "functionary_v3_1",
+        NamedJsonCalls(
+            openers=("<function=",),
+            call_opens=("<function=",),
+            call_closes=("</function>",),
+            name_ends=(">",),
         ),
     ),
     # Functionary 3.2
-    Format(
-        id="functionary_v3_2",
-        syntaxes=(NamedJsonCalls(openers=(">>>",), call_opens=(">>>",), prose=True),),
+    _entry(
+        "functionary_v3_2",
+        NamedJsonCalls(openers=(">>>",), call_opens=(">>>",), prose=True),
         shell_opens=(">>>all\n",),
         implied_opener=">>>",
     ),
     # Qwen3-Coder, Qwen3.5, Nemotron-3, Step-3.5, MiMo-V2, Granite 4.2
-    Format(
-        id="qwen3_coder_xml",
-        reasoning=THINK,
-        syntaxes=(_markup("<tool_call>", "<function=", trims_newline=True),),
+    _entry(
+        "qwen3_coder_xml", _markup("<tool_call>", "<function=", trims_newline=True), reasoning=THINK
     ),
     # Seed-OSS
-    Format(
-        id="seed_oss_xml",
+    _entry(
+        "seed_oss_xml",
+        _markup("<seed:tool_call>", "<function="),
         reasoning=ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
-        syntaxes=(_markup("<seed:tool_call>", "<function="),),
     ),
     # MiniMax-M2.x
-    Format(
-        id="minimax_m2",
+    _entry(
+        "minimax_m2",
+        _markup("<minimax:tool_call>", call="<invoke", parameter="<parameter"),
         reasoning=THINK,
-        syntaxes=(_markup("<minimax:tool_call>", call="<invoke", parameter="<parameter"),),
         special_tokens=True,
     ),
     # Step-3
-    Format(
-        id="step3_steptml",
-        reasoning=THINK,
-        syntaxes=(
-            ElementCalls(
-                openers=("<｜tool_calls_begin｜>",),
-                closers=("<｜tool_calls_end｜>",),
-                before_call=("<｜tool_call_begin｜>function<｜tool_sep｜>",),
-                call_opens=("<steptml:invoke",),
-                call_closes=("</steptml:invoke>",),
-                after_call=("<｜tool_call_end｜>",),
-                parameter_opens=("<steptml:parameter",),
-                parameter_closes=("</steptml:parameter>",),
-            ),
+    _entry(
+        "step3_steptml",
+        ElementCalls(
+            openers=("<｜tool_calls_begin｜>",),
+            closers=("<｜tool_calls_end｜>",),
+            before_call=("<｜tool_call_begin｜>function<｜tool_sep｜>",),
+            call_opens=("<steptml:invoke",),
+            call_closes=("</steptml:invoke>",),
+            after_call=("<｜tool_call_end｜>",),
+            parameter_opens=("<steptml:parameter",),
+            parameter_closes=("</steptml:parameter>",),
         ),
+        reasoning=THINK,
         special_tokens=True,
     ),
     # MiniCPM5
-    Format(
-        id="minicpm5_xml",
+    _entry(
+        "minicpm5_xml",
+        _markup("<function name=", call="<function name=", parameter="<param", cdata=True),
         reasoning=THINK,
-        syntaxes=(
-            _markup("<function name=", call="<function name=", parameter="<param", cdata=True),
-        ),
     ),
     # MiniMax-M3
-    Format(
-        id="minimax_m3",
-        reasoning=ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
-        syntaxes=(
-            NestedElementCalls(
-                openers=("]<]minimax[>[<tool_call>",),
-                prefix="]<]minimax[>[",
-                section="tool_call",
-                call="invoke",
-            ),
+    _entry(
+        "minimax_m3",
+        NestedElementCalls(
+            openers=("]<]minimax[>[<tool_call>",),
+            prefix="]<]minimax[>[",
+            section="tool_call",
+            call="invoke",
         ),
+        reasoning=ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
         special_tokens=True,
     ),
     # GLM-4.5/4.6, GLM-4.7, GLM-5, Ling 3, Poolside Laguna, Spark 2.5
-    Format(
-        id="glm45",
-        reasoning=THINK,
-        syntaxes=(
-            KeyValueCalls(
-                openers=("<tool_call>",),
-                call_opens=("<tool_call>",),
-                call_closes=("</tool_call>",),
-                key_opens=("<arg_key>",),
-                key_closes=("</arg_key>",),
-                value_opens=("<arg_value>",),
-                value_closes=("</arg_value>",),
-            ),
+    _entry(
+        "glm45",
+        KeyValueCalls(
+            openers=("<tool_call>",),
+            call_opens=("<tool_call>",),
+            call_closes=("</tool_call>",),
+            key_opens=("<arg_key>",),
+            key_closes=("</arg_key>",),
+            value_opens=("<arg_value>",),
+            value_closes=("</arg_value>",),
         ),
+        reasoning=THINK,
     ),
     # DeepSeek-V3.2
     _dsml("deepseek_v32_dsml", "function_calls"),
     # DeepSeek-V4/V4.1
     _dsml("deepseek_v4_dsml", "tool_calls"),
     # Kimi K3
-    Format(
-        id="kimi_k3_xtml",
+    _entry(
+        "kimi_k3_xtml",
+        ElementCalls(
+            openers=("<|open|>tools<|sep|>",),
+            closers=("<|close|>tools<|sep|>",),
+            call_opens=("<|open|>call",),
+            head_ends=("<|sep|>",),
+            call_closes=("<|close|>call<|sep|>",),
+            parameter_opens=("<|open|>argument",),
+            parameter_closes=("<|close|>argument<|sep|>",),
+            name_attributes=("tool", "key"),
+            typing="type",
+        ),
         reasoning=ReasoningMarkers(
             ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), anywhere=True
-        ),
-        syntaxes=(
-            ElementCalls(
-                openers=("<|open|>tools<|sep|>",),
-                closers=("<|close|>tools<|sep|>",),
-                call_opens=("<|open|>call",),
-                head_ends=("<|sep|>",),
-                call_closes=("<|close|>call<|sep|>",),
-                parameter_opens=("<|open|>argument",),
-                parameter_closes=("<|close|>argument<|sep|>",),
-                name_attributes=("tool", "key"),
-                typing="type",
-            ),
         ),
         shell_opens=("<|open|>response<|sep|>",),
         shell_closes=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
         special_tokens=True,
     ),
     # Gemma 4
-    Format(
-        id="gemma4",
+    _entry(
+        "gemma4",
+        BareDictCalls(openers=("<|tool_call>",), closers=("<tool_call|>",), quote='<|"|>'),
         reasoning=ReasoningMarkers(
             ("<|channel>thought", "<|channel>thought\n"), ("<channel|>",), anywhere=True
-        ),
-        syntaxes=(
-            BareDictCalls(openers=("<|tool_call>",), closers=("<tool_call|>",), quote='<|"|>'),
         ),
         special_tokens=True,
     ),
     # FunctionGemma
-    Format(
-        id="functiongemma",
-        syntaxes=(
-            BareDictCalls(
-                openers=("<start_function_call>",),
-                closers=("<end_function_call>",),
-                quote="<escape>",
-            ),
+    _entry(
+        "functiongemma",
+        BareDictCalls(
+            openers=("<start_function_call>",), closers=("<end_function_call>",), quote="<escape>"
         ),
         special_tokens=True,
     ),
     # Llama 3.2 pythonic, Llama 4 pythonic, ToolACE, Gemma 3 prompt-style
-    Format(
-        id="pythonic",
-        syntaxes=(PythonicCalls(at_start=True, needs_list=True),),
+    _entry(
+        "pythonic",
+        PythonicCalls(at_start=True, needs_list=True),
         shell_opens=("<|python_start|>", "<|python_tag|>"),
         shell_closes=("<|python_end|>", "<|eom|>", "<|eom_id|>"),
         special_tokens=True,
     ),
     # Olmo 3
-    Format(
-        id="olmo3_pythonic",
+    _entry(
+        "olmo3_pythonic",
+        PythonicCalls(openers=("<function_calls>",), closers=("</function_calls>",)),
         reasoning=THINK,
-        syntaxes=(PythonicCalls(openers=("<function_calls>",), closers=("</function_calls>",)),),
     ),
     # LFM2, LFM2.5
-    Format(
-        id="lfm2_pythonic",
-        reasoning=THINK,
-        syntaxes=(
-            PythonicCalls(
-                openers=("<|tool_call_start|>",),
-                closers=("<|tool_call_end|>",),
-                or_objects=JsonCalls(closers=("<|tool_call_end|>",)),
-            ),
+    _entry(
+        "lfm2_pythonic",
+        PythonicCalls(
+            openers=("<|tool_call_start|>",),
+            closers=("<|tool_call_end|>",),
+            or_objects=JsonCalls(closers=("<|tool_call_end|>",)),
         ),
+        reasoning=THINK,
         special_tokens=True,
         past=PastCalls(
             "<|tool_call_start|>[", "", "(", ")", ", ", "]<|tool_call_end|>", pythonic=True
         ),
     ),
     # gpt-oss
-    Format(
-        id="harmony",
+    _entry(
+        "harmony",
         reasoning=ReasoningMarkers(
             ("<|channel|>analysis<|message|>",), ("<|end|>",), anywhere=True
         ),
@@ -528,9 +469,9 @@ _ENTRIES = (
             starts=("to=",),
             inner=("<|start|>", "<|channel|>", "<|constrain|>"),
             ends=("<|message|>",),
-            recipient=r"\bto=functions\.([\w.:/-]+)",
-            foreign=r"\bto=([\w.:/-]+)",
-            channel=r"<\|channel\|>\s*(\w+)",
+            recipient="\\bto=functions\\.([\\w.:/-]+)",
+            foreign="\\bto=([\\w.:/-]+)",
+            channel="<\\|channel\\|>\\s*(\\w+)",
             reasoning=frozenset({"analysis"}),
             body_ends=("<|call|>", "<|end|>", "<|return|>"),
             turn="<|start|>assistant",
@@ -558,27 +499,25 @@ _ENTRIES = (
         special_tokens=True,
     ),
     # Beam
-    Format(
-        id="beam",
+    _entry(
+        "beam",
+        ElementCalls(
+            openers=_BEAM_OPENS[:1],
+            call_opens=_BEAM_OPENS,
+            head_ends=(
+                "<|channel|>analysis <|constrain|>xml<|message|>",
+                "<|channel|>analysis<|message|>",
+                ">",
+            ),
+            call_closes=("<|call|>", "<|end|>"),
+            parameter_opens=("<rfl:parameter",),
+            parameter_closes=("</rfl:parameter>",),
+            at_start=True,
+        ),
         reasoning=ReasoningMarkers(
             ("<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>analysis<|message|>"),
             ("<|end|>",),
             anywhere=True,
-        ),
-        syntaxes=(
-            ElementCalls(
-                openers=_BEAM_OPENS[:1],
-                call_opens=_BEAM_OPENS,
-                head_ends=(
-                    "<|channel|>analysis <|constrain|>xml<|message|>",
-                    "<|channel|>analysis<|message|>",
-                    ">",
-                ),
-                call_closes=("<|call|>", "<|end|>"),
-                parameter_opens=("<rfl:parameter",),
-                parameter_closes=("</rfl:parameter>",),
-                at_start=True,
-            ),
         ),
         shell_opens=(
             "<|channel|>final<|message|>",
@@ -588,8 +527,9 @@ _ENTRIES = (
         special_tokens=True,
     ),
     # Inkling
-    Format(
-        id="inkling",
+    _entry(
+        "inkling",
+        JsonCalls(at_start=True, argument_keys=("args",)),
         reasoning=ReasoningMarkers(
             ("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
             ("<|end_message|>",),
@@ -598,7 +538,7 @@ _ENTRIES = (
         headers=Headers(
             openers=("<|message_model|>", *_INKLING_KINDS),
             ends=_INKLING_KINDS,
-            channel=r"<\|content_(\w+)\|>",
+            channel="<\\|content_(\\w+)\\|>",
             reasoning=frozenset({"thinking"}),
             body_ends=("<|end_message|>", "<|content_model_end_sampling|>"),
             thoughts=("<|message_model|><|content_thinking|>", "<|content_thinking|>"),
@@ -608,27 +548,24 @@ _ENTRIES = (
                 "<|message_model|><|content_invoke_tool_json|>",
             ),
         ),
-        syntaxes=(JsonCalls(at_start=True, argument_keys=("args",)),),
         special_tokens=True,
     ),
     # Muse
-    Format(
-        id="muse",
+    _entry(
+        "muse",
+        _markup("<atem:function_calls>", call="<atem:invoke", parameter="<atem:parameter"),
         reasoning=ReasoningMarkers(("to=self<|message|>",), ("<|eom|>",), anywhere=True),
         headers=Headers(
             openers=("<|start|>",),
             starts=("to=",),
             ends=("<|message|>",),
-            channel=r"\bto=(\w+)",
+            channel="\\bto=(\\w+)",
             reasoning=frozenset({"self"}),
             body_ends=("<|eom|>", "<|eot|>"),
             turn="<|start|>assistant ",
             thoughts=("to=self<|message|>",),
             answers=("to=user<|message|>",),
             calls=("to={name}<|message|>",),
-        ),
-        syntaxes=(
-            _markup("<atem:function_calls>", call="<atem:invoke", parameter="<atem:parameter"),
         ),
         special_tokens=True,
     ),
