@@ -22,13 +22,13 @@ import asyncio
 import binascii
 import ssl
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from io import BytesIO
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from socket import SOCK_STREAM
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -42,6 +42,7 @@ from backends.contract.protocol import Image
 from config.settings import ImagesConfig
 from gateway.terms.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.terms.request import ImagePart, Message, Part
+from gateway.terms.tasks import Signal
 
 __all__ = ["Album", "ImageLoader", "PlacedImage", "images_in", "with_data"]
 
@@ -128,13 +129,13 @@ class Quota:
     def __init__(self, total: int) -> None:
         self._total = self._left = total
         self._line = anyio.Lock()  # first come, first served
-        self._given_back = anyio.Event()
+        self._given_back = Signal()
 
     def apply(self, total: int) -> None:
         """There is so much from now on; what was taken stays taken."""
         self._left += total - self._total
         self._total = total
-        self._given_back.set()
+        self._given_back.give()
 
     async def take(self, amount: int) -> None:
         """Returns when it is available. The caller gives back what it took."""
@@ -142,7 +143,6 @@ class Quota:
             return
         async with self._line:
             while self._left < min(amount, self._total):
-                self._given_back = anyio.Event()
                 await self._given_back.wait()
             self._left -= amount
 
@@ -156,7 +156,7 @@ class Quota:
     def give_back(self, amount: int) -> None:
         """Without an await, so that no cancellation loses it."""
         self._left += amount
-        self._given_back.set()
+        self._given_back.give()
 
 
 # `data:` URLs (RFC 2397): the bytes they carry. The media type is ignored: the first bytes decide.
@@ -260,10 +260,8 @@ SCHEMES = ("http", "https")
 HEADERS = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "roundhouse"}
 
 
-class HostLookup(Protocol):
-    """Resolves a host name. Raises OSError where there is none."""
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]: ...
+# Resolves a host's name, for a port. Raises OSError where there is none.
+HostLookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def system_resolver(host: str, port: int) -> Sequence[str]:

@@ -2,9 +2,9 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,11 +14,7 @@ from gateway.cli import CommandFailed
 from gateway.cli.listing import size
 from gateway.cli.remote import Remote
 
-
-class Bar(Protocol):
-    """How far something is: `done` of `total` units."""
-
-    def __call__(self, done: int, total: int) -> None: ...
+Bar: TypeAlias = Callable[[int, int], None]  # how far something is: units that are done, and all
 
 
 def run(arguments: Namespace) -> int:

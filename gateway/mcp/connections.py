@@ -15,7 +15,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -138,10 +138,8 @@ async def _process(
             raise
     try:
         _, writer = await asyncio.open_connection(sock=ours)
-        try:
+        with closing(writer):
             yield child, writer, control
-        finally:
-            writer.close()
     finally:
         with anyio.CancelScope(shield=True):
             await _ended(child, control)

@@ -82,21 +82,17 @@ def most_connections() -> int:
     return min(MOST_CONNECTIONS, files // 2)
 
 
-class UnreadWatch:
+class UnreadWatch(msgspec.Struct, eq=False):
     """A connection whose client takes nothing of what waits for it is cut off.
 
     It watches only while the write buffer is so full that senders wait, and what is left when
     nothing more will come: a frame that is sent costs nothing.
     """
 
-    def __init__(
-        self, seconds: float, timed_out: Callable[[], None], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """`seconds` without progress; `timed_out` is called where it cuts off."""
-        self._loop = loop
-        self._seconds = seconds
-        self._timed_out = timed_out
-        self._timer: asyncio.TimerHandle | None = None
+    _seconds: float  # without progress
+    _timed_out: Callable[[], None]  # called where it cuts off
+    _loop: asyncio.AbstractEventLoop
+    _timer: asyncio.TimerHandle | None = None
 
     def begin(self, transport: asyncio.Transport, client: str, cut_off: Callable[[], None]) -> None:
         """Unless it watches already, or nothing waits. `cut_off` is called before the end."""

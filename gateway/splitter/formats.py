@@ -4,8 +4,8 @@ Above each entry are the families that write so. A new one that uses a known syn
 one rule in `recognition.py` and one case in the tests.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from gateway.splitter.payloads.syntax import (
     THINK,
@@ -43,25 +43,31 @@ def _entry(id: str, *syntaxes: Syntax, **more: Any) -> Format:
     return Format(id=id, syntaxes=syntaxes, **more)
 
 
+Tags: TypeAlias = Callable[[str], tuple[str, ...]]  # by a name, all ways to write a tag of it
+
+
+def _pairs(tags: Tags, **more: Any) -> KeyValueCalls:
+    return KeyValueCalls(
+        call_opens=tags("tool_call"),
+        call_closes=tags("/tool_call"),
+        key_opens=tags("arg_key"),
+        key_closes=tags("/arg_key"),
+        value_opens=tags("arg_value"),
+        value_closes=tags("/arg_value"),
+        **more,
+    )
+
+
 def hunyuan_3(*suffixes: str) -> Format:
     """Hunyuan 3 with what a checkpoint appends to the name in every marker: ":opensource"."""
 
     def tags(name: str) -> tuple[str, ...]:
         return tuple(f"<{name}{suffix}>" for suffix in suffixes)
 
+    openers = (*tags("tool_calls"), *tags("tool_call"))
     return _entry(
         "hy3",
-        KeyValueCalls(
-            openers=(*tags("tool_calls"), *tags("tool_call")),
-            closers=tags("/tool_calls"),
-            call_opens=tags("tool_call"),
-            call_closes=tags("/tool_call"),
-            name_ends=tags("tool_sep"),
-            key_opens=tags("arg_key"),
-            key_closes=tags("/arg_key"),
-            value_opens=tags("arg_value"),
-            value_closes=tags("/arg_value"),
-        ),
+        _pairs(tags, openers=openers, closers=tags("/tool_calls"), name_ends=tags("tool_sep")),
         reasoning=ReasoningMarkers(tags("think"), tags("/think")),
         special_tokens=True,
     )
@@ -375,19 +381,7 @@ _ENTRIES = (
         special_tokens=True,
     ),
     # GLM-4.5/4.6, GLM-4.7, GLM-5, Ling 3, Poolside Laguna, Spark 2.5
-    _entry(
-        "glm45",
-        KeyValueCalls(
-            openers=("<tool_call>",),
-            call_opens=("<tool_call>",),
-            call_closes=("</tool_call>",),
-            key_opens=("<arg_key>",),
-            key_closes=("</arg_key>",),
-            value_opens=("<arg_value>",),
-            value_closes=("</arg_value>",),
-        ),
-        reasoning=THINK,
-    ),
+    _entry("glm45", _pairs(lambda name: (f"<{name}>",), openers=("<tool_call>",)), reasoning=THINK),
     # DeepSeek-V3.2
     _dsml("deepseek_v32_dsml", "function_calls"),
     # DeepSeek-V4/V4.1
