@@ -9,7 +9,6 @@ import anyio
 import msgspec
 
 from backends.contract.protocol import Progress
-from config.values import alike
 from gateway.registry.protocol import Refuse, Ticket, Wish
 from gateway.registry.record import ModelRecord
 from gateway.terms.errors import (
@@ -158,7 +157,13 @@ class Places:
 
     def take(self, model: str, now: float, wish: Wish) -> Place:
         """A new place, with the next ticket."""
-        ticket = alike(Ticket, wish)(number=next(self._numbers), arrived=now)
+        ticket = Ticket(
+            number=next(self._numbers),
+            arrived=now,
+            holds=wish.holds,
+            keep_alive=wish.keep_alive,
+            owner=wish.owner,
+        )
         place = self._places[ticket.number] = Place(ticket, model)
         return place
 
