@@ -418,7 +418,7 @@ def jobs_of(
     return [
         alike(Generation, params)(
             prompt=prompt,
-            sampling=varied(sampling, variant),
+            sampling=varied(sampling, variant) if variant else sampling,
             request=request,
             owner=whose.owner,
             cached_for=whose.cached_for,
