@@ -450,9 +450,8 @@ def _environment() -> _Environment:
     environment.filters = filters
     tests: dict[str, Any] = metered_tests()
     environment.tests = tests
-    environment.globals = {
-        name: environment.globals[name] for name in ("range", "dict", "cycler", "joiner")
-    }
+    kept = ("range", "dict", "cycler", "joiner")
+    environment.globals = {name: environment.globals[name] for name in kept}
     environment.globals["namespace"] = _Variables
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

@@ -31,15 +31,8 @@ MAX_BITS = 4_096  # of a whole number
 MAX_EXPONENT = 64
 
 _BETWEEN = 4_096  # steps between two reads of the clock
-_CONTAINERS: tuple[type, ...] = (
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    type({}.values()),
-    type({}.items()),
-)
+_VIEWS: tuple[type, ...] = (type({}.values()), type({}.items()))
+_CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, *_VIEWS)
 
 
 class Allowance(NamedTuple):
@@ -219,9 +212,7 @@ def metered(charged: Meter) -> Iterator[None]:
 
 MAX_WIDTH = 10_000  # of a padded field, an indentation, a batch; decimal places
 PIECE = 96  # bytes of a short text in a list
-_SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
+_SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 Operation = Callable[..., Any]
