@@ -4,6 +4,7 @@ text completion's columns; `usage`, and llama.cpp's `timings` and `prompt_progre
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import msgspec
@@ -52,12 +53,7 @@ class TextOffsets:
     def columns(self, tokens: Iterable[TokenLogprob]) -> TextLogprobs:
         """`tokens`, which follow those of the last call."""
         tokens = tuple(tokens)
-        return TextLogprobs(
-            tokens=tuple(token_text(token.chosen) for token in tokens),
-            token_logprobs=tuple(finite(token.chosen) for token in tokens),
-            top_logprobs=tuple(_alternatives(token) for token in tokens),
-            text_offset=tuple(self._passed(token.chosen) for token in tokens),
-        )
+        return _columns(tokens, [self._passed(token.chosen) for token in tokens])
 
     def _passed(self, candidate: Candidate) -> int:
         offset = self._next
@@ -81,15 +77,9 @@ class EchoedPrompt:
         for token in tokens:
             offsets.append(self._offset)
             self._pass(self._decoder.decode(token.chosen.text))
-        known = tokens if self._begun else tokens[1:]
-        nothing = (None,) * (len(tokens) - len(known))
+        columns = _columns(tokens, offsets, unknown=0 if self._begun else 1)
         self._begun = True
-        return self._text[start : self._at], TextLogprobs(
-            tokens=tuple(token_text(token.chosen) for token in tokens),
-            token_logprobs=(*nothing, *(finite(token.chosen) for token in known)),
-            top_logprobs=(*nothing, *map(_alternatives, known)),
-            text_offset=tuple(offsets),
-        )
+        return self._text[start : self._at], columns
 
     def rest(self) -> str:
         """The text behind the last token."""
@@ -106,14 +96,24 @@ class EchoedPrompt:
         self._offset += _utf16_length(passed)
 
 
-def together(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
-    """Columns that follow each other."""
+def _columns(
+    tokens: Sequence[TokenLogprob], offsets: Sequence[int], unknown: int = 0
+) -> TextLogprobs:
+    """`unknown`: how many of the first tokens have no log probability."""
+    nothing, known = (None,) * unknown, tokens[unknown:]
     return TextLogprobs(
-        (*first.tokens, *second.tokens),
-        (*first.token_logprobs, *second.token_logprobs),
-        (*first.top_logprobs, *second.top_logprobs),
-        (*first.text_offset, *second.text_offset),
+        tokens=tuple(token_text(token.chosen) for token in tokens),
+        token_logprobs=(*nothing, *(finite(token.chosen) for token in known)),
+        top_logprobs=(*nothing, *map(_alternatives, known)),
+        text_offset=tuple(offsets),
     )
+
+
+def together(parts: Sequence[TextLogprobs]) -> TextLogprobs:
+    """Columns that follow each other."""
+    names = TextLogprobs.__struct_fields__
+    whole = ([getattr(part, name) for part in parts] for name in names)
+    return TextLogprobs(*(tuple(chain.from_iterable(columns)) for columns in whole))
 
 
 class TextCuts:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from backends.contract.protocol import TokenLogprob
 from gateway.dialects.dialect import PLACEHOLDER, FrameTemplate, frame
@@ -47,15 +48,6 @@ class TextCompletion(
     choices: tuple[TextChoice, ...]
 
 
-class _TextStep(msgspec.Struct, frozen=True):
-    """What one delta says of its choice."""
-
-    text: str
-    logprobs: tuple[TokenLogprob, ...]
-    finish_reason: TextFinish | None
-    stop: str | UnsetType = UNSET
-
-
 class _Growing:
     """One choice while it grows. Log probabilities of held-back text wait for the text."""
 
@@ -65,14 +57,10 @@ class _Growing:
         self.echo = echo
         self._prompt = EchoedPrompt(echo)
         self._scored = False
-        self._echoed: list[TokenLogprob] = []
         self._offsets = TextOffsets(echo)
         self._cuts = TextCuts()
         self._waiting: tuple[TokenLogprob, ...] = ()
-        self._texts = [echo]
-        self._logprobs: list[TokenLogprob] = []
-        self._finish_reason: TextFinish | None = None
-        self._stop: str | UnsetType = UNSET
+        self._said: list[TextChoice] = []  # for `whole`
 
     def steps(self, delta: Delta) -> Iterable[TextChoice]:
         """The choices to send for `delta`: text first, by tokens; the finish reason alone."""
@@ -81,62 +69,37 @@ class _Growing:
             self._scored = True
             yield TextChoice(index=self.index, text=text, logprobs=columns)
             return
-        step = self._step_of(delta)
         if self._scored and (rest := self._prompt.rest()):
             yield TextChoice(index=self.index, text=rest)
-        if step.text:
-            for text, logprobs in self._cuts.pieces(step.text, step.logprobs):
-                yield TextChoice(index=self.index, text=text, logprobs=self._columns(logprobs))
-        if step.finish_reason is not None:
-            late = () if step.text else step.logprobs
+        text, end = raw_text(delta)
+        self._waiting += delta.logprobs
+        if text:
+            logprobs, self._waiting = self._waiting, ()
+            for piece, tokens in self._cuts.pieces(text, logprobs):
+                yield TextChoice(index=self.index, text=piece, logprobs=self._columns(tokens))
+        if end is not None:
+            stop = UNSET if end.stop is None else end.stop
             yield TextChoice(
                 index=self.index,
                 text="",
-                logprobs=self._columns(late),
-                finish_reason=step.finish_reason,
-                stop_reason=step.stop,
-                stop_str=step.stop,
+                logprobs=self._columns(self._waiting),
+                finish_reason=_reason(end),
+                stop_reason=stop,
+                stop_str=stop,
             )
 
     def add(self, delta: Delta) -> None:
         """Keep what `delta` says for `whole`."""
-        self._echoed += delta.prompt_logprobs
-        step = self._step_of(delta)
-        self._texts.append(step.text)
-        self._logprobs += step.logprobs
-        if step.finish_reason is not None:
-            self._finish_reason, self._stop = step.finish_reason, step.stop
+        self._said += self.steps(delta)
 
     def whole(self) -> TextChoice:
-        """The choice, once it is finished."""
-        assert self._finish_reason is not None, "a choice is sent when it has ended"
-        return TextChoice(
-            index=self.index,
-            text="".join(self._texts),
-            logprobs=self._all_columns(),
-            finish_reason=self._finish_reason,
-            stop_reason=self._stop,
-            stop_str=self._stop,
-        )
-
-    def _step_of(self, delta: Delta) -> _TextStep:
-        text, end = raw_text(delta)
-        self._waiting += delta.logprobs
-        if not text and end is None:
-            return _TextStep("", (), None)
-        logprobs, self._waiting = self._waiting, ()
-        if end is None:
-            return _TextStep(text, logprobs, None)
-        return _TextStep(text, logprobs, _reason(end), UNSET if end.stop is None else end.stop)
-
-    def _all_columns(self) -> TextLogprobs | UnsetType:
-        if not self._has_logprobs:
-            return UNSET
-        answer = self._offsets.columns(self._logprobs)
-        if not self._echoed:
-            return answer
-        _, prompt = self._prompt.take(self._echoed)
-        return together(prompt, answer)
+        """The choice, once it is finished: its steps put together."""
+        last = self._said[-1]
+        assert last.finish_reason is not None, "a choice is sent when it has ended"
+        columns = [one.logprobs for one in self._said if one.logprobs is not UNSET]
+        texts = ("" if self._scored else self.echo, *(one.text for one in self._said))
+        logprobs = together(columns) if self._has_logprobs else UNSET
+        return replace(last, text="".join(texts), logprobs=logprobs)
 
     def _columns(self, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | UnsetType:
         return self._offsets.columns(logprobs) if logprobs else UNSET
