@@ -251,22 +251,38 @@ class Numbers:
         return number
 
 
-def item_event(
-    what: Literal["added", "done"], item: OutputItem, place: int, numbers: Numbers
-) -> bytes:
-    """An item, `place` among those of the answer, was added, or is done."""
-    return event(
-        ItemEvent(
-            type=f"response.output_item.{what}",
-            output_index=place,
-            item=item,
-            sequence_number=numbers.take(),
+class PlacedItem:
+    """An item at its `place` among those of the answer, and its events. `id` is unique among all
+    responses.
+    """
+
+    def __init__(self, id: str, place: int, numbers: Numbers) -> None:
+        self.id = id
+        self.place = place
+        self._numbers = numbers
+
+    def event(
+        self, kind: type[msgspec.Struct], name: str, number: int | None = None, **fields: Any
+    ) -> bytes:
+        """An event of this item or of a part of it; `number`: None: the next."""
+        number = self._numbers.take() if number is None else number
+        placed = {"item_id": self.id, "output_index": self.place, "sequence_number": number}
+        return event(kind(type=f"response.{name}", **placed, **fields))
+
+    def item_event(self, what: Literal["added", "done"], item: OutputItem) -> bytes:
+        """The item was added, or is done."""
+        return event(
+            ItemEvent(
+                type=f"response.output_item.{what}",
+                output_index=self.place,
+                item=item,
+                sequence_number=self._numbers.take(),
+            )
         )
-    )
 
 
-class GrowingItem:
-    """One item. `id` is unique among all responses."""
+class GrowingItem(PlacedItem):
+    """One item that the model writes."""
 
     def __init__(
         self,
@@ -279,16 +295,12 @@ class GrowingItem:
         *,
         packs: bool = False,
     ) -> None:
-        """`place`: its index among the items of the answer; `offered`: the tool that is called;
-        `packs`: see `encrypted_content`.
-        """
+        """`offered`: the tool that is called; `packs`: see `encrypted_content`."""
+        self._form = FORMS[kind]
+        super().__init__(self._form.prefix + id, place, numbers)
         self.kind = kind
         self.is_call = call is not None
         self._packs = packs
-        self._form = FORMS[kind]
-        self._id = self._form.prefix + id
-        self._place = place
-        self._numbers = numbers
         self._call = call
         self._offered = offered or Offered("function", call.name if call else "")
         self._input = InputText() if kind == "custom" else None
@@ -306,7 +318,7 @@ class GrowingItem:
 
     def opening(self) -> Iterator[bytes]:
         """It begins, empty."""
-        yield item_event("added", self.item("in_progress"), self._place, self._numbers)
+        yield self.item_event("added", self.item("in_progress"))
         if self._form.part:
             yield self._part_event("added", "")
 
@@ -314,10 +326,10 @@ class GrowingItem:
         """Some more of it: the event of nearly every token."""
         wires = self.keep(text, logprobs)
         if wires:
-            return event(self._grown(text, wires, self._numbers.take()))
+            return self._grown(text, wires)
         if self._template is None:
             # The number is the last field: what is behind it is put back with each number.
-            whole = event(self._grown(PLACEHOLDER, [], 0))
+            whole = self._grown(PLACEHOLDER, [], number=0)
             self._template = FrameTemplate(whole.removesuffix(b"0}\n\n"))
         return self._template.render(text) + b"%d}\n\n" % self._numbers.take()
 
@@ -329,16 +341,10 @@ class GrowingItem:
         text = arguments if self._input is None else self._input.grow(arguments)
         return self.grow(text) if text else b""
 
-    def _grown(self, text: str, logprobs: list[LogprobWire], number: int) -> GrownEvent:
-        return GrownEvent(
-            type=f"response.{self._form.stem}.delta",
-            item_id=self._id,
-            output_index=self._place,
-            logprobs=logprobs if self.kind == "message" else UNSET,
-            delta=text,
-            sequence_number=number,
-            **self._index,
-        )
+    def _grown(self, text: str, logprobs: list[LogprobWire], number: int | None = None) -> bytes:
+        shown = logprobs if self.kind == "message" else UNSET
+        name, more = f"{self._form.stem}.delta", self._index
+        return self.event(GrownEvent, name, number=number, logprobs=shown, delta=text, **more)
 
     def closing(self, status: Progress) -> Iterator[bytes]:
         """It is over, and this is all of it."""
@@ -348,36 +354,26 @@ class GrowingItem:
         if self.kind == "action":
             yield from self._commands()
         else:
-            yield event(self._whole(text))
+            yield self._whole(text)
         if self._form.part:
             yield self._part_event("done", text)
-        yield item_event("done", self.item(status), self._place, self._numbers)
+        yield self.item_event("done", self.item(status))
 
-    def _whole(self, text: str) -> WholeEvent:
-        return WholeEvent(
-            type=f"response.{self._form.stem}.done",
-            item_id=self._id,
-            output_index=self._place,
+    def _whole(self, text: str) -> bytes:
+        return self.event(
+            WholeEvent,
+            f"{self._form.stem}.done",
             logprobs=self._logprobs if self.kind == "message" else UNSET,
             text=UNSET if self.is_call else text,
             name=self._offered.name if self.kind == "call" else UNSET,
             arguments=text or "{}" if self.kind == "call" else UNSET,
             input=text if self.kind == "custom" else UNSET,
-            sequence_number=self._numbers.take(),
             **self._index,
         )
 
     def _part_event(self, what: str, text: str) -> bytes:
-        return event(
-            PartEvent(
-                type=f"response.{self._form.part}.{what}",
-                item_id=self._id,
-                output_index=self._place,
-                part=self._part(text),
-                sequence_number=self._numbers.take(),
-                **self._index,
-            )
-        )
+        name, part = f"{self._form.part}.{what}", self._part(text)
+        return self.event(PartEvent, name, part=part, **self._index)
 
     def _part(self, text: str) -> OutputText | ReasoningText | SummaryText:
         match self.kind:
@@ -398,13 +394,13 @@ class GrowingItem:
             return self._called(self._call.id, text, status)
         if self.kind == "message":
             content = () if status == "in_progress" else (self._output_text(text),)
-            return MessageItem(id=self._id, status=status, content=content)
+            return MessageItem(id=self.id, status=status, content=content)
         return self._reasoning(text, status)
 
     def _called(self, call_id: str, text: str, status: Progress) -> OutputItem:
         tool = self._offered
         named: dict[str, Any] = {"name": tool.name, "namespace": tool.namespace or UNSET}
-        known: dict[str, Any] = {"id": self._id, "call_id": call_id, "status": status}
+        known: dict[str, Any] = {"id": self.id, "call_id": call_id, "status": status}
         match tool.kind:
             case "custom":
                 return CustomItem(input=text, **named, **known)
@@ -433,7 +429,7 @@ class GrowingItem:
                 yield event(
                     CommandEvent(
                         type=f"response.shell_call_command.{what}",
-                        output_index=self._place,
+                        output_index=self.place,
                         command_index=k,
                         sequence_number=self._numbers.take(),
                         **fields,
@@ -443,7 +439,7 @@ class GrowingItem:
     def _reasoning(self, text: str, status: Progress) -> ReasoningItem:
         is_over, sums = status != "in_progress", self.kind == "summary"
         return ReasoningItem(
-            id=self._id,
+            id=self.id,
             status=status,
             summary=(SummaryText(text),) if is_over and sums else (),
             content=UNSET if sums else (ReasoningText(text),) if is_over else (),

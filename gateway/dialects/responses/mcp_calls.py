@@ -5,17 +5,14 @@ user has to allow it is asked for, whole at once. Knows no response that they st
 """
 
 from collections.abc import Iterator
-from typing import Literal
-
 import msgspec
 
 from gateway.dialects.responses.answer_items import (
     GrownEvent,
     Numbers,
     OutputItem,
+    PlacedItem,
     WholeEvent,
-    event,
-    item_event,
 )
 from gateway.dialects.responses.mcp_items import (
     CallStatus,
@@ -37,24 +34,14 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence_number: int
 
 
-class McpCall:
+class McpCall(PlacedItem):
     """One call. `approved`: the id of the request by which its user allowed it."""
 
-    kind = "mcp"
-
     def __init__(
-        self,
-        id: str,
-        place: int,
-        numbers: Numbers,
-        tool: ServedTool,
-        approved: str | None = None,
+        self, id: str, place: int, numbers: Numbers, tool: ServedTool, approved: str | None = None
     ) -> None:
-        """`id` is unique among all responses; `place`: its index among the items of the answer."""
-        self.place = place
         self._asks = tool.waits and approved is None
-        self._id = f"{'mcpr_' if self._asks else 'mcp_'}{id}"
-        self._numbers = numbers
+        super().__init__(f"{'mcpr_' if self._asks else 'mcp_'}{id}", place, numbers)
         self._tool = tool
         self._approved = approved
         self._texts: list[str] = []
@@ -67,39 +54,23 @@ class McpCall:
     def opening(self) -> Iterator[bytes]:
         """It begins, without arguments."""
         if self.is_run:
-            yield self._item_event("added", self._item("in_progress"))
-            yield self._step("in_progress")
+            yield self.item_event("added", self._item("in_progress"))
+            yield self.event(StepEvent, "mcp_call.in_progress")
 
     def fragment(self, arguments: str) -> bytes:
         """Some more of its arguments."""
         self._texts.append(arguments)
         if self._asks:
             return b""
-        return event(
-            GrownEvent(
-                type="response.mcp_call_arguments.delta",
-                item_id=self._id,
-                output_index=self.place,
-                delta=arguments,
-                sequence_number=self._numbers.take(),
-            )
-        )
+        return self.event(GrownEvent, "mcp_call_arguments.delta", delta=arguments)
 
     def written(self) -> Iterator[bytes]:
         """Its arguments are whole: it runs, or is asked for."""
         if self._asks:
-            yield self._item_event("added", self.item)
-            yield self._item_event("done", self.item)
-            return
-        yield event(
-            WholeEvent(
-                type="response.mcp_call_arguments.done",
-                item_id=self._id,
-                output_index=self.place,
-                arguments=self._arguments,
-                sequence_number=self._numbers.take(),
-            )
-        )
+            yield self.item_event("added", self.item)
+            yield self.item_event("done", self.item)
+        else:
+            yield self.event(WholeEvent, "mcp_call_arguments.done", arguments=self._arguments)
 
     @property
     def item(self) -> OutputItem:
@@ -110,11 +81,11 @@ class McpCall:
         """It is over: the item, and the events that say so."""
         status: CallStatus = "failed" if answer.is_error else "completed"
         item = self._item(status, answer)
-        return item, self._step(status) + self._item_event("done", item)
+        return item, self.event(StepEvent, f"mcp_call.{status}") + self.item_event("done", item)
 
     def cut(self) -> tuple[OutputItem, bytes]:
         """The answer ended before the tool had answered."""
-        return self.item, self._item_event("done", self.item)
+        return self.item, self.item_event("done", self.item)
 
     @property
     def _arguments(self) -> str:
@@ -123,7 +94,7 @@ class McpCall:
     def _item(self, status: CallStatus, answer: ToolAnswered | None = None) -> OutputItem:
         if self._asks:
             return McpApprovalItem(
-                id=self._id,
+                id=self.id,
                 server_label=self._tool.label,
                 name=self._tool.name,
                 arguments=self._arguments,
@@ -131,7 +102,7 @@ class McpCall:
         failed = answer is not None and answer.is_error
         text = answer.text if answer is not None else None
         return McpCallItem(
-            id=self._id,
+            id=self.id,
             server_label=self._tool.label,
             name=self._tool.name,
             arguments="" if status == "in_progress" else self._arguments,
@@ -141,12 +112,6 @@ class McpCall:
             status=status,
         )
 
-    def _step(self, what: str) -> bytes:
-        return _step("mcp_call", what, self._id, self.place, self._numbers)
-
-    def _item_event(self, what: Literal["added", "done"], item: OutputItem) -> bytes:
-        return item_event(what, item, self.place, self._numbers)
-
 
 def list_item(id: str, server: ListedServer) -> McpListItem:
     """The item of a list. `id` is unique among all responses."""
@@ -155,19 +120,8 @@ def list_item(id: str, server: ListedServer) -> McpListItem:
 
 def list_events(item: McpListItem, place: int, numbers: Numbers) -> Iterator[bytes]:
     """A server was asked for its tools: its item, from beginning to end."""
-    begun = msgspec.structs.replace(item, tools=())
-    yield item_event("added", begun, place, numbers)
-    yield _step("mcp_list_tools", "in_progress", item.id, place, numbers)
-    yield _step("mcp_list_tools", "completed", item.id, place, numbers)
-    yield item_event("done", item, place, numbers)
-
-
-def _step(of: str, what: str, id: str, place: int, numbers: Numbers) -> bytes:
-    return event(
-        StepEvent(
-            type=f"response.{of}.{what}",
-            item_id=id,
-            output_index=place,
-            sequence_number=numbers.take(),
-        )
-    )
+    placed = PlacedItem(item.id, place, numbers)
+    yield placed.item_event("added", msgspec.structs.replace(item, tools=()))
+    yield placed.event(StepEvent, "mcp_list_tools.in_progress")
+    yield placed.event(StepEvent, "mcp_list_tools.completed")
+    yield placed.item_event("done", item)

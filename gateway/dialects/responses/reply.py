@@ -19,9 +19,9 @@ from gateway.dialects.responses.answer_items import (
     Kind,
     Numbers,
     OutputItem,
+    PlacedItem,
     Progress,
     event,
-    item_event,
     kind_of,
 )
 from gateway.dialects.responses.items import packed
@@ -232,8 +232,8 @@ class ResponsesReply(Reply):
         """An item that is there from the beginning."""
         if isinstance(item, McpListItem):
             return b"".join(list_events(item, place, self._numbers))
-        added = item_event("added", item, place, self._numbers)
-        return added + item_event("done", item, place, self._numbers)
+        placed = PlacedItem(item.id, place, self._numbers)
+        return placed.item_event("added", item) + placed.item_event("done", item)
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of it."""
