@@ -262,12 +262,12 @@ class PlacedItem:
         self._numbers = numbers
 
     def event(
-        self, kind: type[msgspec.Struct], name: str, number: int | None = None, **fields: Any
+        self, kind: type[msgspec.Struct], called: str, /, number: int | None = None, **fields: Any
     ) -> bytes:
         """An event of this item or of a part of it; `number`: None: the next."""
         number = self._numbers.take() if number is None else number
         placed = {"item_id": self.id, "output_index": self.place, "sequence_number": number}
-        return event(kind(type=f"response.{name}", **placed, **fields))
+        return event(kind(type=f"response.{called}", **placed, **fields))
 
     def item_event(self, what: Literal["added", "done"], item: OutputItem) -> bytes:
         """The item was added, or is done."""

@@ -5,6 +5,7 @@ user has to allow it is asked for, whole at once. Knows no response that they st
 """
 
 from collections.abc import Iterator
+
 import msgspec
 
 from gateway.dialects.responses.answer_items import (
