@@ -177,15 +177,7 @@ def _own(path: str, wire: ToolWire) -> Tool | Unapplied:
         return Unapplied(f"{path}.{wire.type}", reason)
     own = described(wire, version)
     named = wire if wire.name else msgspec.structs.replace(wire, name=own.name)
-    return _function(named, wire.description or own.description, own.parameters)
-
-
-class OwnTool(msgspec.Struct, frozen=True):
-    """A tool as its documentation describes it."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
+    return _function(named, wire.description or own.description, own.parameters or {})
 
 
 def _object(required: Sequence[str], **properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +207,7 @@ def _integers(about: str, count: int) -> Mapping[str, Any]:
     }
 
 
-def _bash(_wire: ToolWire, _version: str) -> OwnTool:
+def _bash(_wire: ToolWire, _version: str) -> Tool:
     parameters = _object(
         (),
         command=_text("The command. Required, unless the tool is restarted."),
@@ -224,14 +216,14 @@ def _bash(_wire: ToolWire, _version: str) -> OwnTool:
     about = (
         "Runs a command in a bash shell that stays open between the calls, and returns its output."
     )
-    return OwnTool("bash", about, parameters)
+    return Tool(name="bash", description=about, parameters=parameters)
 
 
 _LINES = "The first and the last line to show, from 1; -1 as the last shows all to the end."
 WITH_UNDO = ("20241022", "20250124")
 
 
-def _editor(_wire: ToolWire, version: str) -> OwnTool:
+def _editor(_wire: ToolWire, version: str) -> Tool:
     undo = ("undo_edit",) if version in WITH_UNDO else ()
     commands = ("view", "create", "str_replace", "insert", *undo)
     parameters = _object(
@@ -250,10 +242,10 @@ def _editor(_wire: ToolWire, version: str) -> OwnTool:
         del parameters["properties"]["insert_text"]
     about = "Shows, creates and edits text files, and lists directories."
     name = "str_replace_editor" if undo else "str_replace_based_edit_tool"
-    return OwnTool(name, about, parameters)
+    return Tool(name=name, description=about, parameters=parameters)
 
 
-def _memory(_wire: ToolWire, _version: str) -> OwnTool:
+def _memory(_wire: ToolWire, _version: str) -> Tool:
     commands = ("view", "create", "str_replace", "insert", "delete", "rename")
     parameters = _object(
         ("command",),
@@ -272,7 +264,7 @@ def _memory(_wire: ToolWire, _version: str) -> OwnTool:
         "Keeps notes in files below /memories, which outlive this conversation. View the directory"
         " before a task, and write down what will be of use later."
     )
-    return OwnTool("memory", about, parameters)
+    return Tool(name="memory", description=about, parameters=parameters)
 
 
 _POINTER = ("key", "type", "mouse_move", "left_click", "left_click_drag", "right_click")
@@ -287,7 +279,7 @@ _SINCE_2025 = (
 )
 
 
-def _computer(wire: ToolWire, version: str) -> OwnTool:
+def _computer(wire: ToolWire, version: str) -> Tool:
     later = () if version == "20241022" else _SINCE_2025
     zoom = () if version in WITH_UNDO else ("zoom",)
     parameters = _object(
@@ -308,10 +300,10 @@ def _computer(wire: ToolWire, version: str) -> OwnTool:
     size = f"{wire.display_width_px} x {wire.display_height_px} pixels"
     known = wire.display_width_px and wire.display_height_px
     about = f"Operates a computer's screen{f' of {size}' if known else ''}, mouse and keyboard."
-    return OwnTool("computer", about, parameters)
+    return Tool(name="computer", description=about, parameters=parameters)
 
 
-RUN_BY_CLIENTS: Mapping[str, Callable[[ToolWire, str], OwnTool]] = {
+RUN_BY_CLIENTS: Mapping[str, Callable[[ToolWire, str], Tool]] = {
     "bash": _bash,
     "computer": _computer,
     "memory": _memory,
