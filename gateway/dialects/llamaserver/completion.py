@@ -339,24 +339,17 @@ class SlotErased(msgspec.Struct, frozen=True, kw_only=True):
 
 def slot_wire(state: SlotState, *, context_length: int, shows_params: bool) -> SlotWire:
     """A slot as it is now."""
-    job = state.job
-    if job is None:
-        return SlotWire(
-            id=state.id,
-            id_task=IDLE,
-            n_ctx=context_length,
-            is_processing=False,
-            n_prompt_tokens_cache=UNSET if state.cells is None else state.cells,
-            next_token=[NextTokenWire(has_next_token=False, n_remain=IDLE, n_decoded=0)],
-        )
-    left = IDLE if job.max_tokens is None else max(0, job.max_tokens - state.generated)
+    job, done = state.job, state.generated if state.job is not None else 0
+    limit = job.max_tokens if job is not None else None
+    left = IDLE if limit is None else max(0, limit - done)
+    params = settings(job, context_length=context_length) if job and shows_params else UNSET
     return SlotWire(
         id=state.id,
-        id_task=IDLE if state.task is None else state.task,
+        id_task=IDLE if job is None or state.task is None else state.task,
         n_ctx=context_length,
-        is_processing=True,
-        n_prompt_tokens=state.prompt,
+        is_processing=job is not None,
+        n_prompt_tokens=UNSET if job is None else state.prompt,
         n_prompt_tokens_cache=UNSET if state.cells is None else state.cells,
-        params=settings(job, context_length=context_length) if shows_params else UNSET,
-        next_token=[NextTokenWire(has_next_token=True, n_remain=left, n_decoded=state.generated)],
+        params=params,
+        next_token=[NextTokenWire(job is not None, left, done)],
     )
