@@ -3,7 +3,8 @@ encoding of vectors.
 """
 
 from base64 import b64encode
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -46,6 +47,17 @@ class BilledInput(msgspec.Struct, frozen=True):
     """Tokens, by Cohere's count."""
 
     input_tokens: int
+
+
+class Encoded(Protocol):
+    """Vectors or scores, who made them, and what they cost."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def vectors(self) -> Sequence[bytes]: ...
+    @property
+    def prompt_tokens(self) -> int: ...
 
 
 class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +123,11 @@ def read_purpose(fields: Fields, given: str | None) -> Purpose | None:
 def limit(number: int | None) -> int | None:
     """Tokens of one text, of vLLM's `truncate_prompt_tokens` and its like; None: no number."""
     return number if number is not None and number > 0 else None
+
+
+def usage_of(encoded: Encoded) -> InputUsage:
+    """What it cost."""
+    return InputUsage(encoded.prompt_tokens, encoded.prompt_tokens)
 
 
 def written(vector: bytes, *, base64: bool) -> list[float] | str:

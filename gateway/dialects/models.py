@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.contract.protocol import Modality
 from config.values import alike
-from gateway.dialects.dialect import body, frame
+from gateway.dialects.dialect import frame
 from gateway.terms.errors import ContextLengthExceeded, GatewayError
 
 
@@ -89,14 +89,9 @@ class ModelList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
     models: Sequence[Stored] | UnsetType = UNSET
 
 
-def model_list(cards: Sequence[ModelCard]) -> bytes:
-    """The JSON body that lists `cards`, in their order."""
-    return body(ModelList(cards))
-
-
-def stored_list(cards: Sequence[ModelCard], cached: Sequence[Stored]) -> bytes:
-    """The JSON body that lists `cards`, and once more behind what lies in the hub's cache."""
-    return body(ModelList(cards, (*cached, *map(_stored, cards))))
+def stored_list(cards: Sequence[ModelCard], cached: Sequence[Stored]) -> ModelList:
+    """A list of `cards`, and of them once more behind what lies in the hub's cache."""
+    return ModelList(cards, (*cached, *map(_stored, cards)))
 
 
 def _stored(card: ModelCard) -> Stored:
@@ -107,11 +102,6 @@ def _stored(card: ModelCard) -> Stored:
         status=card.status,
         size_bytes=card.size_bytes,
     )
-
-
-def model_card(card: ModelCard) -> bytes:
-    """The JSON body of one model."""
-    return body(card)
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):

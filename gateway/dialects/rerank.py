@@ -17,6 +17,7 @@ from gateway.dialects.dialect import Dialect, body
 from gateway.dialects.encoding import (
     BilledInput,
     CohereVersion,
+    Encoded,
     InputUsage,
     Limit,
     RerankExchange,
@@ -24,6 +25,7 @@ from gateway.dialects.encoding import (
     further,
     limit,
     positive,
+    usage_of,
 )
 from gateway.dialects.fields import Fields, read_fields
 from gateway.terms.request import RerankRequest, ScoreRequest
@@ -134,11 +136,9 @@ def _documents(fields: Fields, wire: RerankWire) -> tuple[str, tuple[str, ...]]:
     return field, tuple(one if isinstance(one, str) else one.text for one in given)
 
 
-def rerank_body(
-    exchange: RerankExchange, *, id: str, model: str, scores: Sequence[bytes], tokens: int
-) -> bytes:
-    """The JSON body of `scores`, one for each document, which cost `tokens`."""
-    found = [values(score)[0] for score in scores]
+def rerank_body(exchange: RerankExchange, encoded: Encoded, id: str) -> bytes:
+    """The JSON body of scores, one for each document."""
+    found = [values(score)[0] for score in encoded.vectors]
     best = sorted(range(len(found)), key=lambda at: (-found[at], at))[: exchange.top_n]
     documents = exchange.request.documents
     if exchange.bare:
@@ -147,11 +147,11 @@ def rerank_body(
     return body(
         RerankList(
             id=id,
-            model=model,
+            model=encoded.model,
             results=results,
             data=results if exchange.voyage else UNSET,
-            usage=InputUsage(tokens, tokens),
-            meta=RerankMeta(CohereVersion(exchange.version), BilledInput(tokens)),
+            usage=usage_of(encoded),
+            meta=RerankMeta(CohereVersion(exchange.version), BilledInput(encoded.prompt_tokens)),
         )
     )
 
@@ -240,8 +240,8 @@ def _texts(fields: Fields, *named: tuple[str, Texts | None]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def score_body(id: str, *, created: int, model: str, scores: Sequence[bytes], tokens: int) -> bytes:
-    """The JSON body of `scores`, one for each pair, which cost `tokens`."""
-    data = [PairScore(at, values(score)[0]) for at, score in enumerate(scores)]
-    usage = ScoreUsage(tokens, tokens)
-    return body(ScoreList(id=id, created=created, model=model, data=data, usage=usage))
+def score_body(encoded: Encoded, id: str, created: int) -> bytes:
+    """The JSON body of scores, one for each pair."""
+    data = [PairScore(at, values(score)[0]) for at, score in enumerate(encoded.vectors)]
+    usage = ScoreUsage(encoded.prompt_tokens, encoded.prompt_tokens)
+    return body(ScoreList(id=id, created=created, model=encoded.model, data=data, usage=usage))

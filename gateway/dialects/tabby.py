@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.contract.protocol import Progress
-from gateway.dialects.dialect import Dialect, body, frame
+from gateway.dialects.dialect import Dialect, frame
 from gateway.dialects.encoding import Token
 from gateway.dialects.fields import Fields, check_order, json_object
 from gateway.dialects.models import ModelCard, problem
@@ -372,14 +372,9 @@ class LoadReply:
         return frame(TabbyLoadEvent(self._phase, self._modules, self._modules, "finished"))
 
 
-def load_body() -> bytes:
-    """The one answer for clients that don't request a stream."""
-    return body(TabbyLoadEvent("model", 1, 1, "finished"))
-
-
-def embedding_load_body() -> bytes:
-    """The same of an embedding model."""
-    return body(TabbyLoadEvent("embedding_model", 1, 1, "finished"))
+# The one answer for clients that don't request a stream; and that of an embedding model.
+LOADED = TabbyLoadEvent("model", 1, 1, "finished")
+EMBEDDING_LOADED = TabbyLoadEvent("embedding_model", 1, 1, "finished")
 
 
 class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -493,15 +488,7 @@ OPENAI = Api("OpenAI API", "/v1", "https://platform.openai.com/docs/api-referenc
 KOBOLDAI = Api("KoboldAI API", "/api", "https://lite.koboldai.net/koboldcpp_api", 1)
 
 
-def service_info(*, openai: bool, koboldai: bool) -> bytes:
+def service_info(*, openai: bool, koboldai: bool) -> ServiceInfo:
     """What this server is and which of the APIs it speaks that this document has names for."""
     api = {"openai": OPENAI} if openai else {}
-    return body(ServiceInfo(api={**api, "koboldai": KOBOLDAI} if koboldai else api))
-
-
-def permission(*, is_admin: bool) -> bytes:
-    """The body of `/v1/auth/permission`."""
-    return body(Permission("admin" if is_admin else "api"))
-
-
-NULL = b"null"  # TabbyAPI's empty answer
+    return ServiceInfo(api={**api, "koboldai": KOBOLDAI} if koboldai else api)

@@ -15,6 +15,7 @@ from backends.contract.protocol import Candidate, TokenLogprob
 from gateway.dialects.dialect import Dialect, Reply, body, frame
 from gateway.dialects.encoding import (
     EmbeddingExchange,
+    Encoded,
     Input,
     further,
     positive,
@@ -227,9 +228,9 @@ def read_embed(content: bytes) -> EmbeddingExchange:
     )
 
 
-def embed_body(exchange: EmbeddingExchange, vectors: Sequence[bytes]) -> bytes:
-    """The JSON body of `vectors`."""
-    return body([written(vector, base64=exchange.base64) for vector in vectors])
+def embed_body(exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
+    """The JSON body of vectors."""
+    return body([written(vector, base64=exchange.base64) for vector in encoded.vectors])
 
 
 class TgiError(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """The API's documentation, as OpenAPI 3.1 and as a page for people.
 
 Litestar lists the routes, their parameters and descriptions; the types of their bodies and answers,
-which no handler's signature says, because bodies are read as bytes, are in each module's `ROUTES`.
-A body is often read by several structs, each of which takes its part, and a field of ours may have
+which it isn't shown, because bodies are read as bytes, are in each module's `api` (`routing`). A
+body is often read by several structs, each of which takes its part, and a field of ours may have
 several names: `Body` puts together what a client may write.
 
 Both documents are made at the first request for one. The page has no scripts and needs no network.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from anyio import to_thread
@@ -228,9 +228,6 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
         return (*taken, *self.gives, *self.events)
 
 
-Routes: TypeAlias = Mapping[HTTPRouteHandler, Described]  # and what each takes and gives
-
-
 class Api(msgspec.Struct, frozen=True, kw_only=True):
     """`folder`: its module in `gateway.dialects`; "": the server's own. `sockets`: its WebSockets,
     for which OpenAPI has no word.
@@ -238,8 +235,8 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str = ""
     dialect: Dialect
-    routes: Routes
-    front: Routes = {}
+    routes: Mapping[HTTPRouteHandler, Described]  # and what each takes and gives
+    front: Mapping[HTTPRouteHandler, Described] = {}
     sockets: tuple[WebsocketRouteHandler, ...] = ()
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from litestar.di import Provide
+from litestar.types import ASGIApp
 
 from backends.contract.catalog import Catalog, LoadFacts
 from config.engines import EngineOptions
@@ -18,7 +19,7 @@ from config.shape import is_path, mapping_item, options
 from config.values import alike
 from gateway.answers.answer import Answer
 from gateway.answers.call import Call
-from gateway.answers.encoding import Encoders
+from gateway.answers.encoding import Encoded, Encoders
 from gateway.answers.interpreter import Capabilities, Known, SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokenizers import Tokenizers
@@ -35,7 +36,7 @@ from gateway.http.detached import (
     DetachedAnswers,
     PolledAnswers,
 )
-from gateway.http.exchange import Asking
+from gateway.http.exchange import Asking, EncodingResponse
 from gateway.http.feed import Feed
 from gateway.http.gauges import GaugeHistory, GaugeSampler
 from gateway.http.metrics import Metrics
@@ -68,7 +69,15 @@ class OfModel(Protocol):
     def model(self) -> str: ...
 
 
+class OfEncoding(Protocol):
+    """A request for vectors or scores, and the form of its answer."""
+
+    @property
+    def request(self) -> OfModel: ...
+
+
 Asked = TypeVar("Asked", bound=OfModel)
+Written = TypeVar("Written", bound=OfEncoding)
 
 # What clients call conversations in: llama-server's, Codex', OpenCode's and Claude Code's.
 CONVERSATION_HEADERS = (
@@ -286,6 +295,21 @@ class Services(msgspec.Struct, frozen=True):
         if len(body) < LONG_BODY:
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
+
+    async def encoding(
+        self,
+        request: AnyRequest,
+        api: str,
+        read: Callable[[bytes], Written],
+        encode: Callable[[Call[Any]], Awaitable[Encoded]],
+        write: Callable[[Written, Encoded], bytes],
+    ) -> ASGIApp:
+        """The answer to a request for vectors or scores: what `read` makes of its body, carried out
+        by `encode`, as `write` has it.
+        """
+        exchange = await self.read(read, await request.body())
+        asking = self.asking(request, api, exchange.request)
+        return EncodingResponse(asking, encode, lambda encoded: write(exchange, encoded))
 
     def asking(self, request: AnyRequest, api: str, asked: Asked) -> Asking[Asked]:
         """`asked`, as `request` wants it by `api`."""

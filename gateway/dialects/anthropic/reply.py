@@ -558,12 +558,10 @@ def _capabilities(able: Able) -> ModelCapabilities:
     )
 
 
-def model_page(models: Sequence[ModelWire]) -> bytes:
-    """The JSON body that lists `models`, in their order."""
-    return body(
-        ModelPage(
-            data=models,
-            first_id=models[0].id if models else None,
-            last_id=models[-1].id if models else None,
-        )
+def model_page(models: Sequence[ModelWire]) -> ModelPage:
+    """A list of `models`, in their order."""
+    return ModelPage(
+        data=models,
+        first_id=models[0].id if models else None,
+        last_id=models[-1].id if models else None,
     )

@@ -14,6 +14,7 @@ from gateway.dialects.encoding import (
     PURPOSES,
     BilledInput,
     CohereVersion,
+    Encoded,
     Token,
     further,
     positive,
@@ -539,10 +540,11 @@ def _texts(fields: Fields, wire: EmbedWire) -> tuple[str, ...]:
     return tuple("\n".join(part.text for part in given.content) for given in wire.inputs)
 
 
-def embed_body(exchange: CohereEmbedding, id: str, vectors: Sequence[bytes], tokens: int) -> bytes:
-    """The JSON body of `vectors`, which cost `tokens`."""
+def embed_body(exchange: CohereEmbedding, encoded: Encoded, id: str) -> bytes:
+    """The JSON body of vectors."""
+    billed = BilledInput(encoded.prompt_tokens)
     forms = {
-        kind: [written(vector, base64=kind == "base64") for vector in vectors]
+        kind: [written(vector, base64=kind == "base64") for vector in encoded.vectors]
         for kind in exchange.types
     }
     return body(
@@ -552,6 +554,6 @@ def embed_body(exchange: CohereEmbedding, id: str, vectors: Sequence[bytes], tok
                 floats=forms.get("float", UNSET), base64=forms.get("base64", UNSET)
             ),
             texts=exchange.texts,
-            meta=EmbedMeta(api_version=CohereVersion("2"), billed_units=BilledInput(tokens)),
+            meta=EmbedMeta(api_version=CohereVersion("2"), billed_units=billed),
         )
     )

@@ -16,7 +16,15 @@ from backends.contract.protocol import Generation, ModelInfo, Progress
 from backends.contract.samplers import Sampling, order_of
 from config.values import alike
 from gateway.dialects.dialect import body, frame
-from gateway.dialects.encoding import EmbeddingExchange, Input, Token, further, read_texts, written
+from gateway.dialects.encoding import (
+    EmbeddingExchange,
+    Encoded,
+    Input,
+    Token,
+    further,
+    read_texts,
+    written,
+)
 from gateway.dialects.fields import Fields, check_order, fields_of, json_object, read_fields
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.terms.errors import GatewayError, InvalidRequest
@@ -538,8 +546,6 @@ def _fields(data: bytes) -> Fields:
     return Fields(given, {})
 
 
-SUCCESS = body(Success())
-
 EUCLIDEAN = 2  # the length of a vector that models are normalized by
 
 
@@ -584,14 +590,14 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
     )
 
 
-def embedding_body(vectors: Sequence[bytes]) -> bytes:
-    """The JSON body of `vectors`: each in a list of vectors, since where nothing is pooled there is
+def embedding_body(_exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
+    """The JSON body of vectors: each in a list of vectors, since where nothing is pooled there is
     one for each token.
     """
     return body(
         [
             EmbeddedWire(index=at, embedding=[written(vector, base64=False)])
-            for at, vector in enumerate(vectors)
+            for at, vector in enumerate(encoded.vectors)
         ]
     )
 

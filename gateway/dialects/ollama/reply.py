@@ -335,32 +335,25 @@ def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> Liste
     )
 
 
-def models_body(models: Sequence[ListedModel]) -> bytes:
-    """The JSON body that lists `models`, in their order."""
-    return body(Models(models))
-
-
-def show_body(seen: Seen, *, template: str, preset: Preset | None = None) -> bytes:
-    """The JSON body of one model; of a made one with what its `preset` says."""
+def shown(seen: Seen, *, template: str, preset: Preset | None = None) -> Shown:
+    """One model; of a made one with what its `preset` says."""
     if preset is not None:
         seen = msgspec.structs.replace(seen, parent=preset.base)
     able = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
     writes = not OTHER_TASKS & set(seen.capabilities)
-    return body(
-        Shown(
-            template=template,
-            modelfile=preset.modelfile if preset else "",
-            parameters=preset.parameters if preset else "",
-            system=preset.system if preset and preset.system else UNSET,
-            details=_details(seen),
-            model_info={
-                "general.architecture": seen.family,
-                "general.basename": seen.name,
-                f"{seen.family}.context_length": seen.context_length,
-            },
-            capabilities=("completion", *able) if writes else tuple(able),
-            modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
-        )
+    return Shown(
+        template=template,
+        modelfile=preset.modelfile if preset else "",
+        parameters=preset.parameters if preset else "",
+        system=preset.system if preset and preset.system else UNSET,
+        details=_details(seen),
+        model_info={
+            "general.architecture": seen.family,
+            "general.basename": seen.name,
+            f"{seen.family}.context_length": seen.context_length,
+        },
+        capabilities=("completion", *able) if writes else tuple(able),
+        modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
     )
 
 

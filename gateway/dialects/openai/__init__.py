@@ -18,8 +18,6 @@ from gateway.dialects.models import (
     Stored,
     envelope,
     error_event,
-    model_card,
-    model_list,
     stored_list,
 )
 from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply

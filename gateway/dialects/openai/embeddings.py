@@ -13,6 +13,7 @@ import msgspec
 from gateway.dialects.dialect import body
 from gateway.dialects.encoding import (
     EmbeddingExchange,
+    Encoded,
     Input,
     InputUsage,
     Limit,
@@ -21,6 +22,7 @@ from gateway.dialects.encoding import (
     positive,
     read_purpose,
     read_texts,
+    usage_of,
     written,
 )
 from gateway.dialects.fields import read_fields
@@ -105,31 +107,20 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
     )
 
 
-def embeddings_body(
-    exchange: EmbeddingExchange, model: str, vectors: Sequence[bytes], tokens: int
-) -> bytes:
-    """The JSON body of `vectors`, which cost `tokens`."""
-    base64 = exchange.base64
+def embeddings_body(exchange: EmbeddingExchange, encoded: Encoded) -> bytes:
+    """The JSON body of vectors."""
     data = [
-        EmbeddingWire(index=at, embedding=written(vector, base64=base64))
-        for at, vector in enumerate(vectors)
+        EmbeddingWire(index=at, embedding=written(vector, base64=exchange.base64))
+        for at, vector in enumerate(encoded.vectors)
     ]
-    return body(EmbeddingList(data=data, model=model, usage=InputUsage(tokens, tokens)))
+    return body(EmbeddingList(data=data, model=encoded.model, usage=usage_of(encoded)))
 
 
-def pooled_body(
-    exchange: EmbeddingExchange,
-    id: str,
-    *,
-    created: int,
-    model: str,
-    vectors: Sequence[bytes],
-    tokens: int,
-) -> bytes:
+def pooled_body(exchange: EmbeddingExchange, encoded: Encoded, id: str, created: int) -> bytes:
     """As `embeddings_body`, in vLLM's form of `/pooling`."""
     data = [
         PooledWire(index=at, data=written(vector, base64=exchange.base64))
-        for at, vector in enumerate(vectors)
+        for at, vector in enumerate(encoded.vectors)
     ]
-    usage = InputUsage(tokens, tokens)
+    model, usage = encoded.model, usage_of(encoded)
     return body(PooledList(id=id, created=created, model=model, data=data, usage=usage))

@@ -88,45 +88,28 @@ def read_page(query: Mapping[str, Any]) -> PageQuery:
     return Fields(known, {}).read(PageQuery)
 
 
-def page_body(items: Sequence[tuple[str, bytes]], wanted: PageQuery) -> bytes:
+def page(items: Sequence[tuple[str, bytes]], wanted: PageQuery) -> Page:
     """A page of `items` (ids and JSON), which stand in the order in which they came."""
     ordered = items if wanted.order == "asc" else items[::-1]
     ids = [name for name, _ in ordered]
     start = ids.index(wanted.after) + 1 if wanted.after in ids else 0
-    return found_page_body(ordered[start : start + wanted.limit + 1], wanted.limit)
+    return found_page(ordered[start : start + wanted.limit + 1], wanted.limit)
 
 
-def found_page_body(found: Sequence[tuple[str, bytes]], limit: int) -> bytes:
+def found_page(found: Sequence[tuple[str, bytes]], limit: int) -> Page:
     """A page of at most `limit` items (ids and JSON); more are there if `found` has more."""
     shown = found[:limit]
-    return body(
-        Page(
-            data=[msgspec.Raw(item) for _, item in shown],
-            first_id=shown[0][0] if shown else None,
-            last_id=shown[-1][0] if shown else None,
-            has_more=len(found) > limit,
-        )
+    return Page(
+        data=[msgspec.Raw(item) for _, item in shown],
+        first_id=shown[0][0] if shown else None,
+        last_id=shown[-1][0] if shown else None,
+        has_more=len(found) > limit,
     )
 
 
 def ids_and_items(items: Sequence[Item]) -> list[tuple[str, bytes]]:
-    """For `page_body`, and to be kept."""
+    """For `page`, and to be kept."""
     return [(item["id"], body(item)) for item in items]
-
-
-def conversation_body(name: str, created: float, metadata: bytes) -> bytes:
-    """The JSON body of a conversation. `metadata` is JSON."""
-    return body(ConversationBody(id=name, created_at=int(created), metadata=msgspec.Raw(metadata)))
-
-
-def deleted_body(name: str, kind: Literal["response", "conversation.deleted"]) -> bytes:
-    """The JSON body that confirms a deletion."""
-    return body(Deleted(id=name, object=kind))
-
-
-def tokens_body(tokens: int) -> bytes:
-    """The JSON body of a token count."""
-    return body(InputTokens(tokens))
 
 
 def interrupted(document: bytes) -> bytes:

@@ -15,11 +15,9 @@ from litestar.types import ASGIApp
 from backends.places.upstream.replicas import Replica
 from config.nodes import NodeConfig
 from config.values import alike
-from gateway.dialects.dialect import body
-from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
+from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.keys.usage import GROUPS, Group, Period, UsageRow, as_csv
@@ -28,13 +26,17 @@ from gateway.reconfiguring.reloading import ReloadReport
 from gateway.registry.nodes import named
 from gateway.terms.errors import InvalidRequest, NotFound
 
+SPARE = {"A server": {"url": "http://127.0.0.1:9", "name": "spare", "lease": 1}}
 
-@post("/v1/admin/reload", status_code=200, access="admin")
-async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
+api = Routes()
+
+
+@api(post, "/v1/admin/reload", status_code=200, access="admin")
+async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ReloadReport:
     """Reload the configuration and apply it. With `plan`, only report the changes."""
     if not plan:
         audit(request, "reload")
-    return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
+    return await services.reloader.reload(plan=plan)
 
 
 class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,23 +71,22 @@ class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = True
 
 
-@get("/v1/upstreams", access="admin")
-async def upstreams(services: Services) -> ASGIApp:
+@api(get, "/v1/upstreams", access="admin")
+async def upstreams(services: Services) -> list[UpstreamWire]:
     """List the servers of all upstreams."""
-    return Plain(_upstreams_body(services))
+    return _upstreams(services)
 
 
-@post("/v1/upstreams/drain", access="admin")
-async def drain(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/upstreams/drain", access="admin")
+async def drain(request: AnyRequest, services: Services, order: DrainWire) -> list[UpstreamWire]:
     """Stop or resume new requests to an upstream's server. Running requests continue. The states of
     all servers are returned.
     """
-    order = Fields(order_object(await request.body()), {}).read(DrainWire)
     audit(request, "drain" if order.draining else "use again", server=order.url)
     fleet = services.registry.fleet
     if not fleet.drain(order.upstream, order.url, draining=order.draining):
         raise NotFound(f"Server {order.url!r} of upstream {order.upstream!r} not found.")
-    return Plain(_upstreams_body(services))
+    return _upstreams(services)
 
 
 class NodeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,26 +116,25 @@ class NodeDrainWire(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = True
 
 
-@get("/v1/nodes", access="admin")
-async def nodes(services: Services) -> ASGIApp:
+@api(get, "/v1/nodes", access="admin")
+async def nodes(services: Services) -> NodesWire:
     """List the other machines: those of the cluster, and those that the configuration names."""
-    return Plain(_nodes_body(services))
+    return _nodes(services)
 
 
-@post("/v1/nodes/drain", access="admin")
-async def drain_node(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/nodes/drain", access="admin")
+async def drain_node(request: AnyRequest, services: Services, order: NodeDrainWire) -> NodesWire:
     """Have models leave a machine of the cluster, as their last running answers end, and load none
     there; or load some there again. All machines are returned.
     """
-    order = Fields(order_object(await request.body()), {}).read(NodeDrainWire)
     audit(request, "drain node" if order.draining else "use node again", node=order.node)
     cluster = services.registry.cluster
     if cluster is None or not cluster.drain(order.node, draining=order.draining):
         raise NotFound(f"Node {order.node!r} not found.")
-    return Plain(_nodes_body(services))
+    return _nodes(services)
 
 
-def _nodes_body(services: Services) -> bytes:
+def _nodes(services: Services) -> NodesWire:
     registry = services.registry
 
     def shown(node: NodeConfig, devices: Mapping[str, int], *, draining: bool | None) -> NodeWire:
@@ -154,7 +154,7 @@ def _nodes_body(services: Services) -> bytes:
     for name, node in sorted(registry.nodes().items()):
         devices = {device: registry.budgets.get(device, 0) for device in named(name, node.total)}
         nodes.append(shown(node.config, devices, draining=node.draining))
-    return body(NodesWire(nodes=tuple(nodes)))
+    return NodesWire(nodes=tuple(nodes))
 
 
 class AnnouncementWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,15 +180,13 @@ class LeaseWire(msgspec.Struct, frozen=True, kw_only=True):
     lease: float
 
 
-@post("/v1/upstreams", status_code=200, access="admin")
-async def announce(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/upstreams", status_code=200, access="admin", examples=SPARE)
+async def announce(request: AnyRequest, services: Services, order: AnnouncementWire) -> LeaseWire:
     """Announce a Roundhouse whose models are to be offered here, or renew its lease. It is removed
     when the lease ends; running requests finish.
     """
-    wire = Fields(order_object(await request.body()), {}).read(AnnouncementWire)
-    box = alike(Announcement, wire)(url=_announced_url(request, wire))
-    known = await services.announcements.announce(box)
-    return Plain(body(alike(LeaseWire, known)()))
+    box = alike(Announcement, order)(url=_announced_url(request, order))
+    return alike(LeaseWire, await services.announcements.announce(box))()
 
 
 def _announced_url(request: AnyRequest, wire: AnnouncementWire) -> str:
@@ -201,28 +199,27 @@ def _announced_url(request: AnyRequest, wire: AnnouncementWire) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{wire.port}"
 
 
-@delete("/v1/upstreams", status_code=200, access="admin")
+@api(delete, "/v1/upstreams", status_code=200, access="admin")
 async def withdraw(
     request: AnyRequest, services: Services, *, name: str = "joined", url: str = ""
-) -> ASGIApp:
+) -> list[UpstreamWire]:
     """Remove an announced server: running requests finish. The states of all servers are
     returned.
     """
     audit(request, "withdraw", server=url)
     if not await services.announcements.withdraw(name, url):
         raise NotFound(f"No server {url!r:.200} of upstream {name!r:.100} was announced.")
-    return Plain(_upstreams_body(services))
+    return _upstreams(services)
 
 
-def _upstreams_body(services: Services) -> bytes:
+def _upstreams(services: Services) -> list[UpstreamWire]:
     leases = services.announcements.leases()
-    wires = [
+    return [
         UpstreamWire(
             name=name, replicas=[_wire(one, leases.get((name, one.url))) for one in replicas]
         )
         for name, replicas in services.registry.fleet.replicas().items()
     ]
-    return body(wires)
 
 
 def _wire(replica: Replica, lease: float | None) -> ReplicaWire:
@@ -247,7 +244,7 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
     data: Sequence[UsageRow]
 
 
-@get("/v1/usage", access="user")
+@api(get, "/v1/usage", access="user", gives=(UsageWire,))
 async def usage(
     request: AnyRequest,
     services: Services,
@@ -290,19 +287,3 @@ def _groups(text: str) -> Sequence[Group]:
     if unknown := sorted(names - {*GROUPS}):
         raise InvalidRequest.at("group", f"Expected key, model or day, got {unknown[0][:40]!r}.")
     return [name for name in GROUPS if name in names]
-
-
-ROUTES: Routes = {
-    usage: Described(gives=(UsageWire,)),
-    reload: Described(gives=(ReloadReport,)),
-    upstreams: Described(gives=(list[UpstreamWire],)),
-    announce: Described(
-        takes=AnnouncementWire,
-        gives=(LeaseWire,),
-        examples={"A server": {"url": "http://127.0.0.1:9", "name": "spare", "lease": 1}},
-    ),
-    withdraw: Described(gives=(list[UpstreamWire],)),
-    drain: Described(takes=DrainWire, gives=(list[UpstreamWire],)),
-    nodes: Described(gives=(NodesWire,)),
-    drain_node: Described(takes=NodeDrainWire, gives=(NodesWire,)),
-}

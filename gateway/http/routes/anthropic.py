@@ -20,8 +20,9 @@ from gateway.dialects.dialect import body
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import Exchange, WireOptions, ignoring
-from gateway.http.openapi import DEFAULT, USER, Body, Described, Routes
+from gateway.http.openapi import DEFAULT, USER, Body, Described
 from gateway.http.request_log import record_of
+from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, Framing, Plain, attended, comment
 from gateway.mcp.rounds import AnswerInRounds
@@ -30,8 +31,10 @@ from gateway.terms.request import ChatRequest, ImagePart, all_unapplied
 # A comment for people; its clients keep time by pings.
 PINGS = Framing(SSE.media_type, anthropic.PING, lambda text: comment(text) + anthropic.PING)
 
+api = Routes()
 
-@post("/v1/messages", access="user")
+
+@api(post, "/v1/messages", access="user")
 async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation."""
     exchange = await services.read(anthropic.read_messages, await request.body())
@@ -56,7 +59,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-@post("/v1/messages/count_tokens", status_code=200, access="user")
+@api(post, "/v1/messages/count_tokens", status_code=200, access="user")
 async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """Count the prompt tokens of a request. Images are not counted, because only the loaded model
     can determine their tokens; the response lists them as ignored.
@@ -80,33 +83,22 @@ MESSAGES = Body(
     shapes=(AnsweringWire, ConversationWire, SamplingWire),
     names={"max_tokens": ("max_tokens",)},
 )
-_ANTHROPIC_EVENTS = (
-    MessageStart,
-    BlockStart,
-    BlockDelta,
-    BlockStop,
-    MessageDelta,
-    MessageStop,
-    Ping,
-)
 
-ROUTES: Routes = {
-    messages: Described(
-        takes=MESSAGES,
-        gives=(MessageWhole,),
-        events=_ANTHROPIC_EVENTS,
-        examples={
-            "A conversation": {
-                "model": DEFAULT,
-                "max_tokens": 8,
-                "system": "Be brief.",
-                "messages": USER,
-            }
-        },
-    ),
-    count_tokens: Described(
-        takes=MESSAGES,
-        gives=(Count,),
-        examples={"A conversation": {"model": DEFAULT, "messages": USER}},
-    ),
-}
+api[messages] = Described(
+    takes=MESSAGES,
+    gives=(MessageWhole,),
+    events=(MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, Ping),
+    examples={
+        "A conversation": {
+            "model": DEFAULT,
+            "max_tokens": 8,
+            "system": "Be brief.",
+            "messages": USER,
+        }
+    },
+)
+api[count_tokens] = Described(
+    takes=MESSAGES,
+    gives=(Count,),
+    examples={"A conversation": {"model": DEFAULT, "messages": USER}},
+)

@@ -15,20 +15,21 @@ from config.product import VERSION
 from config.settings import ApisConfig, Config
 from config.values import alike
 from gateway.dialects import openai
-from gateway.dialects.dialect import body
 from gateway.http.auth import AnyRequest
 from gateway.http.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
-from gateway.http.openapi import Described, Routes
 from gateway.http.publishing import model_updates
 from gateway.http.request_log import audit
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import EventStream, Plain
+from gateway.http.sse import EventStream
 from gateway.http.standing import RequestStanding
 from gateway.hub.downloads import DownloadState
 from gateway.keys.access import Access
 from gateway.terms.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
 from gateway.terms.logs import Level, LogLine
+
+api = Routes()
 
 
 class MeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +60,10 @@ class RequestsWire(msgspec.Struct, frozen=True):
     requests: Sequence[RequestStanding]
 
 
-@get("/v1/admin/me", access="user")
-async def me(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/admin/me", access="user")
+async def me(request: AnyRequest, services: Services) -> MeWire:
     """Get the caller's permissions and the features that are available to it."""
-    return Plain(body(who(services, request.auth, address(request))))
+    return who(services, request.auth, address(request))
 
 
 def address(request: AnyRequest) -> str:
@@ -105,20 +106,20 @@ def _default(services: Services, access: Access) -> str | None:
         return None
 
 
-@get("/v1/admin/requests", access="user")
-async def requests(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/admin/requests", access="user")
+async def requests(request: AnyRequest, services: Services) -> RequestsWire:
     """List running and recent requests. Administrators get those of all keys."""
-    return Plain(body(RequestsWire(services.books.activity.seen_by(request.auth))))
+    return RequestsWire(services.books.activity.seen_by(request.auth))
 
 
-@post("/v1/admin/requests/{number:str}/cancel", status_code=200, access="user")
-async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIApp:
+@api(post, "/v1/admin/requests/{number:str}/cancel", status_code=200, access="user")
+async def cancel(request: AnyRequest, services: Services, number: str) -> RequestStanding:
     """Cancel a running request. Its client gets an error."""
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise NotFound(f"Request {number!r:.40} not found.", param="number")
     cancelled = services.books.activity.cancel(int(number), request.auth)
     audit(request, "cancel", model=cancelled.model, cancelled=cancelled.request)
-    return Plain(body(cancelled))
+    return cancelled
 
 
 class LogWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +134,7 @@ MOST_LINES = 2000  # of one answer
 MOST_SEARCHED = 200  # of the text to search for
 
 
-@get("/v1/admin/logs", access="admin")
+@api(get, "/v1/admin/logs", access="admin")
 async def logs(
     services: Services,
     *,
@@ -141,7 +142,7 @@ async def logs(
     search: str = "",
     after: int = 0,
     limit: int = 200,
-) -> ASGIApp:
+) -> LogWire:
     """Get the last log lines with at least the given level that contain the given text."""
     if len(search) > MOST_SEARCHED:
         raise InvalidRequest.at("search", f"at most {MOST_SEARCHED} characters")
@@ -150,7 +151,7 @@ async def logs(
         level=level, text=search, after=after, limit=min(max(limit, 0), MOST_LINES)
     )
     first = kept[0].number if kept else 0
-    return Plain(body(LogWire(lines=found, first=first, last=services.lines.last)))
+    return LogWire(lines=found, first=first, last=services.lines.last)
 
 
 LOG_LINES = 200  # of a snapshot
@@ -262,7 +263,7 @@ async def models_for(services: Services, access: Access) -> list[ModelWire]:
     return [seen_model(one, access) for one in await model_updates(services, statuses)]
 
 
-@get("/v1/admin/events", access="user")
+@api(get, "/v1/admin/events", access="user", events=(SnapshotWire,))
 async def events(request: AnyRequest, services: Services) -> ASGIApp:
     """Stream the current state, then each change. With `Last-Event-ID`, the missed changes are
     sent.
@@ -271,26 +272,14 @@ async def events(request: AnyRequest, services: Services) -> ASGIApp:
     return services.progress(request.auth, reader.send_events, openai.error_event)
 
 
-@get("/v1/admin/models", access="user")
-async def models(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/admin/models", access="user")
+async def models(request: AnyRequest, services: Services) -> ModelsWire:
     """List the models that the caller may use, with their memory and expiry."""
-    return Plain(msgspec.json.encode(ModelsWire(await models_for(services, request.auth))))
+    return ModelsWire(await models_for(services, request.auth))
 
 
-@get("/v1/admin/memory", access="admin")
-async def memory(services: Services) -> ASGIApp:
+@api(get, "/v1/admin/memory", access="admin")
+async def memory(services: Services) -> MemoryWire:
     """Get memory use by device and model, now and during the last hour."""
     gauges = await services.sampler.sample()
-    found = MemoryWire(gauges=gauges, history=services.history.columns())
-    return Plain(msgspec.json.encode(found))
-
-
-ROUTES: Routes = {
-    me: Described(gives=(MeWire,)),
-    requests: Described(gives=(RequestsWire,)),
-    cancel: Described(gives=(RequestStanding,)),
-    logs: Described(gives=(LogWire,)),
-    events: Described(events=(SnapshotWire,)),
-    models: Described(gives=(ModelsWire,)),
-    memory: Described(gives=(MemoryWire,)),
-}
+    return MemoryWire(gauges=gauges, history=services.history.columns())

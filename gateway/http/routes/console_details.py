@@ -9,18 +9,16 @@ from typing import Any
 import msgspec
 from anyio import to_thread
 from litestar import delete, get
-from litestar.types import ASGIApp
 
 from backends.contract.samplers import DEFAULTS, SAMPLERS
 from gateway.answers.interpreter import Known
 from gateway.answers.recording import Split
-from gateway.dialects.dialect import body
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import deletion
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Plain, attended
+from gateway.http.sse import attended
 from gateway.keys.access import Access
 from gateway.registry import ModelStatus
 from gateway.registry.origins import HubOrigin, origin_of
@@ -33,6 +31,8 @@ CARD_FIELDS = frozenset(
     {"license", "license_name", "license_link", "base_model", "pipeline_tag", "library_name"}
 )
 LONGEST = 300  # characters of a value
+
+api = Routes()
 
 
 class FileWire(msgspec.Struct, frozen=True):
@@ -69,14 +69,13 @@ class DeletedWire(msgspec.Struct, frozen=True):
     deleted: str
 
 
-@get("/v1/admin/models/details", access="user")
-async def details(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(get, "/v1/admin/models/details", access="user")
+async def details(request: AnyRequest, services: Services, model: str = "") -> DetailsWire:
     """Get a model's template, its makers' description, its licence and its files."""
     status = _status(services, model, request.auth)
     known = await services.capabilities.of(status)
     why_not = await _obstacle(services, status, request.auth)
-    found = await to_thread.run_sync(_details, status, known, request.auth, why_not)
-    return Plain(body(found))
+    return await to_thread.run_sync(_details, status, known, request.auth, why_not)
 
 
 def _status(services: Services, model: str, access: Access) -> ModelStatus:
@@ -122,8 +121,8 @@ async def _deletion(
     return delete_files
 
 
-@delete("/v1/admin/models", status_code=200, access="admin")
-async def delete_model(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(delete, "/v1/admin/models", status_code=200, access="admin")
+async def delete_model(request: AnyRequest, services: Services, model: str = "") -> DeletedWire:
     """Unload a model and delete its files, if the configuration allows it; one that can't be used,
     too.
     """
@@ -132,7 +131,7 @@ async def delete_model(request: AnyRequest, services: Services, model: str = "")
     audit(request, "delete", model=status.id)
     async with attended(request):
         await delete_files()
-    return Plain(body(DeletedWire(status.id)))
+    return DeletedWire(status.id)
 
 
 def _details(
@@ -224,9 +223,3 @@ def _license_file(folder: Path) -> str | None:
             continue
         return next((line.strip() for line in lines if line.strip()), None)
     return None
-
-
-ROUTES: Routes = {
-    details: Described(gives=(DetailsWire,)),
-    delete_model: Described(gives=(DeletedWire,)),
-}

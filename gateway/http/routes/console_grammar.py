@@ -7,17 +7,18 @@ from typing import Literal
 
 import msgspec
 from litestar import post
-from litestar.types import ASGIApp
 
 from backends.contract.conversation import Grammar, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
-from gateway.dialects.dialect import body
-from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Plain, attended
+from gateway.http.sse import attended
 from gateway.terms.errors import InvalidRequest
+
+EXAMPLE = {"A regex, and a text": {"kind": "regex", "grammar": "[0-9]+", "text": "12"}}
+
+api = Routes()
 
 
 class GrammarOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +42,11 @@ class GrammarWire(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
 
 
-@post("/v1/admin/grammar/check", status_code=200, access="user")
-async def check(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/grammar/check", status_code=200, access="user", examples=EXAMPLE)
+async def check(request: AnyRequest, services: Services, order: GrammarOrder) -> GrammarWire:
     """Check a schema, a regex or a grammar, and a text against it."""
-    order = Fields(order_object(await request.body()), {}).read(GrammarOrder)
     async with attended(request):
-        return Plain(body(await services.threads.run(lambda _wanted: checked(order))))
+        return await services.threads.run(lambda _wanted: checked(order))
 
 
 def checked(order: GrammarOrder) -> GrammarWire:
@@ -70,12 +70,3 @@ def _shape(order: GrammarOrder) -> Shape:
             return Regex(pattern=order.grammar, field="grammar")
         case "grammar":
             return Grammar(text=order.grammar, field="grammar")
-
-
-ROUTES: Routes = {
-    check: Described(
-        takes=GrammarOrder,
-        gives=(GrammarWire,),
-        examples={"A regex, and a text": {"kind": "regex", "grammar": "[0-9]+", "text": "12"}},
-    )
-}

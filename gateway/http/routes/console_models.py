@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from anyio import to_thread
 from litestar import delete, get, post, put
-from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -22,16 +21,15 @@ from config.schema import OptionFacts, facts
 from config.settings import ModelConfig
 from config.values import alike, hub_id
 from gateway.answers.parameters import undrafted, unsupported
-from gateway.dialects.dialect import body
-from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
 from gateway.http.gauges import ModelWire
-from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
+from gateway.http.openapi import DEFAULT, NAMED
 from gateway.http.publishing import model_updates
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import fetched, to_fetch
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Plain, attended
+from gateway.http.sse import attended
 from gateway.hub.downloads import DownloadState, Report
 from gateway.hub.repository import OfferedModel, choices, hub_model, needed
 from gateway.hub.search import FORMATS, SORTINGS, FoundModel, Search
@@ -42,6 +40,10 @@ from gateway.registry.overview import Fit, Proposal
 from gateway.terms.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 
 MOST_CHARACTERS = 200  # of a copy's name
+A_COPY = {"A copy": {"model": DEFAULT, "name": "another"}}
+UPLOAD = "/v1/admin/uploads/{name:str}"
+
+api = Routes()
 
 
 class LoadOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,43 +156,40 @@ async def _local(services: Services, name: str, access: Access) -> ModelEntry:
     return entry
 
 
-@post("/v1/admin/models/load", status_code=202, access="admin")
-async def load(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/load", status_code=202, access="admin", examples=NAMED)
+async def load(request: AnyRequest, services: Services, order: LoadOrder) -> ModelWire:
     """Start loading a model, optionally with other options."""
-    order = Fields(order_object(await request.body()), {}).read(LoadOrder)
     options = _free_options(services, order.options) if order.options is not None else None
     find = services.registry.find if not options else lambda *named: _local(services, *named)
     name = (await find(order.model, request.auth)).name
     audit(request, "load", model=name)
     async with services.registry.loading(name, options=options):
-        return Plain(body(await _model_wire(services, name)), status=202)
+        return await _model_wire(services, name)
 
 
-@post("/v1/admin/models/unload", status_code=200, access="admin")
-async def unload(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/unload", status_code=200, access="admin", examples=NAMED)
+async def unload(request: AnyRequest, services: Services, order: UnloadOrder) -> ModelWire:
     """Unload a model after its running answers have ended, and wait for it."""
-    order = Fields(order_object(await request.body()), {}).read(UnloadOrder)
     name = await services.id_of(order.model, request.auth)
     audit(request, "unload", model=name, force=order.force)
     async with attended(request):
         await services.registry.unload(name, force=order.force)
-        return Plain(body(await _model_wire(services, name)))
+        return await _model_wire(services, name)
 
 
-@post("/v1/admin/models/pin", status_code=200, access="admin")
-async def pin(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/pin", status_code=200, access="admin", examples=NAMED)
+async def pin(request: AnyRequest, services: Services, order: PinOrder) -> ModelWire:
     """Pin or unpin a model until the server restarts. A pinned model is never evicted or unloaded
     for idleness.
     """
-    order = Fields(order_object(await request.body()), {}).read(PinOrder)
     name = (await _local(services, order.model, request.auth)).name
     audit(request, "pin" if order.pinned else "unpin", model=name)
     await services.registry.pin(name, pinned=order.pinned)
-    return Plain(body(await _model_wire(services, name)))
+    return await _model_wire(services, name)
 
 
-@get("/v1/admin/models/options", access="admin")
-async def options(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(get, "/v1/admin/models/options", access="admin")
+async def options(request: AnyRequest, services: Services, model: str = "") -> OptionsWire:
     """List the load options of a model and their current values."""
     entry = await _local(services, model, request.auth)
     chosen = services.registry.status(entry.name).options or entry.options
@@ -200,22 +199,20 @@ async def options(request: AnyRequest, services: Services, model: str = "") -> A
         for name, one in facts(type(chosen)).items()
         if name not in hidden
     ]
-    return Plain(body(OptionsWire(model=entry.name, backend=entry.files.backend, options=found)))
+    return OptionsWire(model=entry.name, backend=entry.files.backend, options=found)
 
 
-@post("/v1/admin/models/estimate", status_code=200, access="admin")
-async def estimate(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/estimate", status_code=200, access="admin", examples=NAMED)
+async def estimate(request: AnyRequest, services: Services, order: EstimateOrder) -> EstimateWire:
     """Estimate what a load with other options would take of each device. Nothing is loaded."""
-    order = Fields(order_object(await request.body()), {}).read(EstimateOrder)
     entry = await _local(services, order.model, request.auth)
     proposal = services.registry.overview.proposal(entry, _free_options(services, order.options))
-    return Plain(body(EstimateWire(model=entry.name, **msgspec.structs.asdict(proposal))))
+    return EstimateWire(model=entry.name, **msgspec.structs.asdict(proposal))
 
 
-@post("/v1/admin/models/duplicate", status_code=201, access="admin")
-async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/duplicate", status_code=201, access="admin", examples=A_COPY)
+async def duplicate(request: AnyRequest, services: Services, order: CopyOrder) -> CopiedWire:
     """Add a model with the same files, another name and other options."""
-    order = Fields(order_object(await request.body()), {}).read(CopyOrder)
     entry = await _local(services, order.model, request.auth)
     known = next((one for one in services.config.models if one.name == entry.name), None)
     original = known or ModelConfig(
@@ -229,8 +226,7 @@ async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
     audit(request, "copy", model=entry.name, name=copied.name)
     copy = ModelCopy(entry.name, copied, None if written_there else original)
     await services.reloader.add(copy)
-    wire = CopiedWire(await _model_wire(services, copied.name), written(copied))
-    return Plain(body(wire), status=201)
+    return CopiedWire(await _model_wire(services, copied.name), written(copied))
 
 
 def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> ModelConfig:
@@ -246,10 +242,9 @@ def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> Mode
     )
 
 
-@post("/v1/admin/models/add", status_code=201, access="admin")
-async def add(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/add", status_code=201, access="admin")
+async def add(request: AnyRequest, services: Services, order: PathOrder) -> CopiedWire:
     """Add a model by its path on the server's disk, below a folder of `console.model_paths`."""
-    order = Fields(order_object(await request.body()), {}).read(PathOrder)
     path = await to_thread.run_sync(_allowed, services.config.console.model_paths, order.path)
     added = ModelConfig(name=_free(services, order.name or path.stem), path=str(path))
     audit(request, "add", model=added.name, path=added.path)
@@ -259,8 +254,7 @@ async def add(request: AnyRequest, services: Services) -> ASGIApp:
     except ModelUnavailable as error:
         await services.reloader.remove(added.name)
         raise InvalidRequest.at("path", error.message) from error
-    wire = CopiedWire(await _model_wire(services, added.name), written(added))
-    return Plain(body(wire), status=201)
+    return CopiedWire(await _model_wire(services, added.name), written(added))
 
 
 def _allowed(folders: Sequence[str], given: str) -> Path:
@@ -295,13 +289,12 @@ def _is_taken(services: Services, name: str) -> bool:
     return True
 
 
-@post("/v1/admin/models/remove", status_code=200, access="admin")
-async def remove(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/models/remove", status_code=200, access="admin")
+async def remove(request: AnyRequest, services: Services, order: RemoveOrder) -> RemovedWire:
     """Remove a model that was duplicated or added by its path. Its files are kept."""
-    order = Fields(order_object(await request.body()), {}).read(RemoveOrder)
     audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)
-    return Plain(body(RemovedWire(order.model)))
+    return RemovedWire(order.model)
 
 
 class ParameterWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,8 +325,8 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: bool | None
 
 
-@get("/v1/admin/sampling", access="user")
-async def sampling(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(get, "/v1/admin/sampling", access="user")
+async def sampling(request: AnyRequest, services: Services, model: str = "") -> SamplingWire:
     """List the sampling parameters that a model's engine supports, and why others are not
     supported.
     """
@@ -341,7 +334,7 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
     known, info = await services.capabilities.of(status), status.info
     can = known.capabilities if known else None
     assert status.entry is not None, "a name that resolves has its files"
-    found = SamplingWire(
+    return SamplingWire(
         model=status.id,
         backend=status.entry.files.backend,
         known=status.info is not None,
@@ -354,7 +347,6 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
         tools=None if can is None else "tools" in can,
         reasoning=None if can is None else "reasoning" in can,
     )
-    return Plain(body(found))
 
 
 def _parameters(status: ModelStatus) -> list[ParameterWire]:
@@ -437,10 +429,10 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[str]
 
 
-@get("/v1/admin/hub/search", access="admin")
+@api(get, "/v1/admin/hub/search", access="admin")
 async def search(
     request: AnyRequest, services: Services, words: str = "", format: str = "gguf", sort: str = ""
-) -> ASGIApp:
+) -> SearchWire:
     """Search the hub by words. Without words, list what many take now and this machine can hold."""
     wanted = _search(words.strip(), format, sort)
     async with attended(request):
@@ -449,7 +441,7 @@ async def search(
     found = [_found(services, one, speeds) for one in listed]
     if not wanted.words:
         found = [one for one in found if one.fit and one.fit.verdict != "too_large"]
-    return Plain(body(SearchWire(models=found, suggested=not wanted.words)))
+    return SearchWire(models=found, suggested=not wanted.words)
 
 
 def _search(words: str, format: str, sort: str) -> Search:
@@ -469,8 +461,8 @@ def _found(services: Services, model: FoundModel, speeds: Mapping[str, float]) -
     return FoundWire(fit=fit, **msgspec.structs.asdict(model))
 
 
-@get("/v1/admin/hub/files", access="admin")
-async def files(request: AnyRequest, services: Services, repository: str = "") -> ASGIApp:
+@api(get, "/v1/admin/hub/files", access="admin")
+async def files(request: AnyRequest, services: Services, repository: str = "") -> RepositoryWire:
     """List the models in a hub repository and whether each fits in memory."""
     name = hub_id(repository)
     async with attended(request):
@@ -478,7 +470,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
         offered = choices(name, found, services.catalog)
         here = await to_thread.run_sync(lambda: [_is_here(services, one) for one in offered])
         speeds = await services.registry.overview.read_speeds()
-    wire = RepositoryWire(
+    return RepositoryWire(
         repository=name,
         commit=found.commit,
         bytes=sum(file.size for file in found.files),
@@ -487,7 +479,6 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
             for one, there in zip(offered, here, strict=True)
         ],
     )
-    return Plain(body(wire))
 
 
 def _is_here(services: Services, choice: OfferedModel) -> bool:
@@ -513,48 +504,47 @@ def _room(services: Services, choice: OfferedModel, speeds: Mapping[str, float])
     )
 
 
-@get("/v1/admin/downloads", access="admin")
-async def downloads(services: Services) -> ASGIApp:
+@api(get, "/v1/admin/downloads", access="admin")
+async def downloads(services: Services) -> DownloadsWire:
     """List running and finished downloads."""
-    return Plain(body(DownloadsWire(services.downloads.states())))
+    return DownloadsWire(services.downloads.states())
 
 
-@post("/v1/admin/downloads", status_code=202, access="admin")
-async def begin(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/downloads", status_code=202, access="admin")
+async def begin(request: AnyRequest, services: Services, order: DownloadOrder) -> DownloadState:
     """Start or resume a download in the background."""
-    asked = Fields(order_object(await request.body()), {}).read(DownloadOrder)
-    model = hub_id(asked.model)
-    order = to_fetch(model)
+    model = hub_id(order.model)
+    wanted = to_fetch(model)
     services.hub.root()  # that there is none is known at once
-    audit(request, "download", repository=order.repository)
+    audit(request, "download", repository=wanted.repository)
 
     async def fetch(report: Report) -> str:
-        return await fetched(services, order, report)
+        return await fetched(services, wanted, report)
 
-    return Plain(body(services.downloads.begin(model, fetch)), status=202)
+    return services.downloads.begin(model, fetch)
 
 
-@post("/v1/admin/downloads/{id:str}/stop", status_code=200, access="admin")
-async def stop(services: Services, id: str) -> ASGIApp:
+@api(post, "/v1/admin/downloads/{id:str}/stop", status_code=200, access="admin")
+async def stop(services: Services, id: str) -> DownloadState:
     """Stop a download. Its partial files are kept."""
-    return Plain(body(services.downloads.stop(id)))
+    return services.downloads.stop(id)
 
 
-@post("/v1/admin/downloads/{id:str}/resume", status_code=202, access="admin")
-async def resume(services: Services, id: str) -> ASGIApp:
+@api(post, "/v1/admin/downloads/{id:str}/resume", status_code=202, access="admin")
+async def resume(services: Services, id: str) -> DownloadState:
     """Resume a download."""
-    return Plain(body(services.downloads.resume(id)), status=202)
+    return services.downloads.resume(id)
 
 
-@delete("/v1/admin/downloads/{id:str}", status_code=200, access="admin")
-async def remove_download(services: Services, id: str) -> ASGIApp:
+@api(delete, "/v1/admin/downloads/{id:str}", status_code=200, access="admin")
+async def remove_download(services: Services, id: str) -> RemovedWire:
     """Remove a download from the list."""
     services.downloads.remove(id)
-    return Plain(body(RemovedWire(id)))
+    return RemovedWire(id)
 
 
-@put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None, access="admin")
-async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
+@api(put, UPLOAD, status_code=201, request_max_body_size=None, access="admin", takes_file=True)
+async def upload(request: AnyRequest, services: Services, name: str) -> UploadedWire:
     """Upload a GGUF file to the folder for downloads."""
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
@@ -565,31 +555,4 @@ async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     models = [
         one.id for one in services.registry.statuses() if one.files and one.files.path == path
     ]
-    wire = UploadedWire(name=name, bytes=int(length), models=models)
-    return Plain(body(wire), status=201)
-
-
-ROUTES: Routes = {
-    load: Described(takes=LoadOrder, gives=(ModelWire,), status=202, examples=NAMED),
-    unload: Described(takes=UnloadOrder, gives=(ModelWire,), examples=NAMED),
-    pin: Described(takes=PinOrder, gives=(ModelWire,), examples=NAMED),
-    options: Described(gives=(OptionsWire,)),
-    estimate: Described(takes=EstimateOrder, gives=(EstimateWire,), examples=NAMED),
-    duplicate: Described(
-        takes=CopyOrder,
-        gives=(CopiedWire,),
-        status=201,
-        examples={"A copy": {"model": DEFAULT, "name": "another"}},
-    ),
-    add: Described(takes=PathOrder, gives=(CopiedWire,), status=201),
-    remove: Described(takes=RemoveOrder, gives=(RemovedWire,)),
-    sampling: Described(gives=(SamplingWire,)),
-    search: Described(gives=(SearchWire,)),
-    files: Described(gives=(RepositoryWire,)),
-    downloads: Described(gives=(DownloadsWire,)),
-    begin: Described(takes=DownloadOrder, gives=(DownloadState,), status=202),
-    stop: Described(gives=(DownloadState,)),
-    resume: Described(gives=(DownloadState,), status=202),
-    remove_download: Described(gives=(RemovedWire,)),
-    upload: Described(takes_file=True, gives=(UploadedWire,), status=201),
-}
+    return UploadedWire(name=name, bytes=int(length), models=models)

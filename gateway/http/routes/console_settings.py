@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from anyio import to_thread
 from litestar import get, post
-from litestar.types import ASGIApp
 
 from backends.machine.paths import replace_file
 from config.changes import MASK, Effect, effect_of, masked, masked_text, unmasked
@@ -20,12 +19,11 @@ from config.loader import DEFAULT, OptionOrigin
 from config.schema import OptionFacts, all_facts
 from config.shape import value_of
 from gateway.dialects.dialect import body
-from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
+from gateway.http.routing import Routes, read_order
 from gateway.http.services import Services
-from gateway.http.sse import Plain, attended
+from gateway.http.sse import attended
 from gateway.reconfiguring.reloading import Explained, ReloadReport
 from gateway.terms.errors import Forbidden, InvalidRequest
 
@@ -34,6 +32,8 @@ MOVED = (
     "a masked secret is not where it was shown: write the secret itself, or env:NAME or file:PATH"
 )
 NOT_ASKED = Explained(None, {})
+
+api = Routes()
 
 
 class SettingWire(OptionFacts, frozen=True, kw_only=True):
@@ -78,20 +78,19 @@ class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
     plan: ReloadReport | None = None
 
 
-@get("/v1/admin/settings", access="admin")
-async def settings(services: Services) -> ASGIApp:
+@api(get, "/v1/admin/settings", access="admin")
+async def settings(services: Services) -> SettingsWire:
     """List every option with its value and the value's source."""
     source = services.reloader.source
     explained = await to_thread.run_sync(source.explain) if source else NOT_ASKED
     text = explained.text
-    found = SettingsWire(
+    return SettingsWire(
         file=str(source.file) if source and source.file else None,
         text=None if text is None else await to_thread.run_sync(masked_text, text),
         options=_options(services, explained),
         reload=source is not None,
         writable=services.config.console.edit_config,
     )
-    return Plain(body(found))
 
 
 def _options(services: Services, explained: Explained) -> list[SettingWire]:
@@ -116,18 +115,16 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
     return found
 
 
-@post("/v1/admin/settings/check", status_code=200, access="admin")
-async def check(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/settings/check", status_code=200, access="admin")
+async def check(request: AnyRequest, services: Services, order: CheckOrder) -> CheckedWire:
     """Validate a text as the configuration file. Nothing is applied."""
-    text = _text(Fields(order_object(await request.body()), {}).read(CheckOrder))
+    text = _text(order)
     async with attended(request):
-        return Plain(
-            body(await _checked(services, await to_thread.run_sync(_meant, services, text)))
-        )
+        return await _checked(services, await to_thread.run_sync(_meant, services, text))
 
 
-@post("/v1/admin/settings/save", status_code=200, access="admin")
-async def save(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/settings/save", status_code=200, access="admin", takes=SaveOrder)
+async def save(request: AnyRequest, services: Services) -> CheckedWire:
     """Write a text into the configuration file, if the configuration allows it. Nothing is applied.
     The file as it was is kept with `.before` behind its name.
     """
@@ -135,18 +132,18 @@ async def save(request: AnyRequest, services: Services) -> ASGIApp:
         raise Forbidden("console.edit_config: the configuration doesn't allow that it is written")
     if (source := services.reloader.source) is None or (file := source.file) is None:
         raise InvalidRequest("this server has no configuration file")
-    order = Fields(order_object(await request.body()), {}).read(SaveOrder)
+    order: SaveOrder = read_order(await request.body(), SaveOrder)
     _text(order)
     audit(request, "save configuration")
     async with attended(request):
         try:
             before, new = await to_thread.run_sync(_texts, file, order)
         except ConfigError as error:
-            return Plain(body(_refused(error)))
+            return _refused(error)
         checked = await _checked(services, new)
         if checked.ok:
             await to_thread.run_sync(_write, file.resolve(), before, new)
-        return Plain(body(checked))
+        return checked
 
 
 def _text(order: CheckOrder) -> str:
@@ -215,10 +212,3 @@ def _refused(error: ConfigError) -> CheckedWire:
     _, _, line = error.source.rpartition(":")
     number = int(line) if line.isascii() and line.isdigit() else None
     return CheckedWire(ok=False, error=error.problem, line=number, option=error.path)
-
-
-ROUTES: Routes = {
-    settings: Described(gives=(SettingsWire,)),
-    check: Described(takes=CheckOrder, gives=(CheckedWire,)),
-    save: Described(takes=SaveOrder, gives=(CheckedWire,)),
-}

@@ -11,20 +11,19 @@ from typing import Any
 
 import msgspec
 from litestar import get, post
-from litestar.types import ASGIApp
 
-from gateway.dialects.dialect import body
-from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Plain, attended
+from gateway.http.sse import attended
 from gateway.keys.access import Access
 from gateway.mcp.servers import Toolset
 from gateway.terms.errors import InvalidRequest
 from gateway.terms.request import ServedTools
 from gateway.terms.tasks import companions
+
+api = Routes()
 
 
 class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,24 +61,23 @@ class ToolResultWire(msgspec.Struct, frozen=True):
     is_error: bool
 
 
-@get("/v1/admin/mcp/tools", access="user")
-async def tools(request: AnyRequest, services: Services, server: str = "") -> ASGIApp:
+@api(get, "/v1/admin/mcp/tools", access="user")
+async def tools(request: AnyRequest, services: Services, server: str = "") -> ToolsWire:
     """List the tools of an MCP server."""
     async with attended(request), _opened(services, server, request.auth) as toolset:
-        return Plain(body(ToolsWire(server, _wires(toolset))))
+        return ToolsWire(server, _wires(toolset))
 
 
-@post("/v1/admin/mcp/call", status_code=200, access="user")
-async def call(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/admin/mcp/call", status_code=200, access="user")
+async def call(request: AnyRequest, services: Services, order: ToolOrder) -> ToolResultWire:
     """Run a tool of an MCP server, as its user has allowed. The call ends with the connection."""
-    order = Fields(order_object(await request.body()), {}).read(ToolOrder)
     audit(request, "call tool", server=order.server, tool=order.tool)
     async with attended(request), _opened(services, order.server, request.auth) as toolset:
         name = toolset.function(order.server, order.tool)
         if name is None:
             raise InvalidRequest.at("tool", f"No tool {order.tool!r:.64} of {order.server!r:.64}.")
         result = await toolset.runnable[name].run(order.arguments)
-        return Plain(body(ToolResultWire(result.text, result.is_error)))
+        return ToolResultWire(result.text, result.is_error)
 
 
 @asynccontextmanager
@@ -112,9 +110,3 @@ def _wires(toolset: Toolset) -> Sequence[ToolWire]:
             )
         )
     return found
-
-
-ROUTES: Routes = {
-    tools: Described(gives=(ToolsWire,)),
-    call: Described(takes=ToolOrder, gives=(ToolResultWire,)),
-}

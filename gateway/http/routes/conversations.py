@@ -7,63 +7,76 @@ from litestar import delete, get, post
 from litestar.types import ASGIApp
 
 from gateway.dialects.responses import items, stored
+from gateway.dialects.responses.stored import ConversationBody, ConversationWire, Deleted, Page
 from gateway.http.auth import AnyRequest
 from gateway.http.holding import held
-from gateway.http.openapi import Described, Routes
+from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.keys.access import Access
 from gateway.keys.store import KeptConversation, KeptItem, fresh_id
 from gateway.terms.errors import NotFound
 
+HELLO = {"A message": {"items": [{"type": "message", "role": "user", "content": "Hello!"}]}}
+TOPIC = {"Metadata": {"metadata": {"topic": "weather"}}}
+CONVERSATION = "/v1/conversations/{conversation_id:str}"
+ITEMS = f"{CONVERSATION}/items"
+ITEM = f"{ITEMS}/{{item_id:str}}"
 
-@post("/v1/conversations", access="user")
-async def create(request: AnyRequest, services: Services) -> ASGIApp:
+api = Routes()
+
+
+@api(post, "/v1/conversations", access="user", takes=ConversationWire, examples=HELLO)
+async def create(request: AnyRequest, services: Services) -> ConversationBody:
     """Create a conversation, with or without items."""
     new = await services.read(stored.read_conversation, await request.body())
     name = f"conv_{fresh_id()}"
     kept = KeptConversation(name, float(int(time.time())), msgspec.json.encode(new.metadata))
     await services.store.begin(request.auth.owner, kept, _kept_items(new, name))
-    return Plain(_body(kept))
+    return _body(kept)
 
 
-@get("/v1/conversations/{conversation_id:str}", access="user")
-async def retrieve(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+@api(get, CONVERSATION, access="user")
+async def retrieve(
+    request: AnyRequest, services: Services, conversation_id: str
+) -> ConversationBody:
     """Get a conversation without its items."""
-    return Plain(_body(await _found(services, request.auth, conversation_id)))
+    return _body(await _found(services, request.auth, conversation_id))
 
 
-@post("/v1/conversations/{conversation_id:str}", access="user")
-async def describe(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+@api(post, CONVERSATION, access="user", takes=ConversationWire, examples=TOPIC)
+async def describe(
+    request: AnyRequest, services: Services, conversation_id: str
+) -> ConversationBody:
     """Replace the metadata of a conversation."""
     new = await services.read(stored.read_conversation, await request.body())
     metadata = msgspec.json.encode(new.metadata)
     kept = await services.store.describe(request.auth.owner, conversation_id, metadata)
     if kept is None:
         raise _missing(conversation_id)
-    return Plain(_body(kept))
+    return _body(kept)
 
 
-@delete("/v1/conversations/{conversation_id:str}", status_code=200, access="user")
-async def remove(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+@api(delete, CONVERSATION, status_code=200, access="user")
+async def remove(request: AnyRequest, services: Services, conversation_id: str) -> Deleted:
     """Delete a conversation and its items."""
     if not await services.store.forget(request.auth.owner, conversation_id):
         raise _missing(conversation_id)
-    return Plain(stored.deleted_body(conversation_id, "conversation.deleted"))
+    return Deleted(id=conversation_id, object="conversation.deleted")
 
 
-@post("/v1/conversations/{conversation_id:str}/items", access="user")
-async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+@api(post, ITEMS, access="user", takes=ConversationWire, examples=HELLO)
+async def append(request: AnyRequest, services: Services, conversation_id: str) -> Page:
     """Append items to a conversation. The stored items are returned."""
     new = await services.read(stored.read_conversation, await request.body())
     added = _kept_items(new, conversation_id)
     if not await services.store.append(request.auth.owner, conversation_id, added):
         raise _missing(conversation_id)
-    return Plain(stored.found_page_body([(one.id, one.item) for one in added], len(added)))
+    return stored.found_page([(one.id, one.item) for one in added], len(added))
 
 
-@get("/v1/conversations/{conversation_id:str}/items", access="user")
-async def list_items(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+@api(get, ITEMS, access="user", query=stored.PageQuery)
+async def list_items(request: AnyRequest, services: Services, conversation_id: str) -> Page:
     """List items of a conversation by page, the newest first by default."""
     wanted = stored.read_page(dict(request.query_params))
     found = await services.store.page(
@@ -76,10 +89,10 @@ async def list_items(request: AnyRequest, services: Services, conversation_id: s
     )
     if found is None:
         raise _missing(conversation_id)
-    return Plain(stored.found_page_body([(one.id, one.item) for one in found], wanted.limit))
+    return stored.found_page([(one.id, one.item) for one in found], wanted.limit)
 
 
-@get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", access="user")
+@api(get, ITEM, access="user", gives=(items.Item,))
 async def item(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
@@ -91,16 +104,14 @@ async def item(
     return Plain(found.item)
 
 
-@delete(
-    "/v1/conversations/{conversation_id:str}/items/{item_id:str}", status_code=200, access="user"
-)
+@api(delete, ITEM, status_code=200, access="user")
 async def drop(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
-) -> ASGIApp:
+) -> ConversationBody:
     """Delete an item of a conversation. The conversation is returned."""
     if not await services.store.drop(request.auth.owner, conversation_id, item_id):
         raise NotFound(f"Item {item_id!r:.80} not found in {conversation_id!r:.80}.")
-    return Plain(_body(await _found(services, request.auth, conversation_id)))
+    return _body(await _found(services, request.auth, conversation_id))
 
 
 def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem]:
@@ -109,8 +120,9 @@ def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem
     return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, new_id))]
 
 
-def _body(kept: KeptConversation) -> bytes:
-    return stored.conversation_body(kept.id, kept.created, kept.metadata)
+def _body(kept: KeptConversation) -> ConversationBody:
+    metadata = msgspec.Raw(kept.metadata)
+    return ConversationBody(id=kept.id, created_at=int(kept.created), metadata=metadata)
 
 
 async def _found(services: Services, access: Access, name: str) -> KeptConversation:
@@ -122,22 +134,3 @@ async def _found(services: Services, access: Access, name: str) -> KeptConversat
 
 def _missing(name: str) -> NotFound:
     return NotFound(f"Conversation {name!r:.80} not found.")
-
-
-_ITEMS = {"A message": {"items": [{"type": "message", "role": "user", "content": "Hello!"}]}}
-_METADATA = {"Metadata": {"metadata": {"topic": "weather"}}}
-
-ROUTES: Routes = {
-    create: Described(
-        takes=stored.ConversationWire, gives=(stored.ConversationBody,), examples=_ITEMS
-    ),
-    retrieve: Described(gives=(stored.ConversationBody,)),
-    describe: Described(
-        takes=stored.ConversationWire, gives=(stored.ConversationBody,), examples=_METADATA
-    ),
-    remove: Described(gives=(stored.Deleted,)),
-    append: Described(takes=stored.ConversationWire, gives=(stored.Page,), examples=_ITEMS),
-    list_items: Described(gives=(stored.Page,), query=stored.PageQuery),
-    item: Described(gives=(items.Item,)),
-    drop: Described(gives=(stored.ConversationBody,)),
-}

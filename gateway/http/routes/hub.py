@@ -12,9 +12,10 @@ from litestar.types import ASGIApp
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body, frame
 from gateway.dialects.llamaserver import request as wire
+from gateway.dialects.llamaserver.request import NamedModel, Success
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
+from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, Plain, attended
 from gateway.hub.repository import DownloadProgress, Order, fits_in, hub_model
@@ -25,24 +26,32 @@ from gateway.terms.tasks import relayed
 
 T = TypeVar("T")
 
+tabby_api = Routes(tabby.read)
+llamaserver_api = Routes(wire.read)
 
-@post("/v1/download", access="admin")
-async def download(request: AnyRequest, services: Services) -> ASGIApp:
+
+@tabby_api(
+    post,
+    "/v1/download",
+    access="admin",
+    gives=(tabby.Downloaded,),
+    events=(tabby.DownloadEvent,),
+)
+async def download(request: AnyRequest, services: Services, order: tabby.Download) -> ASGIApp:
     """Download a model: `owner/name`, or `owner/name:Q4_K_M`. Without a quantization, one that fits
     is chosen. One response is sent at the end, because TabbyAPI's clients read its status.
 
     With `text/event-stream` in `Accept`, or with `stream`, the progress is streamed.
     """
-    wire_order = tabby.read(await request.body(), tabby.Download)
-    order = _order(wire_order)
-    audit(request, "download", repository=order.repository)
-    if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
+    wanted = _order(order)
+    audit(request, "download", repository=wanted.repository)
+    if not (order.stream or "text/event-stream" in request.headers.get("accept", "")):
         async with attended(request):
-            path = await _timed(fetched(services, order), wire_order.timeout)
+            path = await _timed(fetched(services, wanted), order.timeout)
         return Plain(body(tabby.Downloaded(path)))
 
     async def send_events(events: EventStream) -> None:
-        await _timed(_send_progress(events, services, order), wire_order.timeout)
+        await _timed(_send_progress(events, services, wanted), order.timeout)
 
     return services.progress(request.auth, send_events, openai.error_event)
 
@@ -117,17 +126,16 @@ def _event(
     return frame(tabby.DownloadEvent(status=status, download_path=path, **said))
 
 
-@post("/models", access="admin")
-async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
+@llamaserver_api(post, "/models", access="admin")
+async def fetch_model(request: AnyRequest, services: Services, order: NamedModel) -> Success:
     """Download a repository: `owner/name`, or `owner/name:Q4_K_M` for one with GGUF files. The
     prefix `hf:` is optional. Without a quantization, one that fits is chosen.
     """
-    named = wire.read(await request.body(), wire.NamedModel)
-    order = to_fetch(named.model)
-    audit(request, "download", repository=order.repository)
+    wanted = to_fetch(order.model)
+    audit(request, "download", repository=wanted.repository)
     async with attended(request):
-        await fetched(services, order)
-    return Plain(wire.SUCCESS)
+        await fetched(services, wanted)
+    return Success()
 
 
 def to_fetch(model: str) -> Order:
@@ -140,14 +148,14 @@ def to_fetch(model: str) -> Order:
         raise InvalidRequest.at("model", error.message) from None
 
 
-@delete("/models", status_code=200, access="admin")
-async def delete_model(request: AnyRequest, services: Services, model: str) -> ASGIApp:
+@llamaserver_api(delete, "/models", status_code=200, access="admin")
+async def delete_model(request: AnyRequest, services: Services, model: str) -> Success:
     """Unload a model and delete its files, if the configuration allows deletion."""
     delete_files = await deletion(services, model, request.auth)
     audit(request, "delete", model=model)
     async with attended(request):
         await delete_files()
-    return Plain(wire.SUCCESS)
+    return Success()
 
 
 async def deletion(services: Services, model: str, access: Access) -> Callable[[], Awaitable[None]]:
@@ -178,14 +186,3 @@ def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
     others = (one.files for one in services.registry.statuses() if one.id != entry.name)
     shared = any(other is not None and other.projector == projector for other in others)
     return own if shared else (*own, projector)
-
-
-TABBY_ROUTES: Routes = {
-    download: Described(
-        takes=tabby.Download, gives=(tabby.Downloaded,), events=(tabby.DownloadEvent,)
-    )
-}
-LLAMASERVER_ROUTES: Routes = {
-    fetch_model: Described(takes=wire.NamedModel, gives=(wire.Success,)),
-    delete_model: Described(gives=(wire.Success,)),
-}

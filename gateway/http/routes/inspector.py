@@ -29,8 +29,8 @@ from gateway.answers.recording import (
     spans,
 )
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_record import RequestRecord
+from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.http.standing import RequestStanding
@@ -46,6 +46,8 @@ _SECRET = re.compile(
 )
 _HEADERS = re.compile(r'"headers"\s*:\s*\{[^{}]*\}')
 _VALUE = re.compile(r'(:\s*)"(?:[^"\\]|\\.)*"')
+
+api = Routes()
 
 
 class StageWire(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
@@ -126,7 +128,7 @@ class InspectionWire(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorWire | None
 
 
-@get("/v1/admin/requests/{number:str}", access="user")
+@api(get, "/v1/admin/requests/{number:str}", access="user", gives=(InspectionWire,))
 async def inspected(request: AnyRequest, services: Services, number: str) -> ASGIApp:
     """Get what is kept of one request, by its number or its x-request-id: its body, prompt, raw
     output and answer.
@@ -268,9 +270,7 @@ def _changed(sampling: Sampling) -> dict[str, Any]:
 def _answer(written: Written) -> AnswerWire:
     finished, ended = written.finished, written.ended
     raw = written.raw
-    return AnswerWire(
-        prompt=written.prompt,
-        raw=raw,
+    return alike(AnswerWire, written)(
         pieces=tuple(_pieces(written)) if raw is not None else (),
         spans=_in_utf16(raw, spans(written)) if raw is not None else (),
         parts=tuple(map(_part, written.parts)),
@@ -284,13 +284,7 @@ def _answer(written: Written) -> AnswerWire:
 
 
 def _part(part: Part) -> PartWire:
-    return PartWire(
-        kind=part.kind,
-        text=part.text,
-        name=part.name or None,
-        id=part.id or None,
-        whole=part.is_whole,
-    )
+    return alike(PartWire, part)(name=part.name or None, id=part.id or None, whole=part.is_whole)
 
 
 def _pieces(written: Written) -> Iterator[PieceWire]:
@@ -319,6 +313,3 @@ def _in_utf16(raw: str, found: Sequence[Span]) -> list[Span]:
 
 def _units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-ROUTES: Routes = {inspected: Described(gives=(InspectionWire,))}

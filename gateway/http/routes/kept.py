@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 import msgspec
 from litestar import delete, get, post
-from litestar.types import ASGIApp
 
 from backends.places.kept.store import KeptBeginning, KeptCounts, KeptFacts
 from config.values import alike
-from gateway.dialects.fields import Fields, order_object
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
+from gateway.http.routing import Routes
 from gateway.http.services import LONGEST_CONVERSATION, Services
-from gateway.http.sse import Plain
 from gateway.terms.errors import InvalidRequest
+
+EXAMPLE = {"By the client's name": {"conversation": "c-1", "pinned": True}}
+
+api = Routes()
 
 
 class KeptWire(KeptFacts, frozen=True, kw_only=True):
@@ -67,8 +68,8 @@ class KeptChanged(msgspec.Struct, frozen=True):
     changed: int
 
 
-@get("/v1/kept", access="user")
-async def kept(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/kept", access="user")
+async def kept(request: AnyRequest, services: Services) -> KeptListWire:
     """List kept conversations."""
     store, access = services.registry.kept.store, request.auth
     names = {
@@ -76,12 +77,11 @@ async def kept(request: AnyRequest, services: Services) -> ASGIApp:
     }
     found = [_wire(one, names, services) for one in store.listed() if access.oversees(one.owner)]
     sees_all = access.role == "admin"
-    listed = KeptListWire(
+    return KeptListWire(
         data=found,
         counts=store.counts() if sees_all else None,
         engines=by_engines(services) if sees_all else None,
     )
-    return Plain(msgspec.json.encode(listed))
 
 
 def by_engines(services: Services) -> list[KeptByEngine]:
@@ -99,10 +99,9 @@ def by_engines(services: Services) -> list[KeptByEngine]:
     return found
 
 
-@post("/v1/kept/pin", status_code=200, access="user")
-async def pin(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/kept/pin", status_code=200, access="user", examples=EXAMPLE)
+async def pin(request: AnyRequest, services: Services, order: PinOrder) -> KeptChanged:
     """Pin a kept conversation, so that no other pushes it out, or unpin it."""
-    order = Fields(order_object(await request.body()), {}).read(PinOrder)
     store = services.registry.kept.store
     audit(request, "pin kept", id=order.id, conversation=order.conversation)
     if order.conversation is not None and request.auth.role == "user":
@@ -111,10 +110,10 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
     else:
         chosen = _chosen(request, order.id, order.conversation, None)
         count = store.pin(chosen, pinned=order.pinned)
-    return Plain(msgspec.json.encode(KeptChanged(count)))
+    return KeptChanged(count)
 
 
-@delete("/v1/kept", status_code=200, access="user")
+@api(delete, "/v1/kept", status_code=200, access="user")
 async def drop(
     request: AnyRequest,
     services: Services,
@@ -122,7 +121,7 @@ async def drop(
     id: int | None = None,
     conversation: str | None = None,
     model: str | None = None,
-) -> ASGIApp:
+) -> KeptChanged:
     """Drop kept conversations: one by its id, those of a conversation's name, or a model's."""
     path = (
         None
@@ -131,7 +130,7 @@ async def drop(
     )
     chosen = _chosen(request, id, conversation, path)
     audit(request, "drop kept", id=id, conversation=conversation, model=model)
-    return Plain(msgspec.json.encode(KeptChanged(services.registry.kept.store.drop(chosen))))
+    return KeptChanged(services.registry.kept.store.drop(chosen))
 
 
 def _chosen(
@@ -157,14 +156,3 @@ def _wire(one: KeptBeginning, names: dict[str, str], services: Services) -> Kept
         key=services.authenticator.label(one.owner),
         conversation=one.conversation or None,
     )
-
-
-ROUTES: Routes = {
-    kept: Described(gives=(KeptListWire,)),
-    pin: Described(
-        takes=PinOrder,
-        gives=(KeptChanged,),
-        examples={"By the client's name": {"conversation": "c-1", "pinned": True}},
-    ),
-    drop: Described(gives=(KeptChanged,)),
-}

@@ -13,28 +13,33 @@ from litestar.types import ASGIApp
 from gateway.answers.answer import Answer
 from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import kobold
-from gateway.dialects.dialect import body
-from gateway.dialects.fields import fields_of, order_object, read_fields
+from gateway.dialects.fields import fields_of, order_object
+from gateway.dialects.kobold import Keyed, Results
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import Abortable, Polled, PolledAnswer
 from gateway.http.exchange import Exchange
-from gateway.http.openapi import STRING, Body, Described, Routes
+from gateway.http.openapi import STRING, Body, Described
+from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of, context_length
-from gateway.http.sse import JSON, SSE, Plain
+from gateway.http.sse import JSON, SSE
 from gateway.keys.access import Access
 from gateway.terms.events import NO_USAGE, Usage
 
 UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
+KEYED = {"A key": {"genkey": "KCPP1234"}}
+TOKENS = {"Tokens": {"ids": [5, 6]}}
+
+api = Routes(lambda data, _keyed: kobold.read_keyed(data))
 
 
-@post(["/api/v1/generate", "/api/latest/generate"], access="user")
+@api(post, ["/api/v1/generate", "/api/latest/generate"], access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text."""
     return await _generated(request, services, stream=False)
 
 
-@post("/api/extra/generate/stream", access="user")
+@api(post, "/api/extra/generate/stream", access="user")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text, as a stream."""
     return await _generated(request, services, stream=True)
@@ -68,62 +73,61 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     return Abortable(answering, services.polled, generation, rest, media_type=kind)
 
 
-@get("/api/extra/generate/check", access="user")
-async def check(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/api/extra/generate/check", access="user")
+async def check(request: AnyRequest, services: Services) -> Results:
     """Get the text generated so far by the caller's generation without a key."""
     return _so_far(services, request.auth, "")
 
 
-@post("/api/extra/generate/check", access="user")
-async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/api/extra/generate/check", access="user", examples=KEYED)
+async def check_keyed(request: AnyRequest, services: Services, order: Keyed) -> Results:
     """Get the text generated so far under a generation key. It stays available for a while after
     the generation ends.
     """
-    return _so_far(services, request.auth, kobold.read_keyed(await request.body()).genkey)
+    return _so_far(services, request.auth, order.genkey)
 
 
-def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
+def _so_far(services: Services, access: Access, key: str) -> Results:
     texts = services.polled.texts(access.owner, key) or ("",)
-    return Plain(body(kobold.Results([kobold.Result(text=text) for text in texts])))
+    return Results([kobold.Result(text=text) for text in texts])
 
 
-@post("/api/extra/abort", access="user")
-async def abort(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/api/extra/abort", access="user", examples=KEYED)
+async def abort(request: AnyRequest, services: Services, order: Keyed) -> kobold.Aborted:
     """Stop the caller's generation with this key; without a key, the only one that has none."""
-    key = kobold.read_keyed(await request.body()).genkey
-    found: kobold.Word = "true" if services.polled.abort(request.auth.owner, key) else "false"
-    return Plain(body(kobold.Aborted(found, found)))
+    ends = services.polled.abort(request.auth.owner, order.genkey)
+    found: kobold.Word = "true" if ends else "false"
+    return kobold.Aborted(found, found)
 
 
-@post("/api/extra/tokencount", access="user")
-async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/api/extra/tokencount", access="user", examples={"A text": {"prompt": "Hi"}})
+async def token_count(
+    request: AnyRequest, services: Services, content: kobold.TokenCount
+) -> kobold.TokensWire:
     """Tokenize a text and count its tokens."""
-    asked = await services.read(
-        lambda content: read_fields(content).read(kobold.TokenCount), await request.body()
-    )
-    text = TextToEncode(model=asked.model, text=asked.prompt, special=True, add_bos=asked.special)
-    tokens = await services.tokenizers.encode(call_of(request, text))
-    return Plain(body(kobold.TokensWire(len(tokens), tokens)))
+    model, text, special = content.model, content.prompt, content.special
+    asked = TextToEncode(model=model, text=text, special=True, add_bos=special)
+    tokens = await services.tokenizers.encode(call_of(request, asked))
+    return kobold.TokensWire(len(tokens), tokens)
 
 
-@post("/api/extra/detokenize", access="user")
-async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/api/extra/detokenize", access="user", examples=TOKENS)
+async def detokenize(
+    request: AnyRequest, services: Services, content: kobold.Detokenize
+) -> kobold.Detokenized:
     """Convert tokens to text."""
-    asked = await services.read(
-        lambda content: read_fields(content).read(kobold.Detokenize), await request.body()
-    )
-    tokens = TokensToDecode(asked.model, asked.ids)
-    text = await services.tokenizers.decode(call_of(request, tokens))
-    return Plain(body(kobold.Detokenized(text)))
+    tokens = TokensToDecode(content.model, content.ids)
+    return kobold.Detokenized(await services.tokenizers.decode(call_of(request, tokens)))
 
 
-@get(["/api/v1/model", "/api/latest/model"], access="user")
-async def model(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, ["/api/v1/model", "/api/latest/model"], access="user")
+async def model(request: AnyRequest, services: Services) -> kobold.TextValue:
     """Get the name of the model that answers requests."""
-    return Plain(body(kobold.TextValue((await services.answering(request.auth)).id)))
+    return kobold.TextValue((await services.answering(request.auth)).id)
 
 
-@get(
+@api(
+    get,
     [
         "/api/v1/config/max_context_length",
         "/api/latest/config/max_context_length",
@@ -131,56 +135,64 @@ async def model(request: AnyRequest, services: Services) -> ASGIApp:
     ],
     access="user",
 )
-async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
+async def max_context_length(request: AnyRequest, services: Services) -> kobold.NumberValue:
     """Get the model's context length in tokens."""
     status = await services.answering(request.auth)
-    return Plain(body(kobold.NumberValue(context_length(status) or 0)))
+    return kobold.NumberValue(context_length(status) or 0)
 
 
-@get(["/api/v1/config/max_length", "/api/latest/config/max_length"], access="user")
-async def max_length() -> ASGIApp:
+@api(get, ["/api/v1/config/max_length", "/api/latest/config/max_length"], access="user")
+async def max_length() -> kobold.NumberValue:
     """Get the default length of an answer in tokens."""
-    return Plain(body(kobold.NumberValue(kobold.MAX_LENGTH)))
+    return kobold.NumberValue(kobold.MAX_LENGTH)
 
 
-@get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"], access="open")
-async def soft_prompts() -> ASGIApp:
+@api(
+    get, ["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"], access="open"
+)
+async def soft_prompts() -> kobold.SoftPrompts:
     """List soft prompts. Always empty, because no engine supports them."""
-    return Plain(body(kobold.SoftPrompts()))
+    return kobold.SoftPrompts()
 
 
-@get(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="open")
-async def soft_prompt() -> ASGIApp:
+@api(get, ["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="open")
+async def soft_prompt() -> kobold.SoftPrompt:
     """Get the active soft prompt. Always empty."""
-    return Plain(body(kobold.SoftPrompt()))
+    return kobold.SoftPrompt()
 
 
-@put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="user")
-async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
+@api(
+    put,
+    ["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"],
+    access="user",
+    takes=kobold.SoftPrompt,
+    examples={"None": {"value": ""}},
+)
+async def set_soft_prompt(request: AnyRequest) -> dict[str, Any]:
     """Set the soft prompt. Only the empty one is valid."""
     fields = fields_of(order_object(await request.body()))
     if fields.read(kobold.SoftPrompt).value:
         raise fields.wrong("value", "Soft prompts are not supported.")
-    return Plain(b"{}")
+    return {}
 
 
-@get(["/api/v1/info/version", "/api/latest/info/version"], access="open")
-async def united_version() -> ASGIApp:
+@api(get, ["/api/v1/info/version", "/api/latest/info/version"], access="open")
+async def united_version() -> kobold.TextValue:
     """Get the version of the supported KoboldAI API."""
-    return Plain(body(kobold.TextValue(UNITED)))
+    return kobold.TextValue(UNITED)
 
 
-@get("/api/extra/version", access="open")
-async def cpp_version(services: Services) -> ASGIApp:
+@api(get, "/api/extra/version", access="open")
+async def cpp_version(services: Services) -> kobold.KoboldVersion:
     """Get the version of the supported KoboldCpp API."""
-    return Plain(body(kobold.KoboldVersion(protected=not services.authenticator.is_open)))
+    return kobold.KoboldVersion(protected=not services.authenticator.is_open)
 
 
-@get("/api/extra/perf", access="user")
-async def perf(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/api/extra/perf", access="user")
+async def perf(request: AnyRequest, services: Services) -> kobold.Perf:
     """Get statistics of the caller's last generation and the server's load."""
     last, statuses = services.polled.last(request.auth.owner), services.visible(request.auth)
-    found = kobold.Perf(
+    return kobold.Perf(
         last_process=last.usage.prefill_seconds,
         last_eval=last.usage.decode_seconds,
         last_token_count=last.usage.completion_tokens,
@@ -191,7 +203,6 @@ async def perf(request: AnyRequest, services: Services) -> ASGIApp:
         idle=0 if any(one.in_use for one in statuses) else 1,
         uptime=time.time() - services.metrics.started,
     )
-    return Plain(body(found))
 
 
 KOBOLD = Body(
@@ -213,35 +224,7 @@ KOBOLD = Body(
         "mirostat_mode": ("mirostat",),
     },
 )
-_KOBOLD_EXAMPLE = {
-    "A text": {"prompt": "Once upon a time", "max_length": 8, "stop_sequence": ["\n\n"]}
-}
+_EXAMPLE = {"A text": {"prompt": "Once upon a time", "max_length": 8, "stop_sequence": ["\n\n"]}}
 
-ROUTES: Routes = {
-    generate: Described(takes=KOBOLD, gives=(kobold.Results,), examples=_KOBOLD_EXAMPLE),
-    generate_stream: Described(takes=KOBOLD, events=(kobold.TokenStep,), examples=_KOBOLD_EXAMPLE),
-    check: Described(gives=(kobold.Results,)),
-    check_keyed: Described(
-        takes=kobold.Keyed, gives=(kobold.Results,), examples={"A key": {"genkey": "KCPP1234"}}
-    ),
-    abort: Described(
-        takes=kobold.Keyed, gives=(kobold.Aborted,), examples={"A key": {"genkey": "KCPP1234"}}
-    ),
-    token_count: Described(
-        takes=kobold.TokenCount, gives=(kobold.TokensWire,), examples={"A text": {"prompt": "Hi"}}
-    ),
-    detokenize: Described(
-        takes=kobold.Detokenize, gives=(kobold.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
-    ),
-    model: Described(gives=(kobold.TextValue,)),
-    max_context_length: Described(gives=(kobold.NumberValue,)),
-    max_length: Described(gives=(kobold.NumberValue,)),
-    soft_prompts: Described(gives=(kobold.SoftPrompts,)),
-    soft_prompt: Described(gives=(kobold.SoftPrompt,)),
-    set_soft_prompt: Described(
-        takes=kobold.SoftPrompt, gives=(dict[str, Any],), examples={"None": {"value": ""}}
-    ),
-    united_version: Described(gives=(kobold.TextValue,)),
-    cpp_version: Described(gives=(kobold.KoboldVersion,)),
-    perf: Described(gives=(kobold.Perf,)),
-}
+api[generate] = Described(takes=KOBOLD, gives=(Results,), examples=_EXAMPLE)
+api[generate_stream] = Described(takes=KOBOLD, events=(kobold.TokenStep,), examples=_EXAMPLE)

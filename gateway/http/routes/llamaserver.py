@@ -41,10 +41,11 @@ from gateway.dialects.openai.request import AnsweringWire, TextWire
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedResponse
-from gateway.http.exchange import EncodingResponse, Exchange, ignoring
-from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described, Routes
+from gateway.http.exchange import Exchange, ignoring
+from gateway.http.openapi import CHAT, DEFAULT, SHAPES, USER, Body, Described
 from gateway.http.request_log import audit
 from gateway.http.routes import hub, llamaserver_models, llamaswap
+from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of, card
 from gateway.http.sse import Plain, attended
 from gateway.registry import ModelStatus
@@ -58,14 +59,21 @@ from gateway.terms.errors import (
 from gateway.terms.paths import within
 from gateway.terms.request import ChatRequest, Unapplied
 
+TEXT = "text/event-stream"
+TWO = {"Two conversations": {"conversation_ids": ["a", "b"]}}
 
-@post("/completion", access="user")
+api = Routes(wire.read)
+api.update(llamaserver_models.api)
+api.update(llamaswap.api)
+
+
+@api(post, "/completion", access="user")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text, in llama-server's format."""
     return await _answered(request, services, read_completion, "completion")
 
 
-@post("/infill", access="user")
+@api(post, "/infill", access="user")
 async def infill(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the text between a prefix and a suffix."""
     return await _answered(request, services, read_infill, "infill")
@@ -86,7 +94,7 @@ async def _answered(
     )
 
 
-@post("/embedding", access="user")
+@api(post, "/embedding", access="user")
 async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts or token ids, each in a list of vectors."""
     return await embedded(request, services)
@@ -94,15 +102,11 @@ async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
 
 async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
     """An answer in llama-server's form, whatever the path."""
-    exchange = await services.read(read_embedding, await request.body())
-    return EncodingResponse(
-        services.asking(request, "embedding", exchange.request),
-        services.encoders.embed,
-        lambda encoded: embedding_body(encoded.vectors),
-    )
+    embed = services.encoders.embed
+    return await services.encoding(request, "embedding", read_embedding, embed, embedding_body)
 
 
-@post("/tokenize", access="user")
+@api(post, "/tokenize", access="user")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Tokenize a text, in the formats of llama-server and vLLM, or a conversation, in vLLM's."""
     data = await request.body()
@@ -155,7 +159,7 @@ async def _conversation(services: Services, data: bytes) -> ChatRequest:
     return replace(request, opens_turn=False, answering=replace(answering, unapplied=left))
 
 
-@post("/detokenize", access="user")
+@api(post, "/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """Convert tokens to text."""
     order, left = await services.read(
@@ -166,8 +170,10 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
-@get("/tokenizer_info", access="user")
-async def tokenizer_info(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(get, "/tokenizer_info", access="user")
+async def tokenizer_info(
+    request: AnyRequest, services: Services, model: str = ""
+) -> wire.TokenizerInfo:
     """Get a model's special tokens and template, in vLLM's format: of the named model, otherwise
     the one in use, otherwise the default. No model is loaded: the tokens are available for models
     in memory.
@@ -183,10 +189,10 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
         max_concurrent=entry.options.max_concurrent,
         chat_template=known.template if known else None,
     )
-    return Plain(body(wire.tokenizer_info(info)))
+    return wire.tokenizer_info(info)
 
 
-@post("/apply-template", access="user")
+@api(post, "/apply-template", access="user")
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """Render a conversation with its model's template."""
     asked = await _conversation(services, await request.body())
@@ -195,7 +201,7 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(wire.Rendered(text)), headers=ignoring(asked.answering.unapplied))
 
 
-@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], access="user")
+@api(post, ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """Count the tokens of a conversation, without images."""
     asked = await _conversation(services, await request.body())
@@ -239,7 +245,7 @@ def _number(text: str, param: str) -> int:
     return int(text)
 
 
-@get("/v1/stream", access="user")
+@api(get, "/v1/stream", access="user", text=TEXT)
 async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> ASGIApp:
     """Read a conversation's stream from byte `from` or event number `from_event` to its end."""
     name = checked_conversation(conv_id, "conv_id")
@@ -255,17 +261,17 @@ async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> 
     return DetachedResponse(stream, place)
 
 
-@delete("/v1/stream", status_code=204, access="user")
+@api(delete, "/v1/stream", status_code=204, access="user")
 async def stop(request: AnyRequest, services: Services, conv_id: str = "") -> None:
     """Stop and delete a conversation's stream. A missing stream is not an error."""
     services.streams.stop(request.auth.owner, checked_conversation(conv_id, "conv_id"))
 
 
-@post("/v1/streams/lookup", status_code=200, access="user")
-async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/streams/lookup", status_code=200, access="user", examples=TWO)
+async def lookup(request: AnyRequest, services: Services, order: Lookup) -> list[StreamWire]:
     """Find which of the listed conversations have a readable stream."""
-    wanted = frozenset(wire.read(await request.body(), Lookup).conversation_ids)
-    found: Sequence[StreamWire] = [
+    wanted = frozenset(order.conversation_ids)
+    return [
         StreamWire(
             conversation_id=stream.name,
             is_done=stream.ended.is_set(),
@@ -276,7 +282,6 @@ async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
         for stream in services.streams.of(request.auth.owner)
         if wanted & {stream.name, stream.name.partition("::")[0]}  # `name::variant`
     ]
-    return Plain(body(found))
 
 
 COMPLETION = Body(
@@ -299,10 +304,10 @@ INFILL = Body(
 )
 
 
-@get("/slots", access="user")
+@api(get, "/slots", access="user")
 async def slots(
     request: AnyRequest, services: Services, model: str = "", fail_on_no_slot: str = ""
-) -> ASGIApp:
+) -> list[wires.SlotWire]:
     """List the slots of a model and their states: of the named model, otherwise the one in use,
     otherwise the default.
     """
@@ -314,13 +319,13 @@ async def slots(
         raise ModelUnavailable("All slots are busy.", retry_after=1)
     length = card(status, None, None).context_length or 0
     shows = request.auth.role == "admin"
-    return Plain(
-        body([wires.slot_wire(one, context_length=length, shows_params=shows) for one in states])
-    )
+    return [wires.slot_wire(one, context_length=length, shows_params=shows) for one in states]
 
 
-@post("/slots/{slot:str}", status_code=200, access="admin")
-async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
+@api(post, "/slots/{slot:str}", status_code=200, access="admin", takes=wires.SlotOrder)
+async def order(
+    request: AnyRequest, services: Services, slot: str, action: str = ""
+) -> wires.SlotSaved | wires.SlotRestored | wires.SlotErased:
     """Save, restore or erase a slot's prompt cache, by `action`."""
     if action not in get_args(wires.Action):
         message = "Expected save, restore or erase, behind the question mark."
@@ -332,7 +337,7 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
     audit(request, f"{action} slot", model=asked.model, slot=int(slot))
     async with attended(request), services.tokenizers.leased(asked.model, request.auth) as lease:
         with translated():
-            return Plain(await _carried_out(lease.local.slots, int(slot), action, path))
+            return await _carried_out(lease.local.slots, int(slot), action, path)
 
 
 async def _states(status: ModelStatus) -> list[SlotState]:
@@ -363,32 +368,31 @@ def _file(services: Services, name: str) -> Path:
     return within(Path(folder).expanduser(), name, "filename")
 
 
-async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) -> bytes:
+async def _carried_out(
+    slots: Slots, slot: int, action: str, path: Path | None
+) -> wires.SlotSaved | wires.SlotRestored | wires.SlotErased:
     started = time.perf_counter()
     if path is None:
-        return body(wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
-    done: wires.SlotSaved | wires.SlotRestored
+        return wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot))
     if action == "save":
         saved = await slots.save(slot)
         await anyio.to_thread.run_sync(_save, path, saved.data, limiter=_of_files)
-        done = wires.SlotSaved(
+        return wires.SlotSaved(
             id_slot=slot,
             filename=path.name,
             n_saved=saved.tokens,
             n_written=len(saved.data),
             timings=wires.SavedTimings(_since(started)),
         )
-    else:
-        data, verified = await anyio.to_thread.run_sync(_saved, path, limiter=_of_files)
-        done = wires.SlotRestored(
-            id_slot=slot,
-            filename=path.name,
-            n_restored=await slots.restore(slot, data),
-            n_read=len(data),
-            verified=verified,
-            timings=wires.RestoredTimings(_since(started)),
-        )
-    return body(done)
+    data, verified = await anyio.to_thread.run_sync(_saved, path, limiter=_of_files)
+    return wires.SlotRestored(
+        id_slot=slot,
+        filename=path.name,
+        n_restored=await slots.restore(slot, data),
+        n_read=len(data),
+        verified=verified,
+        timings=wires.RestoredTimings(_since(started)),
+    )
 
 
 def _since(started: float) -> float:
@@ -446,57 +450,32 @@ def _beside(path: Path) -> Path:
     return path.with_name(path.name + DIGEST)
 
 
-ROUTES: Routes = {
-    **llamaserver_models.ROUTES,
-    **llamaswap.ROUTES,
-    slots: Described(gives=(list[wires.SlotWire],)),
-    order: Described(
-        takes=wires.SlotOrder, gives=(wires.SlotSaved, wires.SlotRestored, wires.SlotErased)
-    ),
-    completion: Described(
-        takes=COMPLETION,
-        gives=(Completion, list[Completion]),
-        events=(Completion,),
-        examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "n_predict": 8}},
-    ),
-    infill: Described(takes=INFILL, gives=(Completion, list[Completion]), events=(Completion,)),
-    embedding: Described(
-        takes=wire.EmbeddingBody,
-        gives=(list[wire.EmbeddedWire],),
-        examples={"A text": {"content": "A man is eating."}},
-    ),
-    tokenize: Described(
-        takes=wire.Tokenize,
-        gives=(wire.LlamaTokens,),
-        examples={
-            "As llama-server has it": {"content": "Hello"},
-            "As vLLM has it": {"model": DEFAULT, "prompt": "Hello"},
-            "A conversation": {
-                "model": DEFAULT,
-                "messages": [{"role": "user", "content": "Hello"}],
-            },
-        },
-    ),
-    detokenize: Described(
-        takes=wire.Detokenize, gives=(wire.LlamaText,), examples={"Tokens": {"tokens": [5, 6]}}
-    ),
-    tokenizer_info: Described(gives=(wire.TokenizerInfo,)),
-    apply_template: Described(
-        takes=CHAT,
-        gives=(wire.Rendered,),
-        examples={"A conversation": {"model": DEFAULT, "messages": USER}},
-    ),
-    input_tokens: Described(
-        takes=CHAT,
-        gives=(wire.InputTokens,),
-        examples={"A conversation": {"model": DEFAULT, "messages": USER}},
-    ),
-    resume: Described(text="text/event-stream"),
-    stop: Described(),
-    lookup: Described(
-        takes=Lookup,
-        gives=(list[StreamWire],),
-        examples={"Two conversations": {"conversation_ids": ["a", "b"]}},
-    ),
-    **hub.LLAMASERVER_ROUTES,
-}
+CONVERSATION = {"A conversation": {"model": DEFAULT, "messages": USER}}
+
+api[completion] = Described(
+    takes=COMPLETION,
+    gives=(Completion, list[Completion]),
+    events=(Completion,),
+    examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "n_predict": 8}},
+)
+api[infill] = replace(api[completion], takes=INFILL, examples={})
+api[embedding] = Described(
+    takes=wire.EmbeddingBody,
+    gives=(list[wire.EmbeddedWire],),
+    examples={"A text": {"content": "A man is eating."}},
+)
+api[tokenize] = Described(
+    takes=wire.Tokenize,
+    gives=(wire.LlamaTokens,),
+    examples={
+        "As llama-server has it": {"content": "Hello"},
+        "As vLLM has it": {"model": DEFAULT, "prompt": "Hello"},
+        "A conversation": {"model": DEFAULT, "messages": [{"role": "user", "content": "Hello"}]},
+    },
+)
+api[detokenize] = Described(
+    takes=wire.Detokenize, gives=(wire.LlamaText,), examples={"Tokens": {"tokens": [5, 6]}}
+)
+api[apply_template] = Described(takes=CHAT, gives=(wire.Rendered,), examples=CONVERSATION)
+api[input_tokens] = Described(takes=CHAT, gives=(wire.InputTokens,), examples=CONVERSATION)
+api.update(hub.llamaserver_api)

@@ -17,16 +17,17 @@ from backends.contract.protocol import Generation
 from config.product import VERSION
 from config.values import alike
 from gateway.dialects import openai
-from gateway.dialects.dialect import body, frame
+from gateway.dialects.dialect import frame
 from gateway.dialects.llamaserver import request as wire
-from gateway.dialects.llamaserver.request import settings
+from gateway.dialects.llamaserver.request import MaybeNamedModel, NamedModel, Success, settings
 from gateway.dialects.models import ModelList
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import NAMED, Described, Routes
+from gateway.http.openapi import NAMED
 from gateway.http.request_log import audit
 from gateway.http.routes.tabby import unload_models
+from gateway.http.routing import Routes
 from gateway.http.services import Services, card, context_length, status_wire
-from gateway.http.sse import EventStream, Plain, attended
+from gateway.http.sse import EventStream, attended
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import UNITS, gibibytes
@@ -34,12 +35,13 @@ from gateway.terms.errors import NotSupported
 from gateway.terms.request import GenerationParams
 from gateway.terms.tasks import relayed
 
+api = Routes(wire.read)
 
-@post("/load_model", access="user")
-async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
+
+@api(post, "/load_model", access="user", events=(wire.LlamaLoadEvent,), examples=NAMED)
+async def load_model(request: AnyRequest, services: Services, order: NamedModel) -> ASGIApp:
     """Load a model and stream the progress. `transformers chat` calls this first."""
-    named = wire.read(await request.body(), wire.NamedModel)
-    name = (await services.registry.find(named.model, request.auth)).name
+    name = (await services.registry.find(order.model, request.auth)).name
     audit(request, "load", model=name)
 
     async def send_events(events: EventStream) -> None:
@@ -64,8 +66,8 @@ async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     return services.progress(request.auth, send_events, lambda error: wire.failed(name, error))
 
 
-@get("/models", access="user")
-async def models(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/models", access="user")
+async def models(request: AnyRequest, services: Services) -> ModelList:
     """List all models, and in a second list those stored on this machine, including the hub's
     cache.
     """
@@ -76,10 +78,10 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
         openai.Stored(repo_id=stored.repository, repo_type=stored.kind, size_on_disk=stored.size)
         for stored in cached
     ]
-    return Plain(openai.stored_list(cards, found))
+    return openai.stored_list(cards, found)
 
 
-@get("/models/sse", access="user")
+@api(get, "/models/sse", access="user", events=(wire.StateEvent,))
 async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     """Stream the state of every model that the caller may use, then each change. A slow reader
     misses intermediate states, but never the last one.
@@ -126,32 +128,30 @@ def _state_data(status: ModelStatus) -> wire.StateData:
     )
 
 
-@post("/models/load", access="admin")
-async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/models/load", access="admin", examples=NAMED)
+async def begin_load(request: AnyRequest, services: Services, order: NamedModel) -> Success:
     """Start loading a model. `GET /models` returns the progress."""
-    named = wire.read(await request.body(), wire.NamedModel)
-    name = (await services.registry.find(named.model, request.auth)).name
+    name = (await services.registry.find(order.model, request.auth)).name
     audit(request, "load", model=name)
     async with services.registry.loading(name):
-        return Plain(wire.SUCCESS)
+        return Success()
 
 
-@post("/models/unload", access="admin")
-async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/models/unload", access="admin", examples=NAMED)
+async def end_load(request: AnyRequest, services: Services, order: NamedModel) -> Success:
     """Unload a model after its running answers have ended."""
-    named = wire.read(await request.body(), wire.NamedModel)
-    name = await services.id_of(named.model, request.auth)
+    name = await services.id_of(order.model, request.auth)
     audit(request, "unload", model=name)
     async with attended(request):
         await services.registry.unload(name)
-    return Plain(wire.SUCCESS)
+    return Success()
 
 
 BUILD = f"roundhouse-{VERSION}"
 
 
-@get("/props", access="user")
-async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(get, "/props", access="user")
+async def props(request: AnyRequest, services: Services, model: str = "") -> wire.Props:
     """Get the properties of a model: the named one, otherwise the one in use, otherwise the
     default.
     """
@@ -166,7 +166,7 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     job = Generation(prompt=(), sampling=sampling, max_tokens=asked.max_tokens)
     params = settings(job, context_length=context)
     is_path = request.auth.role == "admin" and entry.files.remote is None
-    found = wire.Props(
+    return wire.Props(
         total_slots=info.max_concurrent if info else entry.options.max_concurrent,
         chat_template=known.template if known else DEFAULT_TEMPLATE,
         default_generation_settings=wire.Settings(context, params, entry.sampling_from),
@@ -178,7 +178,6 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
         bos_token=info.special.bos if info else UNSET,
         eos_token=info.special.eos if info else UNSET,
     )
-    return Plain(body(found))
 
 
 class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,22 +224,23 @@ class UnloadedWire(msgspec.Struct, frozen=True):
     status: Literal["unloaded"] = "unloaded"
 
 
-@get("/lora-adapters", access="user")
-async def lora_adapters(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+@api(get, "/lora-adapters", access="user")
+async def lora_adapters(
+    request: AnyRequest, services: Services, model: str = ""
+) -> list[wire.LoraAdapter]:
     """List the LoRA adapters of a model, with the scales that count where a request names none: of
     the named model, otherwise the one in use, otherwise the default.
     """
     found = await services.meant(model, request.auth)
     facts = services.facts(found)
     adapters = facts.adapters if facts is not None else ()
-    listed = [
+    return [
         wire.LoraAdapter(id=number, name=one.name, path=one.file, scale=one.scale)
         for number, one in enumerate(adapters)
     ]
-    return Plain(body(listed))
 
 
-@post("/lora-adapters", access="admin")
+@api(post, "/lora-adapters", access="admin", takes=list[wire.LoraAdapter])
 async def set_lora_adapters() -> ASGIApp:
     """Not supported. The error describes the alternatives."""
     raise NotSupported(
@@ -249,8 +249,8 @@ async def set_lora_adapters() -> ASGIApp:
     )
 
 
-@get("/status", access="user")
-async def status(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/status", access="user")
+async def status(request: AnyRequest, services: Services) -> ServerStatusWire:
     """List the models in memory."""
     statuses = services.visible(request.auth)
     there = [status for status in statuses if status.state in ("loading", "loaded", "draining")]
@@ -258,7 +258,7 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
     in_use = services.registry.in_use(request.auth)
     first = next((status for status in there if in_use and status.id == in_use.name), None)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
-    found = ServerStatusWire(
+    return ServerStatusWire(
         loaded_model=first.id if first else None,
         remaining_time_seconds=first.remaining_seconds if first else None,
         status="loaded" if first else state,
@@ -266,7 +266,6 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
         failed=[FailedWire(model=status.id, reason=status.why_failed) for status in failed]
         or UNSET,
     )
-    return Plain(body(found))
 
 
 def _resident(status: ModelStatus) -> ResidentWire:
@@ -280,10 +279,9 @@ def _resident(status: ModelStatus) -> ResidentWire:
     )
 
 
-@post("/unload", access="admin")
-async def unload(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/unload", access="admin", examples=NAMED)
+async def unload(request: AnyRequest, services: Services, order: MaybeNamedModel) -> UnloadedWire:
     """Unload the named model, or all models."""
-    order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "unload", model=order.model)
     held = {one.id: one.devices for one in services.visible(request.auth)}
     async with attended(request):
@@ -291,7 +289,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     freed = Counter[str]()
     for report in reports:
         freed.update(held.get(report.name, {}) if report.was_loaded else {})
-    return Plain(body(UnloadedWire(_unloaded(reports, freed))))
+    return UnloadedWire(_unloaded(reports, freed))
 
 
 def _unloaded(reports: Sequence[UnloadReport], freed: Mapping[str, int]) -> str:
@@ -325,28 +323,12 @@ class ForgottenWire(msgspec.Struct, frozen=True):
     models: Sequence[str]
 
 
-@post("/measurements/reset", access="admin")
-async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/measurements/reset", access="admin", examples=NAMED)
+async def reset_measurements(
+    request: AnyRequest, services: Services, order: MaybeNamedModel
+) -> ForgottenWire:
     """Delete the measured memory of the named model, or of all models. The next load is planned
     from an estimate and measured again.
     """
-    order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "forget measurements", model=order.model)
-    return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))
-
-
-ROUTES: Routes = {
-    load_model: Described(takes=wire.NamedModel, events=(wire.LlamaLoadEvent,), examples=NAMED),
-    models: Described(gives=(ModelList,)),
-    model_events: Described(events=(wire.StateEvent,)),
-    begin_load: Described(takes=wire.NamedModel, gives=(wire.Success,), examples=NAMED),
-    end_load: Described(takes=wire.NamedModel, gives=(wire.Success,), examples=NAMED),
-    props: Described(gives=(wire.Props,)),
-    lora_adapters: Described(gives=(list[wire.LoraAdapter],)),
-    set_lora_adapters: Described(takes=list[wire.LoraAdapter]),
-    status: Described(gives=(ServerStatusWire,)),
-    unload: Described(takes=wire.MaybeNamedModel, gives=(UnloadedWire,), examples=NAMED),
-    reset_measurements: Described(
-        takes=wire.MaybeNamedModel, gives=(ForgottenWire,), examples=NAMED
-    ),
-}
+    return ForgottenWire(await services.registry.forget_measurements(order.model))

@@ -14,14 +14,13 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from backends.contract.remote import Passing
 from config.commands import COMMAND
 from gateway.dialects import openai
-from gateway.dialects.dialect import body
 from gateway.http.auth import AnyRequest, refuse_other_sites
-from gateway.http.openapi import Described, Routes
 from gateway.http.request_log import audit
 from gateway.http.routes.console import FeedReader
 from gateway.http.routes.tabby import unload_models
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Framing, Plain, ProgressStream, attended, while_connected
+from gateway.http.sse import Framing, Plain, attended, while_connected
 from gateway.keys.access import Access
 from gateway.terms.errors import GatewayError, NotFound, translated
 from gateway.terms.logs import LogLine
@@ -37,6 +36,8 @@ NOT_PASSED = {
     *("upgrade", "authorization", "x-api-key", "x-admin-key", "cookie", "accept-encoding"),
 }
 OF_CONNECTIONS = (b"connection", b"keep-alive", b"transfer-encoding")
+
+api = Routes()
 
 
 class RunningWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,30 +60,30 @@ class AllRunningWire(msgspec.Struct, frozen=True):
     running: Sequence[RunningWire]
 
 
-@get("/running", access="user")
-async def running(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/running", access="user")
+async def running(request: AnyRequest, services: Services) -> AllRunningWire:
     """List the models in memory, as llama-swap does; presets are no models of their own."""
     there = [
         RunningWire(model=one.id, state=STATES[one.state], ttl=round(one.remaining_seconds or 0))
         for one in services.visible(request.auth)
         if one.state in STATES and not (one.entry and one.entry.of)
     ]
-    return Plain(body(AllRunningWire(there)))
+    return AllRunningWire(there)
 
 
-@get("/unload", access="admin")
+@api(get, "/unload", access="admin", text=TEXT)
 async def unload_by_get(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload all models, as llama-swap does."""
     return await _unloading(request, services, "")
 
 
-@post("/api/models/unload", access="admin")
+@api(post, "/api/models/unload", access="admin", text=TEXT)
 async def unload_all(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload all models, as llama-swap does."""
     return await _unloading(request, services, "")
 
 
-@post("/api/models/unload/{model:path}", access="admin")
+@api(post, "/api/models/unload/{model:path}", access="admin", text=TEXT)
 async def unload_one(request: AnyRequest, services: Services, model: str) -> ASGIApp:
     """Unload a model, as llama-swap does."""
     return await _unloading(request, services, model.strip("/"))
@@ -96,19 +97,18 @@ async def _unloading(request: AnyRequest, services: Services, model: str) -> ASG
     return Plain(b"OK", media_type=PLAIN)
 
 
-@get("/logs", access="admin")
+@api(get, "/logs", access="admin", text=TEXT)
 async def logs(services: Services) -> ASGIApp:
     """The last lines of the log, as text."""
     return Plain(_written(services.lines.after(0)), media_type=PLAIN)
 
 
-@get("/logs/stream", access="admin")
+@api(get, "/logs/stream", access="admin", text=TEXT)
 async def log_stream(request: AnyRequest, services: Services) -> ASGIApp:
     """The last lines of the log, then each new one."""
     tail = _LogTail(services, request)
     silent = Framing(PLAIN.decode(), silence=b"", remark=lambda _: b"")
-    quiet = services.config.server.comment_after
-    return ProgressStream(tail.send_events, openai.error_event, quiet=quiet, framing=silent)
+    return services.progress(request.auth, tail.send_events, openai.error_event, silent)
 
 
 class _LogTail(FeedReader):
@@ -135,7 +135,8 @@ def _written(lines: Sequence[LogLine]) -> bytes:
     ).encode()
 
 
-@route(
+@api(
+    route,
     "/upstream/{rest:path}",
     http_method=["GET", "POST", "PUT", "PATCH", "DELETE"],
     access="admin",
@@ -204,14 +205,3 @@ class Passage(msgspec.Struct, eq=False):
             async for piece in answer.body:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-ROUTES: Routes = {
-    running: Described(gives=(AllRunningWire,)),
-    unload_by_get: Described(text=TEXT),
-    unload_all: Described(text=TEXT),
-    unload_one: Described(text=TEXT),
-    logs: Described(text=TEXT),
-    log_stream: Described(text=TEXT),
-    passed: Described(),
-}

@@ -17,7 +17,6 @@ from gateway.answers.answer import Answer
 from gateway.answers.call import Call, OnWait
 from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
-from gateway.dialects.dialect import body
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import reply as wires
 from gateway.dialects.ollama.request import (
@@ -32,9 +31,10 @@ from gateway.dialects.ollama.request import (
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described, Routes
+from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
+from gateway.http.routing import Routes
 from gateway.http.services import Services
 from gateway.http.sse import NDJSON, EventStream, Plain, attended
 from gateway.keys.access import Access
@@ -46,9 +46,13 @@ from gateway.terms.request import ChatRequest, TextRequest
 # A load or an unload is answered by one document even where a stream was asked for: so does
 # Ollama, and Open WebUI reads it so. While the load lasts, white space comes before it.
 ONE_LINE = replace(NDJSON, media_type="application/json")
+TEXT = "text/plain"
+
+api = Routes(lambda content, _shape: ollama.read_named(content))
+front = Routes()  # at the same address as the console's page, so one router has both
 
 
-@post("/api/chat", access="user")
+@api(post, "/api/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation. Without messages, the model is loaded or
     unloaded.
@@ -57,7 +61,7 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     return await _answered(request, services, exchange, chat=True)
 
 
-@post("/api/generate", access="user")
+@api(post, "/api/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the answer to a prompt. Without a prompt, the model is loaded or unloaded."""
     exchange = await services.read(_reading(services, ollama.read_generate), await request.body())
@@ -150,14 +154,14 @@ async def _presence(
     return Plain(body)
 
 
-@post("/api/embed", access="user")
+@api(post, "/api/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts. Without texts, the model is loaded or unloaded."""
     read = await services.read(ollama.read_embed, await request.body())
     return await _embedded(request, services, read, old=False)
 
 
-@post("/api/embeddings", access="user")
+@api(post, "/api/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute the embedding of one text, in the format that preceded `/api/embed`."""
     read = await services.read(ollama.read_old_embed, await request.body())
@@ -190,19 +194,19 @@ async def _embedded(
     )
 
 
-@head("/", tags=[ollama.DIALECT.tag], access="open")
+@front(head, "/", tags=[ollama.DIALECT.tag], access="open")
 async def alive() -> None:
     """Check health, for Ollama's command line."""
 
 
-@get("/api/version", access="user")
-async def version() -> ASGIApp:
+@api(get, "/api/version", access="user")
+async def version() -> wires.Version:
     """Get the version of the supported Ollama API."""
-    return Plain(body(wires.Version()))
+    return wires.Version()
 
 
-@get("/api/tags", access="user")
-async def tags(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/api/tags", access="user")
+async def tags(request: AnyRequest, services: Services) -> wires.Models:
     """List the models that the caller may use."""
     seen = {one.id: _seen(one) for one in services.usable(request.auth)}
     made = [
@@ -210,14 +214,14 @@ async def tags(request: AnyRequest, services: Services) -> ASGIApp:
         for one in services.made_models.all()
         if one.base in seen
     ]
-    return Plain(wires.models_body([wires.listed(one) for one in (*seen.values(), *made)]))
+    return wires.Models([wires.listed(one) for one in (*seen.values(), *made)])
 
 
-@get("/api/ps", access="user")
-async def ps(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/api/ps", access="user")
+async def ps(request: AnyRequest, services: Services) -> wires.Models:
     """List the models in memory and when they expire."""
     there = [one for one in services.usable(request.auth) if one.info is not None]
-    return Plain(wires.models_body([_resident(one) for one in there]))
+    return wires.Models([_resident(one) for one in there])
 
 
 def _resident(status: ModelStatus) -> wires.ListedModel:
@@ -227,16 +231,15 @@ def _resident(status: ModelStatus) -> wires.ListedModel:
     return wires.resident(_seen(status), expires=expires, size=size)
 
 
-@post("/api/show", access="user")
-async def show(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/api/show", access="user", examples=NAMED)
+async def show(request: AnyRequest, services: Services, order: NamedModel) -> wires.Shown:
     """Get the details of one model."""
-    named = ollama.read_named(await request.body())
-    name = _known_name(services, named.model, request.auth)
+    name = _known_name(services, order.model, request.auth)
     status = await services.found(name, request.auth)
     known = await services.capabilities.of(status)
     template = known.template if known else DEFAULT_TEMPLATE
-    preset = services.made_models.find(named.model)
-    return Plain(wires.show_body(_seen(status, known), template=template, preset=preset))
+    preset = services.made_models.find(order.model)
+    return wires.shown(_seen(status, known), template=template, preset=preset)
 
 
 def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
@@ -255,7 +258,7 @@ def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
     )
 
 
-@post("/api/create", status_code=200, access="admin")
+@api(post, "/api/create", status_code=200, access="admin")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a model from another one, with its own name, system prompt and parameters."""
     asked = ollama.read_create(await request.body())
@@ -268,7 +271,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(wires.status_line("success"), media_type=kind.encode())
 
 
-@post("/api/copy", status_code=200, access="admin")
+@api(post, "/api/copy", status_code=200, access="admin", takes=CopyWire, text=TEXT)
 async def copy(request: AnyRequest, services: Services) -> ASGIApp:
     """Add another name for a model."""
     asked = ollama.read_copy(await request.body())
@@ -292,32 +295,32 @@ async def _made_of(
     return replace(given, name=name, created=int(time()))
 
 
-@post("/api/pull", access="admin")
-async def pull(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/api/pull", access="admin")
+async def pull(request: AnyRequest, services: Services, order: NamedModel) -> ASGIApp:
     """Download a model from the hub: `hf.co/owner/name:quantization`. A model that is already
     downloaded is not an error.
     """
-    named = ollama.read_named(await request.body())
-    order = None if _is_here(services, named.model, request.auth) else ollama.hub_name(named.model)
-    if order is not None:
-        audit(request, "download", repository=order)
+    is_here = _is_here(services, order.model, request.auth)
+    wanted = None if is_here else ollama.hub_name(order.model)
+    if wanted is not None:
+        audit(request, "download", repository=wanted)
 
     async def send_lines(events: EventStream) -> None:
-        if order is not None:
+        if wanted is not None:
             await fetched_with_progress(
                 events,
                 services,
-                to_fetch(order),
+                to_fetch(wanted),
                 lambda step: wires.pulling(step.file, step.done, step.total),
             )
         await events.begin()
         await events.write(wires.status_line("success"))
 
-    if named.stream:
+    if order.stream:
         return services.progress(request.auth, send_lines, ollama.error_line, NDJSON)
-    if order is not None:
+    if wanted is not None:
         async with attended(request):
-            await fetched(services, to_fetch(order))
+            await fetched(services, to_fetch(wanted))
     return Plain(wires.status_line("success"))
 
 
@@ -329,15 +332,14 @@ def _is_here(services: Services, name: str, access: Access) -> bool:
     return True
 
 
-@delete("/api/delete", status_code=200, access="admin")
-async def remove(request: AnyRequest, services: Services) -> ASGIApp:
+@api(delete, "/api/delete", status_code=200, access="admin", text=TEXT)
+async def remove(request: AnyRequest, services: Services, order: NamedModel) -> ASGIApp:
     """Unload a model and delete its files, if the configuration allows deletion."""
-    named = ollama.read_named(await request.body())
-    if services.made_models.find(named.model) is not None:
-        services.made_models.remove(named.model)
-        audit(request, "delete", model=named.model)
+    if services.made_models.find(order.model) is not None:
+        services.made_models.remove(order.model)
+        audit(request, "delete", model=order.model)
         return Plain(b"")
-    name = _known_name(services, named.model, request.auth)
+    name = _known_name(services, order.model, request.auth)
     delete_files = await deletion(services, name, request.auth)
     audit(request, "delete", model=name)
     async with attended(request):
@@ -371,76 +373,61 @@ OLLAMA_GENERATE = Body(
     needs=(OPTIONS,),
 )
 
-FRONT_ROUTES: Routes = {
-    alive: Described()
-}  # at the same address as the console's page, so one router has both
-ROUTES: Routes = {
-    chat: Described(
-        takes=OLLAMA_CHAT,
-        gives=(wires.ChunkWire,),
-        events=(wires.ChunkWire,),
-        lines=True,
-        examples={
-            "A conversation": {
-                "model": DEFAULT,
-                "messages": USER,
-                "stream": False,
-                "options": {"num_predict": 8},
-            },
-            "A stream": {"model": DEFAULT, "messages": USER, "options": {"num_predict": 8}},
-            "A load": {"model": DEFAULT, "keep_alive": "5m"},
+api[chat] = Described(
+    takes=OLLAMA_CHAT,
+    gives=(wires.ChunkWire,),
+    events=(wires.ChunkWire,),
+    lines=True,
+    examples={
+        "A conversation": {
+            "model": DEFAULT,
+            "messages": USER,
+            "stream": False,
+            "options": {"num_predict": 8},
         },
-    ),
-    generate: Described(
-        takes=OLLAMA_GENERATE,
-        gives=(wires.ChunkWire,),
-        events=(wires.ChunkWire,),
-        lines=True,
-        examples={
-            "A prompt": {
-                "model": DEFAULT,
-                "prompt": "Say hello.",
-                "stream": False,
-                "options": {"num_predict": 8},
-            }
-        },
-    ),
-    embed: Described(
-        takes=wires.EmbedWire,
-        gives=(wires.Embedded,),
-        examples={"Texts": {"input": ["One.", "Two."]}},
-    ),
-    embeddings: Described(
-        takes=wires.OldEmbedWire,
-        gives=(wires.OldEmbedded,),
-        examples={"A text": {"prompt": "A man is eating."}},
-    ),
-    version: Described(gives=(wires.Version,)),
-    tags: Described(gives=(wires.Models,)),
-    ps: Described(gives=(wires.Models,)),
-    show: Described(takes=NamedModel, gives=(wires.Shown,), examples=NAMED),
-    create: Described(
-        takes=CreateWire,
-        gives=(wires.Status,),
-        events=(wires.Status,),
-        lines=True,
-        examples={
-            "A pirate": {
-                "model": "pirate",
-                "from": DEFAULT,
-                "system": "Say arr.",
-                "stream": False,
-                "parameters": {"temperature": 0.5},
-            }
-        },
-    ),
-    copy: Described(takes=CopyWire, text="text/plain"),
-    pull: Described(
-        takes=NamedModel,
-        gives=(wires.Status,),
-        events=(wires.Status,),
-        lines=True,
-        examples=NAMED,  # one that is here is no error
-    ),
-    remove: Described(takes=NamedModel, text="text/plain"),
-}
+        "A stream": {"model": DEFAULT, "messages": USER, "options": {"num_predict": 8}},
+        "A load": {"model": DEFAULT, "keep_alive": "5m"},
+    },
+)
+api[generate] = replace(
+    api[chat],
+    takes=OLLAMA_GENERATE,
+    examples={
+        "A prompt": {
+            "model": DEFAULT,
+            "prompt": "Say hello.",
+            "stream": False,
+            "options": {"num_predict": 8},
+        }
+    },
+)
+api[embed] = Described(
+    takes=wires.EmbedWire,
+    gives=(wires.Embedded,),
+    examples={"Texts": {"input": ["One.", "Two."]}},
+)
+api[embeddings] = Described(
+    takes=wires.OldEmbedWire,
+    gives=(wires.OldEmbedded,),
+    examples={"A text": {"prompt": "A man is eating."}},
+)
+api[pull] = Described(
+    takes=NamedModel,
+    gives=(wires.Status,),
+    events=(wires.Status,),
+    lines=True,
+    examples=NAMED,  # one that is here is no error
+)
+api[create] = replace(
+    api[pull],
+    takes=CreateWire,
+    examples={
+        "A pirate": {
+            "model": "pirate",
+            "from": DEFAULT,
+            "system": "Say arr.",
+            "stream": False,
+            "parameters": {"temperature": 0.5},
+        }
+    },
+)

@@ -3,6 +3,7 @@ out.
 """
 
 import time
+from functools import partial
 
 from litestar import get, head, post
 from litestar.types import ASGIApp
@@ -13,7 +14,6 @@ from gateway.answers.answer import Answer
 from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.anthropic.reply import ModelPage, ModelWire
-from gateway.dialects.dialect import body
 from gateway.dialects.llamaserver.request import asks_own_form
 from gateway.dialects.models import ModelCard, ModelList
 from gateway.dialects.openai.chat_reply import ChatChunk, ChatCompletion
@@ -23,11 +23,12 @@ from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedAnswer, DetachedResponse
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
-from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described, Routes
+from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described
 from gateway.http.request_log import record_of
 from gateway.http.routes.llamaserver import checked_conversation, embedded
+from gateway.http.routing import Routes
 from gateway.http.services import Services, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
@@ -35,8 +36,11 @@ from gateway.terms.errors import Forbidden
 
 CONVERSATION = "x-conversation-id"  # of a chat stream that is kept when its client leaves
 
+api = Routes()
+server_api = Routes()  # of no API
 
-@post(["/v1/chat/completions", "/chat/completions"], access="user")
+
+@api(post, ["/v1/chat/completions", "/chat/completions"], access="user")
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the next message of a conversation."""
     exchange = await services.read(openai.read_chat, await request.body())
@@ -83,7 +87,7 @@ def _conversation(request: AnyRequest, config: Config) -> str | None:
     return checked_conversation(name, CONVERSATION)
 
 
-@post(["/v1/completions", "/completions"], access="user")
+@api(post, ["/v1/completions", "/completions"], access="user")
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text."""
     exchange = await services.read(openai.read_text, await request.body())
@@ -104,13 +108,13 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-@post("/v1/embeddings", access="user")
+@api(post, "/v1/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts or token ids."""
     return await _embedded(request, services)
 
 
-@post("/embeddings", access="user")
+@api(post, "/embeddings", access="user")
 async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings; with `content` in place of `input`, in llama-server's format."""
     if await services.read(asks_own_form, await request.body()):
@@ -119,37 +123,22 @@ async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
-    exchange = await services.read(openai.read_embeddings, await request.body())
-    return EncodingResponse(
-        services.asking(request, "embeddings", exchange.request),
-        services.encoders.embed,
-        lambda encoded: openai.embeddings_body(
-            exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
-        ),
-    )
+    read, embed = openai.read_embeddings, services.encoders.embed
+    return await services.encoding(request, "embeddings", read, embed, openai.embeddings_body)
 
 
-@post("/pooling", access="user")
+@api(post, "/pooling", access="user")
 async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts or token ids, in vLLM's format."""
-    exchange = await services.read(openai.read_embeddings, await request.body())
-    request_id, created = record_of(request).id, int(time.time())
-    return EncodingResponse(
-        services.asking(request, "embeddings", exchange.request),
-        services.encoders.embed,
-        lambda encoded: openai.pooled_body(
-            exchange,
-            f"pool-{request_id}",
-            created=created,
-            model=encoded.model,
-            vectors=encoded.vectors,
-            tokens=encoded.prompt_tokens,
-        ),
+    read, embed = openai.read_embeddings, services.encoders.embed
+    write = partial(
+        openai.pooled_body, id=f"pool-{record_of(request).id}", created=int(time.time())
     )
+    return await services.encoding(request, "embeddings", read, embed, write)
 
 
-@get("/v1/models", access="user")
-async def models(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/models", access="user")
+async def models(request: AnyRequest, services: Services) -> ModelList | ModelPage:
     """List the models that the caller may use. Anthropic's clients, which use the same path, get
     Anthropic's format.
     """
@@ -157,12 +146,12 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     if anthropic.VERSION in request.headers:
         known = await services.capabilities.of_all(statuses)
         wires = [_for_anthropic(one, known.get(one.id)) for one in statuses]
-        return Plain(anthropic.model_page(wires))
+        return anthropic.model_page(wires)
     cards = await services.cards(statuses)
     if HOPS in request.headers:  # another Roundhouse wants to know what it has itself
         own = services.registry.server
         cards = [placed(*pair, own) for pair in zip(cards, statuses, strict=True)]
-    return Plain(openai.model_list(cards))
+    return ModelList(cards)
 
 
 def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelWire:
@@ -178,17 +167,17 @@ def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelW
     return anthropic.model_wire(found.id, found.created, found.context_length, able)
 
 
-@get(["/v1/models/{model_id:path}", "/models/{model_id:path}"], access="user")
-async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
+@api(get, ["/v1/models/{model_id:path}", "/models/{model_id:path}"], access="user")
+async def model(request: AnyRequest, services: Services, model_id: str) -> ModelCard | ModelWire:
     """Get one model. Its id may contain slashes, encoded or not."""
     status = await services.found(str(model_id).removeprefix("/"), request.auth)
     if anthropic.VERSION in request.headers:
         known = await services.capabilities.of(status)
-        return Plain(body(_for_anthropic(status, known)))
-    return Plain(openai.model_card(await services.card(status)))
+        return _for_anthropic(status, known)
+    return await services.card(status)
 
 
-@get(["/health", "/v1/health"], access="open")
+@server_api(get, ["/health", "/v1/health"], access="open", gives=(dict[str, str],))
 async def health(services: Services) -> ASGIApp:
     """Check that the process is running, its event loop responds, and it isn't stopping."""
     if services.registry.is_closing:
@@ -196,12 +185,12 @@ async def health(services: Services) -> ASGIApp:
     return Plain(b'{"status":"ok"}')
 
 
-@head(["/health", "/v1/health"], access="open")
+@server_api(head, ["/health", "/v1/health"], access="open")
 async def health_head() -> None:
     """Check health, without a response body."""
 
 
-@get("/metrics", access="user")
+@server_api(get, "/metrics", access="user", text="text/plain")
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Get metrics in Prometheus' format. Prometheus sends its key as a bearer token."""
     if request.auth.models:
@@ -220,7 +209,31 @@ TEXT = Body(
     shapes=(AnsweringWire, TextWire, SamplingWire),
     further=SHAPES,
 )
-_EMBEDDINGS = Described(
+
+api[chat_completions] = Described(
+    takes=CHAT,
+    gives=(ChatCompletion,),
+    events=(ChatChunk,),
+    examples={
+        "A conversation": {"model": DEFAULT, "messages": USER, "max_tokens": 8},
+        "A stream with its usage": {
+            "model": DEFAULT,
+            "messages": USER,
+            "max_tokens": 8,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+        "A tool": {"model": DEFAULT, "messages": USER, "tools": [TOOL], "max_tokens": 8},
+        "A choice": {"model": DEFAULT, "messages": USER, "guided_choice": ["yes", "no"]},
+    },
+)
+api[completions] = Described(
+    takes=TEXT,
+    gives=(TextCompletion,),
+    events=(TextCompletion,),
+    examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "max_tokens": 8}},
+)
+api[embeddings] = api[bare_embeddings] = Described(
     takes=EmbeddingsWire,
     gives=(EmbeddingList,),
     examples={
@@ -230,43 +243,6 @@ _EMBEDDINGS = Described(
         "Tokens": {"input": [[101, 102]]},
     },
 )
-
-ROUTES: Routes = {
-    chat_completions: Described(
-        takes=CHAT,
-        gives=(ChatCompletion,),
-        events=(ChatChunk,),
-        examples={
-            "A conversation": {"model": DEFAULT, "messages": USER, "max_tokens": 8},
-            "A stream with its usage": {
-                "model": DEFAULT,
-                "messages": USER,
-                "max_tokens": 8,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            },
-            "A tool": {"model": DEFAULT, "messages": USER, "tools": [TOOL], "max_tokens": 8},
-            "A choice": {"model": DEFAULT, "messages": USER, "guided_choice": ["yes", "no"]},
-        },
-    ),
-    completions: Described(
-        takes=TEXT,
-        gives=(TextCompletion,),
-        events=(TextCompletion,),
-        examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "max_tokens": 8}},
-    ),
-    embeddings: _EMBEDDINGS,
-    bare_embeddings: _EMBEDDINGS,
-    pooling: Described(
-        takes=EmbeddingsWire,
-        gives=(PooledList,),
-        examples={"A text": {"input": "A man is eating."}},
-    ),
-    models: Described(gives=(ModelList, ModelPage)),
-    model: Described(gives=(ModelCard, ModelWire)),
-}
-SERVER_ROUTES: Routes = {
-    health: Described(gives=(dict[str, str],)),
-    health_head: Described(),
-    metrics: Described(text="text/plain"),
-}  # of no API
+api[pooling] = Described(
+    takes=EmbeddingsWire, gives=(PooledList,), examples={"A text": {"input": "A man is eating."}}
+)

@@ -25,15 +25,17 @@ from gateway.dialects.responses.answer_items import (
 )
 from gateway.dialects.responses.compaction import CompactedWire
 from gateway.dialects.responses.reply import Lifecycle, ResponseWire
+from gateway.dialects.responses.stored import Deleted, InputTokens, Page
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import BackgroundAnswer
 from gateway.http.exchange import Exchange
 from gateway.http.holding import RequestHolding, held
-from gateway.http.openapi import DEFAULT, Body, Described, Routes
+from gateway.http.openapi import DEFAULT, Body, Described
 from gateway.http.request_log import record_of
 from gateway.http.request_record import RequestRecord
 from gateway.http.responding import STANDARD, Making, Reading
 from gateway.http.routes import conversations, responses_socket
+from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, attended, client_error
 from gateway.keys.store import Part, fresh_id
@@ -42,9 +44,13 @@ from gateway.terms.request import ChatRequest
 
 FRAMING = replace(SSE, end=DONE)
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
+ONE = "/v1/responses/{response_id:str}"
+EVENTS = (Lifecycle, ItemEvent, PartEvent, GrownEvent, WholeEvent, CommandEvent)
+
+api = Routes()
 
 
-@post(["/v1/responses", "/responses"], access="user")
+@api(post, ["/v1/responses", "/responses"], access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create a response to items and to the earlier turns that they continue."""
     reading = Reading(services, request.auth, held(request).take)
@@ -59,18 +65,18 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     return await _in_background(making, call, record.apart(), held(request))
 
 
-@post(["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
-async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, ["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
+async def input_tokens(request: AnyRequest, services: Services) -> InputTokens:
     """Count the prompt tokens of a response, without images."""
     reading = Reading(services, request.auth, held(request).take)
     asked = (await reading.whole(await reading.read(await request.body())))[0].request
 
     async with attended(request):
         count = await services.count_tokens(call_of(request, asked), can_approve=True)
-    return Plain(stored.tokens_body(count))
+    return InputTokens(count)
 
 
-@post(["/v1/responses/compact", "/responses/compact"], access="user")
+@api(post, ["/v1/responses/compact", "/responses/compact"], access="user")
 async def compact(request: AnyRequest, services: Services) -> ASGIApp:
     """Make a conversation shorter: what users said, and the model's summary of all."""
     reading = Reading(services, request.auth, held(request).take)
@@ -140,7 +146,7 @@ def _following(services: Services, run: BackgroundAnswer, event: int) -> ASGIApp
     )
 
 
-@post("/v1/responses/{response_id:str}/cancel", access="user")
+@api(post, f"{ONE}/cancel", access="user", gives=(ResponseWire,))
 async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """Cancel a response that runs in the background. A finished response is returned unchanged."""
     run = services.background.find(request.auth.owner, response_id)
@@ -155,7 +161,7 @@ async def cancel(request: AnyRequest, services: Services, response_id: str) -> A
     return Plain(document)
 
 
-@get("/v1/responses/{response_id:str}", access="user")
+@api(get, ONE, access="user", gives=(ResponseWire,), events=EVENTS)
 async def retrieve(
     request: AnyRequest,
     services: Services,
@@ -178,8 +184,8 @@ async def retrieve(
     return Plain(b"\n\n".join(left) + DONE, media_type=SSE.media_type.encode())
 
 
-@delete("/v1/responses/{response_id:str}", status_code=200, access="user")
-async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
+@api(delete, ONE, status_code=200, access="user")
+async def remove(request: AnyRequest, services: Services, response_id: str) -> Deleted:
     """Delete a response. A running response is cancelled first."""
     run = services.background.find(request.auth.owner, response_id)
     async with attended(request):
@@ -188,15 +194,15 @@ async def remove(request: AnyRequest, services: Services, response_id: str) -> A
             await run.ended.wait()
         if not await services.store.remove(request.auth.owner, response_id):
             raise _missing(response_id)
-    return Plain(stored.deleted_body(response_id, "response"))
+    return Deleted(id=response_id, object="response")
 
 
-@get("/v1/responses/{response_id:str}/input_items", access="user")
-async def input_items(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
+@api(get, f"{ONE}/input_items", access="user", query=stored.PageQuery)
+async def input_items(request: AnyRequest, services: Services, response_id: str) -> Page:
     """List the input items of a response, without earlier turns."""
     wanted = stored.read_page(dict(request.query_params))
     given = items.decoded(await _part(request, services, response_id, "input"))
-    return Plain(stored.page_body(stored.ids_and_items(given), wanted))
+    return stored.page(stored.ids_and_items(given), wanted)
 
 
 async def _part(request: AnyRequest, services: Services, name: str, part: Part) -> bytes:
@@ -215,38 +221,24 @@ RESPONSE = Body(
     about="Items to answer, and the earlier turns that they continue.",
     shapes=(items.CreateWire, SamplingWire),
 )
-_RESPONSE_EVENTS = (Lifecycle, ItemEvent, PartEvent, GrownEvent, WholeEvent, CommandEvent)
+QUESTION = {"A question": {"model": DEFAULT, "input": "Say hello."}}
 
-ROUTES: Routes = {
-    create: Described(
-        takes=RESPONSE,
-        gives=(ResponseWire,),
-        events=_RESPONSE_EVENTS,
-        examples={
-            "A question": {"model": DEFAULT, "input": "Say hello.", "max_output_tokens": 8},
-            "A stream": {
-                "model": DEFAULT,
-                "input": "Say hello.",
-                "max_output_tokens": 8,
-                "stream": True,
-            },
+api[create] = Described(
+    takes=RESPONSE,
+    gives=(ResponseWire,),
+    events=EVENTS,
+    examples={
+        "A question": {"model": DEFAULT, "input": "Say hello.", "max_output_tokens": 8},
+        "A stream": {
+            "model": DEFAULT,
+            "input": "Say hello.",
+            "max_output_tokens": 8,
+            "stream": True,
         },
-    ),
-    input_tokens: Described(
-        takes=RESPONSE,
-        gives=(stored.InputTokens,),
-        examples={"A question": {"model": DEFAULT, "input": "Say hello."}},
-    ),
-    compact: Described(
-        takes=RESPONSE,
-        gives=(CompactedWire,),
-        examples={"A question": {"model": DEFAULT, "input": "Say hello."}},
-    ),
-    cancel: Described(gives=(ResponseWire,)),
-    retrieve: Described(gives=(ResponseWire,), events=_RESPONSE_EVENTS),
-    remove: Described(gives=(stored.Deleted,)),
-    input_items: Described(gives=(stored.Page,), query=stored.PageQuery),
-    **conversations.ROUTES,
-}
+    },
+)
+api[input_tokens] = Described(takes=RESPONSE, gives=(InputTokens,), examples=QUESTION)
+api[compact] = Described(takes=RESPONSE, gives=(CompactedWire,), examples=QUESTION)
+api.update(conversations.api)
 
 SOCKETS = (responses_socket.converse,)

@@ -18,12 +18,22 @@ from gateway.answers.tokenizers import TextToEncode, TokensToDecode
 from gateway.dialects import openai, tabby
 from gateway.dialects.dialect import body
 from gateway.dialects.models import ModelCard, ModelList
-from gateway.dialects.tabby import Translation, engine_options
+from gateway.dialects.tabby import (
+    EmbeddingLoad,
+    Encode,
+    OverrideSwitch,
+    TabbyTokens,
+    TemplateSwitch,
+    TemplateUnload,
+    Translation,
+    engine_options,
+)
 from gateway.http.auth import AnyRequest
 from gateway.http.exchange import ignoring
-from gateway.http.openapi import DEFAULT, NAMED, Described, Routes
+from gateway.http.openapi import DEFAULT, NAMED, Described
 from gateway.http.request_log import audit
 from gateway.http.routes import hub
+from gateway.http.routing import Routes
 from gateway.http.services import Services, call_of, current_card
 from gateway.http.sse import EventStream, Plain, attended
 from gateway.keys.access import Access
@@ -38,16 +48,21 @@ from gateway.terms.errors import (
 )
 from gateway.terms.request import all_unapplied
 
+TOKENS = {"Tokens": {"tokens": [5, 6]}}
+OVERRIDE = {"A temperature": {"overrides": {"temperature": {"override": 0.7}}}}
 
-@get("/v1/model/embedding/list", access="user")
-async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
+api = Routes(tabby.read, tabby.read_long)
+
+
+@api(get, "/v1/model/embedding/list", access="user")
+async def embedding_list(request: AnyRequest, services: Services) -> ModelList:
     """List the embedding models that the caller may use."""
     statuses = [one for one in services.usable(request.auth) if one.task == "embed"]
-    return Plain(openai.model_list(await services.cards(statuses)))
+    return ModelList(await services.cards(statuses))
 
 
-@get("/v1/model/embedding", access="user")
-async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/model/embedding", access="user")
+async def current_embedding(request: AnyRequest, services: Services) -> ModelCard:
     """Get the loaded embedding model that was used last. If none is loaded, the first one is
     returned, with its `state`; 503 if there is none.
     """
@@ -57,13 +72,12 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     status = status or next(iter(statuses), None)
     if status is None:
         raise ModelUnavailable("No embedding model is available to this key.")
-    return Plain(openai.model_card(await services.card(status)))
+    return await services.card(status)
 
 
-@post("/v1/model/embedding/load", access="admin")
-async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/model/embedding/load", access="admin", gives=(tabby.TabbyLoadEvent,))
+async def embedding_load(request: AnyRequest, services: Services, order: EmbeddingLoad) -> ASGIApp:
     """Load an embedding model. The response is sent when it is loaded."""
-    order = tabby.read(await request.body(), tabby.EmbeddingLoad)
     entry = await services.registry.find(order.embedding_model_name, request.auth)
     require_task(entry, "embed")
     audit(request, "load", model=entry.name)
@@ -71,38 +85,37 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     unapplied = all_unapplied("embeddings_device") if given else ()
     async with attended(request):
         await services.registry.load(entry.name)
-    return Plain(tabby.embedding_load_body(), headers=ignoring(unapplied))
+    return Plain(body(tabby.EMBEDDING_LOADED), headers=ignoring(unapplied))
 
 
-@post("/v1/model/embedding/unload", access="admin")
-async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/model/embedding/unload", access="admin")
+async def embedding_unload(request: AnyRequest, services: Services) -> None:
     """Unload all embedding models after their running requests have ended."""
     audit(request, "unload", task="embed")
     async with attended(request):
         for one in services.usable(request.auth):
             if one.task == "embed" and one.state in ("loading", "loaded"):
                 await services.registry.unload(one.id)
-    return Plain(tabby.NULL)
 
 
-@get(["/v1/model/list", "/v1/model/draft/list"], access="user")
-async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, ["/v1/model/list", "/v1/model/draft/list"], access="user")
+async def model_list(request: AnyRequest, services: Services) -> ModelList:
     """List the models that the caller may use."""
-    return Plain(openai.model_list(await services.cards(services.usable(request.auth))))
+    return ModelList(await services.cards(services.usable(request.auth)))
 
 
-@get("/v1/model", access="user")
-async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/model", access="user")
+async def current_model(request: AnyRequest, services: Services) -> tabby.CurrentModel:
     """Get the loaded model that was used last. If none is loaded, the default model is returned,
     with its `state` and null `parameters`; 503 if there is no default.
     """
     status = await services.answering(request.auth)
     known = await services.capabilities.of(status)
     template = services.templates.chosen(status.id)
-    return Plain(body(current_card(status, known, services.facts(status), template)))
+    return current_card(status, known, services.facts(status), template)
 
 
-@post("/v1/model/load", access="admin")
+@api(post, "/v1/model/load", access="admin")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load a model and stream the progress. With `Accept: application/json`, one response is sent
     at the end.
@@ -124,7 +137,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
         async with attended(request), loading() as news:
             async for _ in news:
                 pass
-        return Plain(tabby.load_body())
+        return Plain(body(tabby.LOADED))
 
     async def send_events(events: EventStream) -> None:
         async with loading() as news:
@@ -185,15 +198,13 @@ async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
     await events.write(load_reply.loaded())
 
 
-@post("/v1/model/unload", access="admin")
-async def unload(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/model/unload", access="admin", examples=NAMED)
+async def unload(request: AnyRequest, services: Services, order: tabby.UnloadRequest) -> None:
     """Unload the named model, or all models. `force` aborts running answers."""
-    order = tabby.read(await request.body(), tabby.UnloadRequest)
     audit(request, "unload", model=order.model)
     async with attended(request):
         if not await unload_models(services, order.model, request.auth, force=order.force):
             raise ModelUnavailable("No model is loaded.")
-    return Plain(tabby.NULL)
 
 
 async def unload_models(
@@ -225,59 +236,53 @@ async def unload_models(
     return tuple(reports)
 
 
-@get("/v1/auth/permission", access="user")
-async def permission(request: AnyRequest) -> ASGIApp:
+@api(get, "/v1/auth/permission", access="user")
+async def permission(request: AnyRequest) -> tabby.Permission:
     """Get the permissions of the caller's key."""
-    return Plain(tabby.permission(is_admin=request.auth.role == "admin"))
+    return tabby.Permission("admin" if request.auth.role == "admin" else "api")
 
 
-@post("/v1/token/encode", access="user")
-async def encode(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/token/encode", access="user")
+async def encode(request: AnyRequest, services: Services, content: Encode) -> TabbyTokens:
     """Tokenize a text, or the prompt of a conversation."""
-    data = await request.body()
-    order = await services.read(lambda body: tabby.read_long(body, tabby.Encode), data)
-    if isinstance(order.text, str):
+    if isinstance(content.text, str):
         text = TextToEncode(
-            model=order.model,
-            text=order.text,
-            special=order.encode_special_tokens,
-            add_bos=order.add_bos_token,
+            model=content.model,
+            text=content.text,
+            special=content.encode_special_tokens,
+            add_bos=content.add_bos_token,
         )
         tokens = await services.tokenizers.encode(call_of(request, text))
     else:
+        data = await request.body()
         chat = await services.read(lambda body: openai.read_chat(tabby.as_chat(body)), data)
         tokens = await services.tokenizers.encode_chat(call_of(request, chat.request))
-    return Plain(body(tabby.TabbyTokens(tokens, len(tokens))))
+    return TabbyTokens(tokens, len(tokens))
 
 
-@post("/v1/token/decode", access="user")
-async def decode(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/token/decode", access="user", examples=TOKENS)
+async def decode(request: AnyRequest, services: Services, content: tabby.Decode) -> tabby.TabbyText:
     """Convert tokens to text."""
-    order = await services.read(
-        lambda body: tabby.read_long(body, tabby.Decode), await request.body()
-    )
-    tokens = TokensToDecode(order.model, order.tokens, order.decode_special_tokens)
-    return Plain(body(tabby.TabbyText(await services.tokenizers.decode(call_of(request, tokens)))))
+    tokens = TokensToDecode(content.model, content.tokens, content.decode_special_tokens)
+    return tabby.TabbyText(await services.tokenizers.decode(call_of(request, tokens)))
 
 
-@get(["/v1/templates", "/v1/template/list"], access="user")
-async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, ["/v1/templates", "/v1/template/list"], access="user")
+async def template_list(request: AnyRequest, services: Services) -> tabby.Names:
     """List the available templates. Users see only the active ones."""
     if request.auth.role == "admin":
-        return Plain(body(tabby.Names(services.templates.names())))
+        return tabby.Names(services.templates.names())
     chosen = (services.templates.chosen(one.id) for one in services.visible(request.auth))
-    return Plain(body(tabby.Names(tuple(sorted({name for name in chosen if name})))))
+    return tabby.Names(tuple(sorted({name for name in chosen if name})))
 
 
-@post("/v1/template/switch", access="admin")
-async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/template/switch", access="admin")
+async def template_switch(request: AnyRequest, services: Services, order: TemplateSwitch) -> None:
     """Switch the template of one model, by default of the loaded model in use."""
-    order = tabby.read(await request.body(), tabby.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name, "prompt_template_name")
     name = await services.tokenizers.named(order.model, request.auth)
     audit(request, "switch template", model=name, template=order.prompt_template_name)
     services.templates.switch(name, chosen)
-    return Plain(tabby.NULL)
 
 
 async def _template(services: Services, name: str, param: str) -> Chosen:
@@ -285,31 +290,25 @@ async def _template(services: Services, name: str, param: str) -> Chosen:
     return await to_thread.run_sync(services.templates.read, name, param)
 
 
-@post("/v1/template/unload", access="admin")
-async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/template/unload", access="admin", examples=NAMED)
+async def template_unload(request: AnyRequest, services: Services, order: TemplateUnload) -> None:
     """Restore the model's own template."""
-    order = tabby.read(await request.body(), tabby.TemplateUnload)
     name = await services.tokenizers.named(order.model, request.auth)
     audit(request, "unload template", model=name)
     services.templates.unload(name)
-    return Plain(tabby.NULL)
 
 
-@get(["/v1/sampling/overrides", "/v1/sampling/override/list"], access="user")
-async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, ["/v1/sampling/overrides", "/v1/sampling/override/list"], access="user")
+async def overrides(request: AnyRequest, services: Services) -> tabby.Overrides:
     """Get the active sampling overrides. Administrators also get the available presets."""
     current = services.presets.current
     names = services.presets.names() if request.auth.role == "admin" else ()
-    shown = tabby.Overrides(
-        selected_preset=current.name, overrides=current.overrides, presets=names
-    )
-    return Plain(body(shown))
+    return tabby.Overrides(selected_preset=current.name, overrides=current.overrides, presets=names)
 
 
-@post("/v1/sampling/override/switch", access="admin")
-async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/sampling/override/switch", access="admin", examples=OVERRIDE)
+async def override_switch(request: AnyRequest, services: Services, order: OverrideSwitch) -> None:
     """Activate a preset by name, or the overrides in the body."""
-    order = tabby.read(await request.body(), tabby.OverrideSwitch)
     audit(request, "switch sampling overrides", preset=order.preset)
     if order.preset:
         services.presets.switch(await to_thread.run_sync(services.presets.read, order.preset))
@@ -317,32 +316,27 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
         services.presets.switch(preset(order.overrides))
     else:
         raise InvalidRequest("Name a preset, or send the overrides.", param="preset")
-    return Plain(tabby.NULL)
 
 
-@post("/v1/sampling/override/unload", access="admin")
-async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
+@api(post, "/v1/sampling/override/unload", access="admin")
+async def override_unload(request: AnyRequest, services: Services) -> None:
     """Remove the sampling overrides."""
     audit(request, "unload sampling overrides")
     services.presets.unload()
-    return Plain(tabby.NULL)
 
 
-# adapters
-
-
-@get(["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")
-async def loras(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, ["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")
+async def loras(request: AnyRequest, services: Services) -> tabby.Names:
     """List the adapters of the model in use, otherwise of the default, with the scales that count
     where a request names none.
     """
     status = await services.answering(request.auth)
     facts = services.facts(status)
     adapters = facts.adapters if facts is not None else ()
-    return Plain(body(tabby.Names(tuple(tabby.LoraCard(one.name, one.scale) for one in adapters))))
+    return tabby.Names(tuple(tabby.LoraCard(one.name, one.scale) for one in adapters))
 
 
-@post(["/v1/lora/load", "/v1/lora/unload"], access="admin")
+@api(post, ["/v1/lora/load", "/v1/lora/unload"], access="admin", takes=tabby.LoraLoad)
 async def lora_load() -> ASGIApp:
     """Not supported. The error describes how adapters are configured."""
     raise InvalidRequest(
@@ -352,11 +346,11 @@ async def lora_load() -> ASGIApp:
     )
 
 
-@get("/.well-known/serviceinfo", access="open")
-async def service_info(services: Services) -> ASGIApp:
+@api(get, "/.well-known/serviceinfo", access="open")
+async def service_info(services: Services) -> tabby.ServiceInfo:
     """Describe this server and the APIs it supports."""
     apis = services.config.apis
-    return Plain(tabby.service_info(openai=apis.openai, koboldai=apis.kobold))
+    return tabby.service_info(openai=apis.openai, koboldai=apis.kobold)
 
 
 def wants_json(headers: Mapping[str, str]) -> bool:
@@ -365,46 +359,18 @@ def wants_json(headers: Mapping[str, str]) -> bool:
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
-ROUTES: Routes = {
-    model_list: Described(gives=(ModelList,)),
-    current_model: Described(gives=(tabby.CurrentModel,)),
-    load: Described(
-        takes=tabby.LoadWire,
-        gives=(tabby.TabbyLoadEvent,),
-        events=(tabby.TabbyLoadEvent,),
-        examples={"A model": {"model_name": DEFAULT}},
-    ),
-    unload: Described(
-        takes=tabby.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
-    ),
-    permission: Described(gives=(tabby.Permission,)),
-    encode: Described(
-        takes=tabby.Encode,
-        gives=(tabby.TabbyTokens,),
-        examples={
-            "A text": {"text": "Hello"},
-            "A conversation": {"text": [{"role": "user", "content": "Hello"}]},
-        },
-    ),
-    decode: Described(
-        takes=tabby.Decode, gives=(tabby.TabbyText,), examples={"Tokens": {"tokens": [5, 6]}}
-    ),
-    template_list: Described(gives=(tabby.Names,)),
-    template_switch: Described(takes=tabby.TemplateSwitch, gives=(None,)),
-    template_unload: Described(takes=tabby.TemplateUnload, gives=(None,), examples=NAMED),
-    overrides: Described(gives=(tabby.Overrides,)),
-    override_switch: Described(
-        takes=tabby.OverrideSwitch,
-        gives=(None,),
-        examples={"A temperature": {"overrides": {"temperature": {"override": 0.7}}}},
-    ),
-    override_unload: Described(gives=(None,)),
-    loras: Described(gives=(tabby.Names,)),
-    lora_load: Described(takes=tabby.LoraLoad),
-    service_info: Described(gives=(tabby.ServiceInfo,)),
-    embedding_list: Described(gives=(ModelList,)),
-    current_embedding: Described(gives=(ModelCard,)),
-    embedding_load: Described(takes=tabby.EmbeddingLoad, gives=(tabby.TabbyLoadEvent,)),
-    embedding_unload: Described(gives=(None,)),
-    **hub.TABBY_ROUTES,
-}
+api[load] = Described(
+    takes=tabby.LoadWire,
+    gives=(tabby.TabbyLoadEvent,),
+    events=(tabby.TabbyLoadEvent,),
+    examples={"A model": {"model_name": DEFAULT}},
+)
+api[encode] = Described(
+    takes=Encode,
+    gives=(TabbyTokens,),
+    examples={
+        "A text": {"text": "Hello"},
+        "A conversation": {"text": [{"role": "user", "content": "Hello"}]},
+    },
+)
+api.update(hub.tabby_api)

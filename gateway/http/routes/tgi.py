@@ -12,20 +12,22 @@ from msgspec.structs import replace
 
 from config.product import VERSION
 from gateway.dialects import tgi
-from gateway.dialects.dialect import body
 from gateway.dialects.parameters import MAX_STOPS
 from gateway.dialects.tgi import EmbedWire, Generated, GenerateWire, InfoWire, StreamStep
 from gateway.http.auth import AnyRequest
-from gateway.http.exchange import EncodingResponse, Exchange
-from gateway.http.openapi import Described, Routes
+from gateway.http.exchange import Exchange
+from gateway.http.openapi import Described
+from gateway.http.routing import Routes
 from gateway.http.services import Services, context_length
-from gateway.http.sse import Plain
 
 TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
 TEXTS = 2_048  # of one request for vectors
 
+api = Routes()
+front = Routes()  # at the same address as the console's page, so one router has both
 
-@post("/", tags=[tgi.DIALECT.tag], access="user")
+
+@front(post, "/", tags=[tgi.DIALECT.tag], access="user")
 async def either(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate text or compute embeddings, depending on the body. A body with only inputs gets
     embeddings if an embedding model is available.
@@ -38,13 +40,13 @@ async def either(request: AnyRequest, services: Services) -> ASGIApp:
     return await _generated(request, services, stream=None, listed=True)
 
 
-@post("/generate", access="user")
+@api(post, "/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text."""
     return await _generated(request, services, stream=False)
 
 
-@post("/generate_stream", access="user")
+@api(post, "/generate_stream", access="user")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
     """Generate the continuation of a text, as a stream."""
     return await _generated(request, services, stream=True)
@@ -66,61 +68,48 @@ async def _generated(
     )
 
 
-@post("/embed", access="user")
+@api(post, "/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """Compute embeddings of texts or token ids."""
     return await _embedded(request, services)
 
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
-    exchange = await services.read(tgi.read_embed, await request.body())
-    return EncodingResponse(
-        services.asking(request, "tgi", exchange.request),
-        services.encoders.embed,
-        lambda encoded: tgi.embed_body(exchange, encoded.vectors),
-    )
+    embed = services.encoders.embed
+    return await services.encoding(request, "tgi", tgi.read_embed, embed, tgi.embed_body)
 
 
-@get("/info", access="user")
-async def info(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/info", access="user")
+async def info(request: AnyRequest, services: Services) -> InfoWire:
     """Get the model that answers requests, and the limits of a request."""
     status = await services.answering(request.auth)
     length = context_length(status) or 0
-    return Plain(
-        body(
-            InfoWire(
-                model_id=status.id,
-                model_pipeline_tag=TAGS[status.task],
-                max_input_tokens=max(0, length - 1),
-                max_input_length=max(0, length - 1),
-                max_total_tokens=length,
-                max_stop_sequences=MAX_STOPS,
-                max_client_batch_size=TEXTS,
-                version=VERSION,
-            )
-        )
+    return InfoWire(
+        model_id=status.id,
+        model_pipeline_tag=TAGS[status.task],
+        max_input_tokens=max(0, length - 1),
+        max_input_length=max(0, length - 1),
+        max_total_tokens=length,
+        max_stop_sequences=MAX_STOPS,
+        max_client_batch_size=TEXTS,
+        version=VERSION,
     )
 
 
-_TGI_EXAMPLE = {
+_EXAMPLE = {
     "A text": {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8, "details": True}}
 }
 
-FRONT_ROUTES: Routes = {
-    either: Described(
-        takes=GenerateWire,
-        gives=(list[Generated], list[list[float]]),
-        events=(StreamStep,),
-        examples=_TGI_EXAMPLE,
-    )
-}  # at the same address as the console's page, so one router has both
-ROUTES: Routes = {
-    generate: Described(takes=GenerateWire, gives=(Generated,), examples=_TGI_EXAMPLE),
-    generate_stream: Described(takes=GenerateWire, events=(StreamStep,), examples=_TGI_EXAMPLE),
-    embed: Described(
-        takes=EmbedWire,
-        gives=(list[list[float]], list[str]),
-        examples={"Texts": {"inputs": ["One.", "Two."]}},
-    ),
-    info: Described(gives=(InfoWire,)),
-}
+front[either] = Described(
+    takes=GenerateWire,
+    gives=(list[Generated], list[list[float]]),
+    events=(StreamStep,),
+    examples=_EXAMPLE,
+)
+api[generate] = Described(takes=GenerateWire, gives=(Generated,), examples=_EXAMPLE)
+api[generate_stream] = Described(takes=GenerateWire, events=(StreamStep,), examples=_EXAMPLE)
+api[embed] = Described(
+    takes=EmbedWire,
+    gives=(list[list[float]], list[str]),
+    examples={"Texts": {"inputs": ["One.", "Two."]}},
+)

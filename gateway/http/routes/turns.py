@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import msgspec
 from litestar import get
-from litestar.types import ASGIApp
 
 from config.values import alike
 from gateway.answers.turns import Talk
 from gateway.http.auth import AnyRequest
-from gateway.http.openapi import Described, Routes
+from gateway.http.routing import Routes
 from gateway.http.services import Services
-from gateway.http.sse import Plain
+
+api = Routes()
 
 
 class PartingWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,15 +51,15 @@ class TalksWire(msgspec.Struct, frozen=True, kw_only=True):
     data: list[TalkWire]
 
 
-@get("/v1/admin/conversations", access="user")
-async def talks(request: AnyRequest, services: Services) -> ASGIApp:
+@api(get, "/v1/admin/conversations", access="user")
+async def talks(request: AnyRequest, services: Services) -> TalksWire:
     """List the conversations that were answered lately, with their hit rates."""
     found = [
         _wire(one, services)
         for one in services.pipeline.turns
         if request.auth.oversees(one.owner) and request.auth.allows(one.model)
     ]
-    return Plain(msgspec.json.encode(TalksWire(data=found)))
+    return TalksWire(data=found)
 
 
 def _wire(talk: Talk, services: Services) -> TalkWire:
@@ -69,6 +69,3 @@ def _wire(talk: Talk, services: Services) -> TalkWire:
         hit_rate=None if talk.hit_rate is None else round(talk.hit_rate, 4),
         parting=alike(PartingWire, talk.parting)() if talk.parting else None,
     )
-
-
-ROUTES: Routes = {talks: Described(gives=(TalksWire,))}

@@ -4,13 +4,14 @@ import msgspec
 import pytest
 from openai.types import Model
 
-from gateway.dialects.openai import ModelCard, envelope, model_card, model_list
+from gateway.dialects.models import ModelList
+from gateway.dialects.openai import ModelCard, envelope
 from gateway.terms.errors import GatewayError, InvalidRequest, ModelNotFound, QueueFull
 
 
 def test_a_card_is_a_model_of_the_official_client() -> None:
     card = ModelCard(id="org/name", created=1_700_000_000, state="loaded", context_length=4096)
-    body = msgspec.json.decode(model_card(card))
+    body = msgspec.json.decode(msgspec.json.encode(card))
     model = Model.model_validate(body)
     assert (model.id, model.object, model.owned_by) == ("org/name", "model", "roundhouse")
     assert (body["state"], body["context_length"], body["size_bytes"]) == ("loaded", 4096, None)
@@ -18,13 +19,13 @@ def test_a_card_is_a_model_of_the_official_client() -> None:
 
 def test_the_list_keeps_the_order() -> None:
     cards = [ModelCard(id=name, created=0) for name in ("b", "a")]
-    body = msgspec.json.decode(model_list(cards))
+    body = msgspec.json.decode(msgspec.json.encode(ModelList(cards)))
     assert body["object"] == "list"
     assert [Model.model_validate(entry).id for entry in body["data"]] == ["b", "a"]
 
 
 def test_no_models_are_an_empty_list() -> None:
-    assert msgspec.json.decode(model_list([])) == {"object": "list", "data": []}
+    assert msgspec.json.encode(ModelList([])) == b'{"object":"list","data":[]}'
 
 
 @pytest.mark.parametrize(
