@@ -377,7 +377,26 @@ def card(status: ModelStatus, known: Known | None, facts: LoadFacts | None) -> M
     """What is known now; of a loaded model, from its container. `facts`: of the options in force,
     if any.
     """
-    return alike(ModelCard, status)(**_fields(status, known, facts or NO_FACTS))
+    files, entry, facts = status.files, status.entry, facts or NO_FACTS
+    found = known.recognised if known else None
+    return alike(ModelCard, status)(
+        created=entry.created if entry else 0,
+        status=status_wire(status),
+        parent=entry.of.name if entry and entry.of else msgspec.UNSET,
+        backend=files.backend if files else None,
+        format=files.format if files else None,
+        context_length=context_length(status),
+        size_bytes=files.size_bytes if files else None,
+        capabilities=known.capabilities if known else None,
+        output_format=OutputFormat(found.format.id, found.why) if found else None,
+        sampling=entry.sampling_from if entry else None,
+        memory=status.arithmetic or None,
+        devices=status.devices or None,
+        missing_bytes=status.missing,
+        remaining_time_seconds=status.remaining_seconds,
+        adapters=tuple(adapter.name for adapter in facts.adapters),
+        library=facts.library,
+    )
 
 
 def placed(card: ModelCard, status: ModelStatus, server: str) -> ModelCard:
@@ -398,34 +417,9 @@ def current_card(
     """The card of a model, and what it is loaded with, if it is. `template`: the name of one chosen
     for it.
     """
-    facts = facts or NO_FACTS
-    return alike(CurrentModel, status)(
-        **_fields(status, known, facts),
-        parameters=_parameters(status, known, facts, template) if status.info is not None else None,
-    )
-
-
-def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[str, Any]:
-    """The fields that both cards have otherwise than the status has them."""
-    files, found = status.files, known.recognised if known else None
-    return {
-        "created": status.entry.created if status.entry else 0,
-        "status": status_wire(status),
-        "parent": status.entry.of.name if status.entry and status.entry.of else msgspec.UNSET,
-        "backend": files.backend if files else None,
-        "format": files.format if files else None,
-        "context_length": context_length(status),
-        "size_bytes": files.size_bytes if files else None,
-        "capabilities": known.capabilities if known else None,
-        "output_format": OutputFormat(found.format.id, found.why) if found else None,
-        "sampling": status.entry.sampling_from if status.entry else None,
-        "memory": status.arithmetic or None,
-        "devices": status.devices or None,
-        "missing_bytes": status.missing,
-        "remaining_time_seconds": status.remaining_seconds,
-        "adapters": tuple(adapter.name for adapter in facts.adapters),
-        "library": facts.library,
-    }
+    loaded = status.info is not None
+    parameters = _parameters(status, known, facts or NO_FACTS, template) if loaded else None
+    return alike(CurrentModel, card(status, known, facts))(parameters=parameters)
 
 
 def context_length(status: ModelStatus) -> int | None:
