@@ -69,16 +69,6 @@ class Asking(msgspec.Struct, Generic[Wanted], frozen=True, kw_only=True):
         return replace(self.call, on_wait=on_wait, caller=self.account.traced(self.call.caller))
 
 
-class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of how an answer is sent."""
-
-    framing: Framing = SSE
-    rates: RateHeaders = RATE_HEADERS
-    loading: LoadingText | None = None  # what a stream says while its model is waited for
-    headers: Mapping[str, str] = {}
-    keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
-
-
 Done: TypeAlias = Answer | Encoded
 
 
@@ -145,18 +135,22 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
     reply_to: Callable[[Answer], Reply]
     failed: Callable[[GatewayError], bytes]
     stream: bool
-    options: WireOptions = WireOptions()
+    framing: Framing = SSE
+    rates: RateHeaders = RATE_HEADERS
+    loading: LoadingText | None = None  # what a stream says while its model is waited for
+    headers: Mapping[str, str] = {}
+    keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with while_connected(receive):
             if self.stream:
-                report_wait = self._report_wait if self.options.loading is not None else None
+                report_wait = self._report_wait if self.loading is not None else None
                 events = EventStream(
                     send,
-                    self.options.headers,
+                    self.headers,
                     self.asking.quiet,
-                    framing=self.options.framing,
+                    framing=self.framing,
                     report_wait=report_wait,
                 )
                 async with events.with_comments():
@@ -166,23 +160,23 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
                 await body(scope, receive, send)
 
     def _report_wait(self, news: Waiting) -> bytes:
-        assert self.options.loading is not None, "it is asked only where the wait is reported"
-        return self.options.loading.frames(news.model, f"{sentence(news)}\n")
+        assert self.loading is not None, "it is asked only where the wait is reported"
+        return self.loading.frames(news.model, f"{sentence(news)}\n")
 
     async def _send(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
             with self.asking.account.kept(self.asking.call.request, was_cut_off):
                 closing = await self._stream_answer(events)
-                if self.options.keep is not None:
-                    await self.options.keep()
-            await events.end(closing + self.options.framing.end)
+                if self.keep is not None:
+                    await self.keep()
+            await events.end(closing + self.framing.end)
         except Exception as error:
             if not events.began:
                 raise
             last = self.failed(
                 self.asking.readable(client_error(error, self.asking.account.record.id))
             )
-            await events.end(last + self.options.framing.end)
+            await events.end(last + self.framing.end)
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""
@@ -197,12 +191,12 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             record.answered_by(answer, remarks(said))
             events.says = record.reads_so_far
             reply = self.reply_to(answer)
-            rates = left(account, self.options.rates)
+            rates = left(account, self.rates)
             headers = {**said, **rates}
             if events.began:  # who answers is said in the stream, since they were sent before
-                await events.write(self.options.framing.introduction(headers))
+                await events.write(self.framing.introduction(headers))
             await events.begin(headers)
-            if self.options.loading is None or not self.options.loading.began:
+            if self.loading is None or not self.loading.began:
                 await events.write(reply.opening())
             async for deltas in answer.batches():
                 record.delta()
@@ -211,25 +205,21 @@ class Exchange(msgspec.Struct, Generic[Wanted], frozen=True):
             return reply.closing(answer.usage())
 
     async def _whole(self) -> Plain:
-        with self.asking.account.kept(self.asking.call.request):
-            body = await self._whole_answer()
-            if self.options.keep is not None:
-                await self.options.keep()
-            return body
-
-    async def _whole_answer(self) -> Plain:
         account, record = self.asking.account, self.asking.account.record
-        async with self.open_answer(self.asking.traced(record.waits)) as answer:
-            said = about(answer)
-            record.answered_by(answer, remarks(said))
-            reply = self.reply_to(answer)
-            async for deltas in answer.batches():
-                record.delta()
-                for delta in deltas:
-                    reply.add(delta)
-            body = reply.whole(answer.usage())
-            rates = left(account, self.options.rates)
-            return Plain(body, headers={**self.options.headers, **said, **rates})
+        with account.kept(self.asking.call.request):
+            async with self.open_answer(self.asking.traced(record.waits)) as answer:
+                said = about(answer)
+                record.answered_by(answer, remarks(said))
+                reply = self.reply_to(answer)
+                async for deltas in answer.batches():
+                    record.delta()
+                    for delta in deltas:
+                        reply.add(delta)
+                body = reply.whole(answer.usage())
+                rates = left(account, self.rates)
+            if self.keep is not None:
+                await self.keep()
+            return Plain(body, headers={**self.headers, **said, **rates})
 
 
 def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:

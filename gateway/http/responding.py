@@ -16,7 +16,7 @@ from gateway.answers.answer import Answer
 from gateway.answers.call import Call
 from gateway.dialects import responses
 from gateway.dialects.responses import items, stored
-from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.exchange import Exchange
 from gateway.http.remembering import Memory
 from gateway.http.request_record import RequestRecord
 from gateway.http.services import LONG_BODY, Services
@@ -206,7 +206,8 @@ class Making:
             lambda answer: self.reply.answered_by(answer.model, answer.sampling),
             self.reply.failed,
             self.exchange.stream or in_background,
-            WireOptions(framing=framing, keep=None if in_background else self.keep),
+            framing=framing,
+            keep=None if in_background else self.keep,
         )
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ from gateway.dialects.anthropic.request import AnsweringWire, ConversationWire
 from gateway.dialects.dialect import body
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
-from gateway.http.exchange import Exchange, WireOptions, ignoring
+from gateway.http.exchange import Exchange, ignoring
 from gateway.http.openapi import DEFAULT, USER, Body, Described
 from gateway.http.request_log import record_of
 from gateway.http.routing import Routes
@@ -51,11 +51,9 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         anthropic.error_event,
         exchange.stream,
-        WireOptions(
-            framing=PINGS,
-            rates=anthropic.DIALECT.rate_headers,
-            headers={anthropic.ID_HEADER: request_id},
-        ),
+        framing=PINGS,
+        rates=anthropic.DIALECT.rate_headers,
+        headers={anthropic.ID_HEADER: request_id},
     )
 
 

@@ -30,7 +30,7 @@ from gateway.dialects.ollama.request import (
 )
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.exchange import EncodingResponse, Exchange
 from gateway.http.openapi import DEFAULT, NAMED, REF, USER, Body, Described
 from gateway.http.request_log import audit
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
@@ -98,7 +98,7 @@ async def _answered(
         ),
         ollama.error_line,
         exchange.stream,
-        WireOptions(framing=NDJSON),
+        framing=NDJSON,
     )
 
 

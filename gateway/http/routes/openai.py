@@ -23,7 +23,7 @@ from gateway.dialects.openai.text_reply import TextCompletion
 from gateway.dialects.parameters import SamplingWire
 from gateway.http.auth import AnyRequest
 from gateway.http.detached import DetachedAnswer, DetachedResponse
-from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.exchange import Exchange
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.openapi import CHAT, DEFAULT, SHAPES, TOOL, USER, Body, Described
 from gateway.http.request_log import record_of
@@ -53,11 +53,9 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         exchange.stream,
-        WireOptions(
-            loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
-            if services.reports_loading(request.auth, asked=exchange.loading_text)
-            else None
-        ),
+        loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
+        if services.reports_loading(request.auth, asked=exchange.loading_text)
+        else None,
     )
     if not exchange.stream or (name := _conversation(request, services.config)) is None:
         return answered
@@ -100,11 +98,9 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         exchange.stream,
-        WireOptions(
-            loading=openai.TextLoading(id=f"cmpl-{request_id}", created=created)
-            if services.reports_loading(request.auth, asked=exchange.loading_text)
-            else None
-        ),
+        loading=openai.TextLoading(id=f"cmpl-{request_id}", created=created)
+        if services.reports_loading(request.auth, asked=exchange.loading_text)
+        else None,
     )
 
 
