@@ -8,10 +8,10 @@ Knows no engine. Bounds are OpenAI's where it has them, TabbyAPI's otherwise, an
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Union, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, get_type_hints
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from backends.contract import bounds
@@ -26,6 +26,8 @@ from backends.contract.samplers import (
 from gateway.dialects.fields import Fields
 from gateway.terms.request import RequestedSampling, Tool, ToolChoice
 
+Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # with log probabilities, of each token
+IMAGE_SCHEMES = ("data:", "http:", "https:")
 MAX_BIAS = 100.0
 MOST_BIASED = 16_384  # characters of all texts that `logit_bias` names; each is tokenized
 # What samplers are called in lists that say their order: our names and those of the parameters

@@ -23,7 +23,7 @@ from gateway.dialects.encoding import (
     written,
 )
 from gateway.dialects.fields import Fields, fields_of, names_of, read_fields
-from gateway.dialects.parameters import SamplingWire, read_sampling, read_stop
+from gateway.dialects.parameters import Alternatives, SamplingWire, read_sampling, read_stop
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import GatewayError
 from gateway.terms.events import Delta, Usage, raw_text
@@ -49,7 +49,7 @@ class ParametersWire(msgspec.Struct, frozen=True, kw_only=True):
     do_sample: bool | None = None
     details: bool = False
     return_full_text: bool = False
-    top_n_tokens: Annotated[int, Meta(ge=0, le=20)] = 0
+    top_n_tokens: Alternatives = 0
     grammar: Any = None
 
 

@@ -25,7 +25,13 @@ from gateway.dialects.anthropic.tools import (
     read_tools,
 )
 from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
-from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.parameters import (
+    IMAGE_SCHEMES,
+    SamplingWire,
+    read_keep_alive,
+    read_sampling,
+    read_stop,
+)
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.terms.errors import ThreadNotHeld
 from gateway.terms.request import (
@@ -136,8 +142,6 @@ ERROR = "Error: "  # before the result of a tool that failed
 # A line that a coding agent puts first into the system prompt, for billing. It differs in each
 # request, so a prompt that began with it would never hit the prefix cache.
 BOOKKEEPING = "x-anthropic-billing-header:"
-
-_URLS = ("http:", "https:", "data:")
 
 
 def read_system(fields: Fields, system: str | list[BlockWire]) -> tuple[Message, ...]:
@@ -304,7 +308,7 @@ def _image(fields: Fields, path: str, source: SourceWire) -> ImagePart:
     match source:
         case SourceWire(type="base64", data=str(data)):
             return ImagePart(f"data:{source.media_type};base64,{data}", field=f"{path}.data")
-        case SourceWire(type="url", url=str(url)) if url.startswith(_URLS):
+        case SourceWire(type="url", url=str(url)) if url.startswith(IMAGE_SCHEMES):
             return ImagePart(url, field=f"{path}.url")
         case SourceWire(type="base64" | "url"):
             raise fields.wrong(path, "An image needs its data, or an http: or https: URL.")

@@ -21,6 +21,7 @@ from gateway.dialects.fields import (
     unapplied_below,
 )
 from gateway.dialects.parameters import (
+    Alternatives,
     FunctionWire,
     SamplingWire,
     read_keep_alive,
@@ -42,8 +43,6 @@ from gateway.terms.request import (
     Tool,
     ToolCall,
 )
-
-Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 
 
 class FunctionCallWire(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from backends.contract.remote import FurtherOfCall, FurtherOfMessage
 from gateway.dialects.custom import CustomWire, custom_call, custom_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
-from gateway.dialects.parameters import FunctionWire, read_choice_mode, require_tool
+from gateway.dialects.parameters import IMAGE_SCHEMES, FunctionWire, read_choice_mode, require_tool
 from gateway.dialects.served import McpToolWire, read_served
 from gateway.terms.request import (
     ImagePart,
@@ -33,7 +33,6 @@ ROLES: Mapping[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-IMAGE_SCHEMES = ("data:", "http:", "https:")
 UNREADABLE = {
     "input_audio": "Audio",
     "audio_url": "Audio",

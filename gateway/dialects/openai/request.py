@@ -13,7 +13,13 @@ from backends.contract.protocol import AdapterScale
 from gateway.dialects.encoding import Input, read_texts
 from gateway.dialects.fields import Fields, names_of, read_fields, unapplied_below
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
-from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
+from gateway.dialects.parameters import (
+    Alternatives,
+    SamplingWire,
+    read_keep_alive,
+    read_sampling,
+    read_stop,
+)
 from gateway.dialects.shapes import SHAPE_FIELDS, read_shape
 from gateway.splitter import FORMATS
 from gateway.terms.request import (
@@ -27,7 +33,6 @@ from gateway.terms.request import (
     all_unapplied,
 )
 
-Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Budget: TypeAlias = Annotated[int, Meta(ge=-1)]  # tokens; -1: no limit
 
 MOST_ADAPTERS = 64  # of a request

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from gateway.dialects.custom import custom_call
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
+from gateway.dialects.parameters import IMAGE_SCHEMES, Alternatives
 from gateway.dialects.responses.past_calls import past_messages
 from gateway.dialects.responses.tools import ToolChoiceWire, ToolWire, joined
 from gateway.terms.errors import InvalidRequest, NotFound, TooLarge
@@ -49,7 +50,6 @@ def unpacked(content: str) -> str | None:
         return None
 
 
-Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Item: TypeAlias = dict[str, Any]
 # A client's own notes, within OpenAI's limits.
 Metadata: TypeAlias = Annotated[
@@ -177,7 +177,6 @@ ROLES: dict[str, Role] = {
     "user": "user",
     "assistant": "assistant",
 }
-_IMAGE_SCHEMES = ("data:", "http:", "https:")
 _TEXTS = ("input_text", "output_text", "text")
 _PREFIXES = {
     "message": "msg_",
@@ -368,10 +367,10 @@ def _part(fields: Fields, path: str, wire: PartWire) -> Part:
             return TextPart(text)
         case PartWire(type="refusal", refusal=str(text)):
             return TextPart(text)
-        case PartWire(type="input_image", image_url=str(url)) if url.startswith(_IMAGE_SCHEMES):
+        case PartWire(type="input_image", image_url=str(url)) if url.startswith(IMAGE_SCHEMES):
             return ImagePart(url, field=f"{fields.prefix}{path}.image_url")
         case PartWire(type="input_image"):
-            names = ", ".join(repr(name) for name in _IMAGE_SCHEMES)
+            names = ", ".join(repr(name) for name in IMAGE_SCHEMES)
             raise fields.wrong(f"{path}.image_url", f"Expected a URL that starts with {names}.")
         case PartWire(type="input_text" | "output_text" | "text" | "refusal"):
             raise fields.wrong(f"{path}.text", "This field is required.")
