@@ -2,6 +2,7 @@
 of HTTP.
 
 routes/             which path does what, one file for each API
+routing.py          a module's routes: what each takes and gives, by its signature
 openapi.py          the API's documentation
 page.py             the console's files
 gauges.py           the console's numbers, now and in the last hour
