@@ -124,8 +124,11 @@ class EventStream(msgspec.Struct):
                 await self._start(headers)
 
     async def write(self, frames: bytes, *, more: bool = True) -> None:
+        """Send some more of it, in a stream that begins with it if it has not before."""
         async with self._one_sends:
-            self._last = time.monotonic()
+            self._last, self._news = time.monotonic(), None
+            if not self.began:
+                await self._start({})
             await self.send({"type": "http.response.body", "body": frames, "more_body": more})
 
     async def end(self, frames: bytes) -> None:
@@ -214,7 +217,6 @@ class ProgressStream(msgspec.Struct, frozen=True):
     async def _stream(self, events: EventStream) -> None:
         try:
             await self.run(events)
-            await events.begin()
             await events.end(b"")
         except Exception as error:
             if not events.began:

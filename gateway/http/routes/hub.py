@@ -99,7 +99,6 @@ async def fetched_with_progress(
     """As `fetched`; how far it is is written as `framed` says."""
 
     async def write(step: DownloadProgress) -> None:
-        await events.begin()
         await events.write(framed(step))
 
     async with relayed(write) as report:
@@ -115,7 +114,6 @@ async def _send_progress(events: EventStream, services: Services, order: Order) 
         return _event("downloading", step)
 
     path = await fetched_with_progress(events, services, order, framed)
-    await events.begin()
     await events.write(_event("finished", last, path))
 
 

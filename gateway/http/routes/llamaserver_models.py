@@ -51,7 +51,6 @@ async def load_model(request: AnyRequest, services: Services, order: NamedModel)
             if waiting.progress is None:
                 events.wait(waiting)
             else:
-                await events.begin()
                 await events.write(wire.progress(name, waiting.progress))
 
         # A lease, given back at once: so a user's request has a user's place in line.
@@ -60,7 +59,6 @@ async def load_model(request: AnyRequest, services: Services, order: NamedModel)
             services.registry.lease(name, on_wait=report, access=request.auth),
         ):
             pass
-        await events.begin()
         await events.write(wire.ready(name, cached=was_loaded))
 
     return services.progress(request.auth, send_events, lambda error: wire.failed(name, error))
@@ -90,7 +88,6 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     async def send_events(events: EventStream) -> None:
         with services.registry.watchers.watching() as changes:
             sent: dict[str, wire.StateData] = {}
-            await events.begin()
             await events.write(_changed(services.visible(request.auth), sent))
             while names := await changes.read():
                 statuses = services.visible(request.auth, names)

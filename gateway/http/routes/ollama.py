@@ -144,7 +144,6 @@ async def _presence(
 
     async def send_lines(events: EventStream) -> None:
         await be_present(events.wait)
-        await events.begin()
         await events.write(body + b"\n")
 
     if stream:
@@ -313,7 +312,6 @@ async def pull(request: AnyRequest, services: Services, order: NamedModel) -> AS
                 to_fetch(wanted),
                 lambda step: wires.pulling(step.file, step.done, step.total),
             )
-        await events.begin()
         await events.write(wires.status_line("success"))
 
     if order.stream:

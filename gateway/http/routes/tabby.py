@@ -192,9 +192,7 @@ async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
         if waiting.progress is None:
             events.wait(waiting)
         else:
-            await events.begin()
             await events.write(load_reply.progress(waiting.progress))
-    await events.begin()
     await events.write(load_reply.loaded())
 
 
