@@ -63,4 +63,4 @@ def problems(options: CommandOptions, *, has_path: bool) -> Iterator[tuple[str, 
     if (options.sleep is None) != (options.wake is None):
         missing = "wake" if options.wake is None else "sleep"
         yield missing, "`sleep` and `wake` are needed together"
-    yield from problems_of_changes(options)
+    yield from problems_of_changes(rename=options.rename, drop=options.drop, set=options.set)

@@ -3,8 +3,8 @@
 Times are seconds, sizes are bytes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -127,7 +127,7 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
             requested(upstream.proxy)
         except ValueError as error:
             yield "proxy", str(error)
-    yield from problems_of_changes(upstream)
+    yield from problems_of_changes(rename=upstream.rename, drop=upstream.drop, set=upstream.set)
     yield from _problems_of_headers(upstream)
 
 
@@ -139,22 +139,9 @@ def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
             yield f"headers.{name}", "not a header: a name of letters, a value in one line of ASCII"
 
 
-class Changes(Protocol):
-    """What is changed of each request on its way to a server."""
-
-    @property
-    def rename(self) -> Mapping[str, str]: ...
-
-    @property
-    def drop(self) -> Sequence[str]: ...
-
-    @property
-    def set(self) -> Mapping[str, Any]: ...
-
-
-def problems_of_changes(changes: Changes) -> Iterator[tuple[str, str]]:
-    """What must not be changed of a request, and at which option it is."""
-    for option, names in (("rename", changes.rename), ("drop", changes.drop), ("set", changes.set)):
+def problems_of_changes(**changes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What must not be changed of a request, by the options that change fields of it."""
+    for option, names in changes.items():
         for name in names:
             if name in OWN_FIELDS:
                 yield f"{option}.{name}", "this field belongs to the request itself"

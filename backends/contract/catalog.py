@@ -312,7 +312,7 @@ class CommandFilesModule(FilesModule, Protocol):
 
 
 class ContainerModule(Protocol):
-    """What `backends/<name>/container.py` offers. That of commands loads a `RemoteContainer`, since
+    """What `backends/<name>/container.py` offers. That of commands loads an `UpstreamModel`, since
     a server answers for them (`ModelFiles.remote`).
     """
 
@@ -452,21 +452,12 @@ def smallest_first(cards: Cards) -> Iterator[Placement]:
             yield divided([cards[name] for name in names], names)
 
 
-class Catalog(Mapping[str, Backend]):
+class Catalog(dict[str, Backend]):
     """Backends by name, in the order of recognition."""
 
     def __init__(self, backends: Iterable[Backend]) -> None:
-        self._backends = {backend.name: backend for backend in backends}
+        super().__init__((backend.name, backend) for backend in backends)
         self.configured_only = configured_only({one.name: one.options for one in self.values()})
-
-    def __getitem__(self, name: str) -> Backend:
-        return self._backends[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._backends)
-
-    def __len__(self) -> int:
-        return len(self._backends)
 
     @property
     def companions(self) -> tuple[str, ...]:

@@ -28,31 +28,36 @@ A job's key and an order's number are chosen by the gateway's end, and used once
 """
 
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from backends.contract import errors
 from backends.contract.beginnings import Bytes, Part, Taken, Tier, packed
 from backends.contract.encoder import EncoderInput
-from backends.contract.errors import BackendError, InvalidJob, PromptTooLong
+from backends.contract.errors import (
+    BackendError,
+    BackendMissing,
+    EngineLost,
+    GenerationFailed,
+    InvalidJob,
+    LoadFailed,
+    NotAble,
+    OutOfMemory,
+    PromptTooLong,
+    UnsupportedModel,
+)
 from backends.contract.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
 from config.values import alike
 
-Kind: TypeAlias = Literal[
-    "BackendError",
-    "BackendMissing",
-    "EngineLost",
-    "GenerationFailed",
-    "InvalidJob",
-    "LoadFailed",
-    "NotAble",
-    "OutOfMemory",
-    "PromptTooLong",
-    "UnsupportedModel",
-]
-_KINDS: dict[str, type[BackendError]] = {name: getattr(errors, name) for name in get_args(Kind)}
+# Errors that are a text alone, by their names. What isn't told apart is the nearest above it.
+_KINDS: Mapping[str, type[BackendError]] = {
+    kind.__name__: kind
+    for kind in (
+        *(BackendError, BackendMissing, EngineLost, GenerationFailed),
+        *(LoadFailed, NotAble, OutOfMemory, UnsupportedModel),
+    )
+}
 
 
 class PortMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -62,7 +67,7 @@ class PortMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Failure(PortMessage, frozen=True):
     """A `BackendError` on its way. `param`: of an InvalidJob; the counts: of a PromptTooLong."""
 
-    kind: Kind
+    kind: str
     text: str
     param: str | None = None
     prompt_tokens: int = 0
@@ -70,15 +75,15 @@ class Failure(PortMessage, frozen=True):
 
     @classmethod
     def of(cls, error: BackendError) -> "Failure":
-        """What `error` says; a kind that isn't told apart here is the nearest one that is."""
-        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _KINDS)
+        """What `error` says."""
         match error:
             case PromptTooLong():
                 counts = error.prompt_tokens, error.context_length
                 return cls("PromptTooLong", str(error), error.param, *counts)
             case InvalidJob():
                 return cls("InvalidJob", str(error), error.param)
-        return cls(kind, str(error))  # type: ignore[arg-type]  # a key of `_KINDS`
+        names = (kind.__name__ for kind in type(error).__mro__)
+        return cls(next(name for name in names if name in _KINDS), str(error))
 
     def error(self) -> BackendError:
         """The error, to be raised where it came to."""
@@ -87,7 +92,7 @@ class Failure(PortMessage, frozen=True):
                 return PromptTooLong(self.prompt_tokens, self.context_length)
             case "InvalidJob":
                 return InvalidJob(self.text, self.param)
-        return _KINDS[self.kind](self.text)
+        return _KINDS.get(self.kind, BackendError)(self.text)
 
 
 class OfJob(PortMessage, frozen=True):

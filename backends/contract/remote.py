@@ -11,7 +11,6 @@ model's events come back. Frozen structs, as in `backends.contract.protocol`.
 A text that is to be split here goes over `complete`.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -20,8 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from backends.contract.conversation import Message, Shape, Tool, ToolChoice
-from backends.contract.encoder import EncoderContainer
-from backends.contract.protocol import ModelContainer, ModelInfo, TokenLogprob
+from backends.contract.protocol import TokenLogprob
 
 # Ids of the Roundhouses that a request came through, separated by commas.
 HOPS = "x-roundhouse-hops"
@@ -263,80 +261,3 @@ class Passing(Protocol):
     ) -> AbstractAsyncContextManager[PassedAnswer]:
         """The answer of its server to any request. Raises UpstreamError."""
         ...
-
-
-class RemoteContainer(ABC):
-    """A model that another server, or one of several, runs."""
-
-    @property
-    def failure(self) -> str | None:
-        """See `LoadedModel.failure`; servers elsewhere come back by themselves."""
-        return None
-
-    def on_failure(self, tell: Callable[[], None]) -> None:  # noqa: B027 - elsewhere there is none
-        """`tell` is called on the event loop's thread when there is a `failure`, whether the model
-        is used then or not.
-        """
-
-    @property
-    @abstractmethod
-    def info(self) -> ModelInfo: ...
-
-    @property
-    @abstractmethod
-    def splits(self) -> bool:
-        """The other server splits answers; else chats are to go over `complete`."""
-
-    @abstractmethod
-    def changes(self, request: RemoteRequest) -> RemoteChanges:
-        """How a request is changed on the way."""
-
-    @abstractmethod
-    def chat(self, request: RemoteChat) -> AbstractAsyncContextManager[RemoteEvents]:
-        """Entered when the answer has begun. Raises UpstreamError, on entry and while iterating;
-        an iteration that ends without one is a whole answer.
-        """
-
-    @abstractmethod
-    def complete(self, request: RemoteText) -> AbstractAsyncContextManager[RemoteEvents]:
-        """As `chat`; all text is content. Choice p * n + i is the i-th answer to prompt p."""
-
-    @abstractmethod
-    async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
-        """The vectors of all texts. Raises UpstreamError."""
-
-    @abstractmethod
-    async def rerank(self, request: RemoteRerank) -> RemoteVectors:
-        """The scores of all documents. Raises UpstreamError."""
-
-    @abstractmethod
-    async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
-        """The tokens of a text. Raises UpstreamError, also where the other server doesn't tell."""
-
-    @abstractmethod
-    async def spell(self, request: RemoteEncoding) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """The tokens of a text, and the bytes of each. As `encode`."""
-
-    @abstractmethod
-    async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
-        """The tokens of a conversation's prompt, as `encode`; of its parameters only those that
-        templates read.
-        """
-
-    @abstractmethod
-    async def count(self, request: RemoteChat) -> int:
-        """How many they are."""
-
-    @abstractmethod
-    async def render(self, request: RemoteChat) -> str:
-        """The same prompt as text."""
-
-    @abstractmethod
-    async def decode(self, tokens: tuple[int, ...], caller: Caller) -> str:
-        """The text of tokens, as `encode`."""
-
-    @abstractmethod
-    async def aclose(self) -> None: ...
-
-
-Container: TypeAlias = ModelContainer | EncoderContainer | RemoteContainer

@@ -24,7 +24,8 @@ from backends.contract.encoder import (
     values,
 )
 from backends.contract.protocol import Task, Vectors
-from backends.contract.remote import RemoteContainer, RemoteVectors
+from backends.contract.remote import RemoteVectors
+from backends.places.upstream.upstream import UpstreamModel
 from config.values import alike
 from gateway.answers.call import Call
 from gateway.answers.recording import Recording, Terms
@@ -92,7 +93,7 @@ class Encoders(msgspec.Struct, frozen=True):
         request = call.request
         _check_texts([one for one in request.inputs if isinstance(one, str)], request.field)
         async with await self._leased(call, "embed") as lease:
-            if isinstance(lease.container, RemoteContainer):
+            if isinstance(lease.container, UpstreamModel):
                 asked = embedding_parameters(request, call.caller)
                 return await _encoded_remotely(lease, request, lease.container.embed(asked))
             info = lease.encoder.info
@@ -117,7 +118,7 @@ class Encoders(msgspec.Struct, frozen=True):
         _check_texts([request.query], "query")
         _check_texts(request.documents, request.field)
         async with await self._leased(call, "rank") as lease:
-            if isinstance(lease.container, RemoteContainer):
+            if isinstance(lease.container, UpstreamModel):
                 asked = rerank_parameters(request, call.caller)
                 return await _encoded_remotely(lease, request, lease.container.rerank(asked))
 

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from backends.contract.latest import Latest
 from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
-from backends.contract.remote import Container, RemoteTarget
+from backends.contract.remote import RemoteTarget
+from backends.places.upstream.upstream import Container
 from config.document import parse
 from config.errors import ConfigError
 from gateway.answers.control_tokens import Spellings

@@ -24,8 +24,8 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from backends.contract.bounds import bounded
 from backends.contract.errors import InvalidJob
 from backends.contract.protocol import ModelContainer, Outputs, SpecialTokens
-from backends.contract.remote import RemoteContainer
 from backends.places.upstream.replicas import beginning, first_part, stable_hash
+from backends.places.upstream.upstream import UpstreamModel
 from config.settings import Config
 from gateway.answers.answer import Answer, Choice, Whose, jobs_of, merged
 from gateway.answers.call import Call
@@ -250,7 +250,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
         held.enter_context(length_explained(request))
         lease = await self._lease(held, entry, call, partial(beginning, request.messages))
         params = self._asked(request.answering)
-        if isinstance(lease.container, RemoteContainer):
+        if isinstance(lease.container, UpstreamModel):
             if album is not None:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
@@ -317,7 +317,7 @@ class Pipeline(msgspec.Struct, kw_only=True):
         held.enter_context(as_written(request.answering.spelled))
         lease = await self._lease(held, entry, call, lambda: (first_part(request.prompts[0]),))
         params = self._asked(request.answering)
-        if isinstance(lease.container, RemoteContainer):
+        if isinstance(lease.container, UpstreamModel):
             with reporting_wait(call.on_wait, lease.name):
                 target = LeasedRemote(held, lease, lease.container, call.caller)
                 return await self.remote.text(target, request, params)

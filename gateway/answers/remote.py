@@ -33,7 +33,6 @@ from backends.contract.remote import (
     Caller,
     RemoteChanges,
     RemoteChat,
-    RemoteContainer,
     RemoteEmbedding,
     RemoteEvent,
     RemoteEvents,
@@ -44,6 +43,7 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.contract.samplers import Sampling
+from backends.places.upstream.upstream import UpstreamModel
 from config.values import alike
 from gateway.answers.answer import Answer, Choice, merged, varied
 from gateway.answers.constraints import Constraints
@@ -289,7 +289,7 @@ class LeasedRemote(msgspec.Struct, frozen=True):
 
     held: AsyncExitStack
     lease: Lease
-    container: RemoteContainer
+    container: UpstreamModel
     caller: Caller
 
     async def chat(

@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from backends.contract.protocol import ModelContainer, Tokenizing
-from backends.contract.remote import Caller, RemoteChat, RemoteContainer, RemoteEncoding
+from backends.contract.remote import Caller, RemoteChat, RemoteEncoding
+from backends.places.upstream.upstream import UpstreamModel
 from config.values import alike
 from gateway.answers.call import Call
 from gateway.answers.interpreter import as_configured
@@ -53,7 +54,7 @@ class Tokenizers(msgspec.Struct, frozen=True):
     async def encode(self, call: Call[TextToEncode]) -> tuple[int, ...]:
         """The tokens of a text."""
         async with self.leased(call.request.model, call.access) as lease:
-            if isinstance(remote := lease.container, RemoteContainer):
+            if isinstance(remote := lease.container, UpstreamModel):
                 with translated():
                     return await remote.encode(_encoding(call))
             return await self._encoded(lease, call.request)
@@ -61,7 +62,7 @@ class Tokenizers(msgspec.Struct, frozen=True):
     async def spell(self, call: Call[TextToEncode]) -> tuple[Sequence[int], Sequence[bytes]]:
         """The tokens of a text, and the bytes of each."""
         async with self.leased(call.request.model, call.access) as lease:
-            if isinstance(remote := lease.container, RemoteContainer):
+            if isinstance(remote := lease.container, UpstreamModel):
                 with translated():
                     return await remote.spell(_encoding(call))
             found = await self._encoded(lease, call.request)
@@ -109,13 +110,13 @@ class Tokenizers(msgspec.Struct, frozen=True):
     async def _read(
         self,
         call: Call[ChatRequest],
-        there: Callable[[RemoteContainer, RemoteChat], Awaitable[T]],
+        there: Callable[[UpstreamModel, RemoteChat], Awaitable[T]],
         here: Callable[[Prompt], T],
     ) -> T:
         """Of the prompt, what the server that runs the model says, or what is read of it here."""
         async with self.leased(call.request.model, call.access) as lease:
             request = as_configured(call.request, lease.entry)
-            if isinstance(remote := lease.container, RemoteContainer):
+            if isinstance(remote := lease.container, UpstreamModel):
                 with translated():
                     return await there(remote, _conversation(request, call.caller))
             return here(await self.tokens.chat(request, lease))
@@ -124,7 +125,7 @@ class Tokenizers(msgspec.Struct, frozen=True):
         """The text of tokens. Raises InvalidRequest."""
         tokens, special = call.request.tokens, call.request.special
         async with self.leased(call.request.model, call.access) as lease:
-            if isinstance(remote := lease.container, RemoteContainer):
+            if isinstance(remote := lease.container, UpstreamModel):
                 with translated():
                     return await remote.decode(tuple(tokens), call.caller)
             container = lease.tokenizer

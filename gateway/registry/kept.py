@@ -14,11 +14,11 @@ from anyio import to_thread
 from backends.contract.catalog import CPU, ModelFiles, command
 from backends.contract.identity import identity_if_there
 from backends.contract.protocol import Report
-from backends.contract.remote import Container
 from backends.places.container import PortContainer
 from backends.places.kept.files import Folder, Seal, salt_in
 from backends.places.kept.store import KeptStore
 from backends.places.upstream.fleet import Fleet
+from backends.places.upstream.upstream import Container
 from config.engines import EngineOptions
 from config.errors import ConfigError
 from config.settings import KeptConfig

@@ -19,8 +19,8 @@ from backends.contract.catalog import (
 )
 from backends.contract.errors import BackendMissing, LoadFailed
 from backends.contract.protocol import MemoryNeed, Report
-from backends.contract.remote import Container
 from backends.places.nodes import node
+from backends.places.upstream.upstream import Container
 from backends.places.worker import Workers
 from config.engines import EngineOptions
 from config.nodes import HERE

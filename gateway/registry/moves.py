@@ -19,11 +19,11 @@ from msgspec.structs import replace
 from backends.contract.catalog import BACKENDS, CPU
 from backends.contract.errors import LoadFailed, OutOfMemory
 from backends.contract.protocol import ModelInfo, Parkable, Progress, Report
-from backends.contract.remote import Container
 from backends.machine.supervision import Supervisor
 from backends.places.cluster.nodes import ClusterNodes, NodeLost
 from backends.places.container import PortContainer
 from backends.places.nodes.node import NodePort
+from backends.places.upstream.upstream import Container
 from backends.places.warm import WarmFiles
 from config.engines import EngineOptions
 from config.values import alike

@@ -19,7 +19,7 @@ from backends.contract.protocol import (
     Slots,
     Task,
 )
-from backends.contract.remote import Container, RemoteContainer
+from backends.places.upstream.upstream import Container, UpstreamModel
 from config.engines import EngineOptions
 from gateway.registry.entry import ModelEntry
 from gateway.registry.protocol import Bytes, WhyUnload
@@ -134,7 +134,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokenizer(self) -> ModelContainer | EncoderContainer:
         """The container of any model that runs here. Raises InvalidRequest for any other."""
-        if isinstance(self.container, RemoteContainer):
+        if isinstance(self.container, UpstreamModel):
             text = f"{self.name} runs on another server, and its tokens are known there alone."
             raise InvalidRequest(text, param="model")
         return self.container
@@ -142,7 +142,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 def slots_of(container: Container, entry: ModelEntry) -> Slots | None:
     """The slots of a model that writes, and runs here."""
-    if isinstance(container, RemoteContainer) or entry.files.task != "generate":
+    if isinstance(container, UpstreamModel) or entry.files.task != "generate":
         return None
     return cast(ModelContainer, container).slots
 

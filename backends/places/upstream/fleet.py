@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed, UpstreamError
 from backends.contract.protocol import Report
-from backends.contract.remote import MOST_HOPS, RemoteContainer, RemoteStanding, RemoteTarget
+from backends.contract.remote import MOST_HOPS, RemoteStanding, RemoteTarget
 from backends.machine.supervision import Supervisor
 from backends.places.upstream.lists import NOTHING_KEPT, KeptLists
 from backends.places.upstream.loading import bring, send_away
@@ -203,7 +203,7 @@ class Fleet:
         found = ((name, self.standing(target)) for name, target in own)
         return {name: standing for name, standing in found if standing is not None}
 
-    async def load(self, target: RemoteTarget, report: Report) -> RemoteContainer:
+    async def load(self, target: RemoteTarget, report: Report) -> UpstreamModel:
         """The model, once one of its servers answered a probe; of a Roundhouse, once it is loaded
         there. Raises LoadFailed.
         """

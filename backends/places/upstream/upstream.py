@@ -6,21 +6,21 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import httpx
 import msgspec
 from msgspec.structs import replace
 
+from backends.contract.encoder import EncoderContainer
 from backends.contract.errors import UpstreamError
-from backends.contract.protocol import Modality, ModelInfo
+from backends.contract.protocol import Modality, ModelContainer, ModelInfo
 from backends.contract.remote import (
     HOPS,
     Caller,
     RemoteChanges,
     RemoteChat,
-    RemoteContainer,
     RemoteEmbedding,
     RemoteEncoding,
     RemoteEvents,
@@ -214,9 +214,10 @@ def _secrets(config: UpstreamConfig) -> Iterator[str]:
             yield from (value, value.rpartition(" ")[2])
 
 
-class UpstreamModel(RemoteContainer):
-    """One of an upstream's models, as the gateway leases it. `find`: the upstream as it is now,
-    whose configuration may have changed since; it raises UpstreamError where there is none now.
+class UpstreamModel:
+    """One of an upstream's models, as the gateway leases it: another server, or one of several,
+    runs it. `find`: the upstream as it is now, whose configuration may have changed since; it
+    raises UpstreamError where there is none now, as all calls do.
     """
 
     def __init__(self, find: Callable[[], Upstream], target: RemoteTarget) -> None:
@@ -227,15 +228,25 @@ class UpstreamModel(RemoteContainer):
         self._info = _info(self._seen.config, target)
 
     @property
+    def failure(self) -> str | None:
+        """See `LoadedModel.failure`; servers elsewhere come back by themselves."""
+        return None
+
+    def on_failure(self, tell: Callable[[], None]) -> None:
+        """See `LoadedModel.on_failure`."""
+
+    @property
     def info(self) -> ModelInfo:
         self._now()
         return self._info
 
     @property
     def splits(self) -> bool:
+        """The other server splits answers; else chats are to go over `complete`."""
         return self._now().config.split == "there"
 
     def changes(self, request: RemoteRequest) -> RemoteChanges:
+        """How a request is changed on the way."""
         upstream = self._now()
         if upstream.config.protocol == "anthropic":
             return messages_changes(request, upstream.config)
@@ -255,6 +266,9 @@ class UpstreamModel(RemoteContainer):
 
     @asynccontextmanager
     async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
+        """Entered when the answer has begun. Raises UpstreamError, on entry and while iterating;
+        an iteration that ends without one is a whole answer.
+        """
         upstream = self._find()
 
         def of(index: int) -> Question:
@@ -265,6 +279,7 @@ class UpstreamModel(RemoteContainer):
 
     @asynccontextmanager
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
+        """As `chat`; all text is content. Choice p * n + i is the i-th answer to prompt p."""
         upstream = self._openai("prompt", "it supports only chats")
 
         def of(index: int) -> Question:
@@ -289,29 +304,36 @@ class UpstreamModel(RemoteContainer):
                 yield all_events
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
+        """The vectors of all texts."""
         upstream, model = self._openai("model", _NO_VECTORS), self._target.model
         body = embedding_body(request, model, upstream.config)
         question = Question(path="/embeddings", body=body, caller=request.caller, model=model)
         return await self._whole(question, partial(read_vectors, count=len(request.inputs)))
 
     async def rerank(self, request: RemoteRerank) -> RemoteVectors:
+        """The scores of all documents."""
         upstream, model = self._openai("model", _NO_VECTORS), self._target.model
         body = rerank_body(request, model, upstream.config)
         question = Question(path="/rerank", body=body, caller=request.caller, model=model)
         return await self._whole(question, partial(read_scores, count=len(request.documents)))
 
     async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
+        """The tokens of a text. Raises UpstreamError, also where the other server doesn't tell."""
         upstream = self._openai("prompt", "it has no call for tokens")
         call = encode_call(request, self._target.model, self._kind(upstream))
         return await self._called(call, request.caller, read_tokens)
 
     async def spell(self, request: RemoteEncoding) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """The tokens of a text, and the bytes of each. As `encode`."""
         upstream = self._openai("text", "it has no call for tokens")
         call = spell_call(request, self._target.model, self._kind(upstream))
         read = partial(read_spelled, text=request.text)
         return await self._called(call, request.caller, read)
 
     async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
+        """The tokens of a conversation's prompt, as `encode`; of its parameters only those that
+        templates read.
+        """
         upstream = self._openai("messages", "it has no call for tokens")
         kind = self._kind(upstream)
         if kind == "llama-server":
@@ -321,6 +343,7 @@ class UpstreamModel(RemoteContainer):
         return await self._called(call, request.caller, read_tokens)
 
     async def count(self, request: RemoteChat) -> int:
+        """How many they are."""
         upstream = self._find()
         if upstream.config.protocol == "openai":
             return len(await self.encode_chat(request))
@@ -329,6 +352,7 @@ class UpstreamModel(RemoteContainer):
         return await self._called(call, request.caller, read_count)
 
     async def render(self, request: RemoteChat) -> str:
+        """The same prompt as text."""
         upstream = self._openai("messages", "it has no call for prompts")
         if not renders(self._kind(upstream)):
             return await self.decode(await self.encode_chat(request), request.caller)
@@ -336,6 +360,7 @@ class UpstreamModel(RemoteContainer):
         return await self._called(call, request.caller, read_text)
 
     async def decode(self, tokens: tuple[int, ...], caller: Caller) -> str:
+        """The text of tokens, as `encode`."""
         upstream = self._openai("tokens", "it has no call for them")
         call = decode_call(tokens, self._target.model, self._kind(upstream))
         return await self._called(call, caller, read_text)
@@ -411,6 +436,9 @@ class UpstreamModel(RemoteContainer):
 
     async def aclose(self) -> None:
         """The connections are the upstream's, which has other models."""
+
+
+Container: TypeAlias = ModelContainer | EncoderContainer | UpstreamModel
 
 
 def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
