@@ -66,13 +66,17 @@ _IN_GBNF = {code: f"\\x{code:02x}" for code in range(32)} | {ord("\\"): r"\\", o
 _IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
 
 
+# By the kinds of shapes that a server can be asked for, the fields that ask.
+Spelling: TypeAlias = Mapping[type, Callable[[Any], Spelled | None]]
+
+
 def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Spelled | None:
     """The fields that ask `server` for `shape`; None: it can't be asked for it. An unknown server
     (None) gets the client's own fields where it had some, else vLLM's.
     """
-    if not chat and server in _OTHER_TEXTS:
-        return _OTHER_TEXTS[server](shape)
-    return _SPELLINGS[server](shape)
+    spelling = _SPELLINGS[server] if chat else _OF_TEXTS.get(server, _SPELLINGS[server])
+    spell = spelling.get(type(shape))
+    return spell(shape) if spell is not None else None
 
 
 def gbnf_of(texts: tuple[str, ...]) -> str:
@@ -98,118 +102,81 @@ def _schema(shape: JsonObject | JsonSchema) -> msgspec.Raw:
     return msgspec.Raw(shape.schema if isinstance(shape, JsonSchema) else b'{"type":"object"}')
 
 
-def _openais(shape: Shape) -> Spelled | None:
-    """`response_format`, for JSON alone."""
-    match shape:
-        case JsonObject():
-            return {"response_format": {"type": "json_object"}}
-        case JsonSchema(schema=schema, strict=strict):
-            named = {"name": "answer", "schema": msgspec.Raw(schema), "strict": strict}
-            return {"response_format": {"type": "json_schema", "json_schema": named}}
-    return None
+def _format(kind: str, **rest: Any) -> Spelled:
+    return {"response_format": {"type": kind, **rest}}
 
 
-def _vllm(shape: Shape) -> Spelled | None:
+def _named(shape: JsonSchema) -> Spelled:
+    named = {"name": "answer", "schema": msgspec.Raw(shape.schema), "strict": shape.strict}
+    return _format("json_schema", json_schema=named)
+
+
+def _constraint(shape: Regex | Choices | Grammar, kind: str, value: Any) -> Spelled:
     """vLLM's, where the client has not used its older fields."""
-    match shape:
-        case StructuralTags(request=request):
-            return {"response_format": msgspec.Raw(request)}
-        case Regex(pattern=pattern, field=field):
-            return _constraint(field, "regex", pattern)
-        case Choices(texts=texts, field=field):
-            return _constraint(field, "choice", list(texts))
-        case Grammar(text=text, field=field):
-            return _constraint(field, "grammar", text)
-    return _openais(shape)
-
-
-def _constraint(field: str, kind: str, value: Any) -> Spelled:
-    own = field.partition(".")[0].partition("[")[0]
+    own = shape.field.partition(".")[0].partition("[")[0]
     return {own: value} if own.startswith("guided_") else {"structured_outputs": {kind: value}}
 
 
-def _gbnf(shape: Shape) -> Spelled | None:
-    """llama.cpp's grammar."""
-    match shape:
-        case Grammar(text=text) if is_gbnf(text):
-            return {"grammar": text}
-        case Choices(texts=texts):
-            return {"grammar": gbnf_of(texts)}
-    return None
+_JSON: tuple[type, ...] = (JsonObject, JsonSchema)
+_MATCHED: tuple[type, ...] = (Regex, Choices)
 
+_OPENAI: Spelling = {JsonObject: lambda _: _format("json_object"), JsonSchema: _named}
+_TAGS: Spelling = {StructuralTags: lambda shape: {"response_format": msgspec.Raw(shape.request)}}
+_VLLM: Spelling = {
+    **_OPENAI,
+    **_TAGS,
+    Regex: lambda shape: _constraint(shape, "regex", shape.pattern),
+    Choices: lambda shape: _constraint(shape, "choice", list(shape.texts)),
+    Grammar: lambda shape: _constraint(shape, "grammar", shape.text),
+}
+_SGLANG: Spelling = {
+    **_OPENAI,
+    **_TAGS,
+    **dict.fromkeys(_MATCHED, lambda shape: {"regex": _pattern(shape)}),
+    Grammar: lambda shape: {"ebnf": shape.text} if is_gbnf(shape.text) else None,
+}
+_GBNF: Spelling = {
+    Choices: lambda shape: {"grammar": gbnf_of(shape.texts)},
+    Grammar: lambda shape: {"grammar": shape.text} if is_gbnf(shape.text) else None,
+}
+_LLAMA_SERVER: Spelling = {**_OPENAI, **_GBNF}
+_BARE_SCHEMA: Spelling = dict.fromkeys(_JSON, lambda shape: {"json_schema": _schema(shape)})
 
-def _unknown(shape: Shape) -> Spelled | None:
-    if isinstance(shape, Grammar) and shape.field == "grammar":
-        return {"grammar": shape.text}
-    return _vllm(shape)
-
-
-def _sglang(shape: Shape) -> Spelled | None:
-    match shape:
-        case Regex() | Choices():
-            return {"regex": _pattern(shape)}
-        case Grammar(text=text):
-            return {"ebnf": text} if is_gbnf(text) else None
-        case StructuralTags(request=request):
-            return {"response_format": msgspec.Raw(request)}
-    return _openais(shape)
-
-
-def _llama_server(shape: Shape) -> Spelled | None:
-    return _openais(shape) or _gbnf(shape)
-
-
-def _llama_server_text(shape: Shape) -> Spelled | None:
-    if isinstance(shape, JsonObject | JsonSchema):
-        return {"json_schema": _schema(shape)}
-    return _gbnf(shape)
-
-
-def _llama_cpp_python(shape: Shape) -> Spelled | None:
-    """Its `response_format` knows one type, and texts have none."""
-    if isinstance(shape, JsonSchema):
-        return {"response_format": {"type": "json_object", "schema": _schema(shape)}}
-    return _llama_server(shape)
-
-
-def _tgi(shape: Shape) -> Spelled | None:
-    match shape:
-        case JsonObject() | JsonSchema():
-            return {"response_format": {"type": "json", "value": _schema(shape)}}
-        case Regex() | Choices():
-            return {"response_format": {"type": "regex", "value": _pattern(shape)}}
-    return None
-
-
-def _tabbyapi(shape: Shape) -> Spelled | None:
-    match shape:
-        case JsonObject() | JsonSchema():
-            return {"json_schema": _schema(shape)}
-        case Regex() | Choices():
-            return {"regex_pattern": _pattern(shape)}
-        case Grammar(text=text) if not is_gbnf(text):
-            return {"grammar_string": text}
-    return None
-
-
-_SPELLINGS: Mapping[ServerKind | None, Callable[[Shape], Spelled | None]] = {
-    None: _unknown,
-    "koboldcpp": _llama_server,
-    "llama-cpp-python": _llama_cpp_python,
-    "llama-server": _llama_server,
-    "ollama": _openais,
-    "openai": _openais,
-    "roundhouse": _vllm,
-    "sglang": _sglang,
-    "tabbyapi": _tabbyapi,
-    "tgi": _tgi,
-    "vllm": _vllm,
+_SPELLINGS: Mapping[ServerKind | None, Spelling] = {
+    None: {
+        **_VLLM,
+        Grammar: lambda shape: (
+            {"grammar": shape.text}
+            if shape.field == "grammar"
+            else _constraint(shape, "grammar", shape.text)
+        ),
+    },
+    "koboldcpp": _LLAMA_SERVER,
+    "llama-cpp-python": {  # its `response_format` knows one type
+        **_LLAMA_SERVER,
+        JsonSchema: lambda shape: _format("json_object", schema=_schema(shape)),
+    },
+    "llama-server": _LLAMA_SERVER,
+    "ollama": _OPENAI,
+    "openai": _OPENAI,
+    "roundhouse": _VLLM,
+    "sglang": _SGLANG,
+    "tabbyapi": {
+        **_BARE_SCHEMA,
+        **dict.fromkeys(_MATCHED, lambda shape: {"regex_pattern": _pattern(shape)}),
+        Grammar: lambda shape: None if is_gbnf(shape.text) else {"grammar_string": shape.text},
+    },
+    "tgi": {
+        **dict.fromkeys(_JSON, lambda shape: _format("json", value=_schema(shape))),
+        **dict.fromkeys(_MATCHED, lambda shape: _format("regex", value=_pattern(shape))),
+    },
+    "vllm": _VLLM,
 }
 # What has other fields for the shape of a text than of a chat.
-_OTHER_TEXTS: Mapping[ServerKind | None, Callable[[Shape], Spelled | None]] = {
-    "koboldcpp": _llama_server_text,
-    "llama-cpp-python": _gbnf,
-    "llama-server": _llama_server_text,
+_OF_TEXTS: Mapping[ServerKind | None, Spelling] = {
+    "koboldcpp": {**_BARE_SCHEMA, **_GBNF},
+    "llama-cpp-python": _GBNF,
+    "llama-server": {**_BARE_SCHEMA, **_GBNF},
 }
 
 
