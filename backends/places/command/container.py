@@ -25,8 +25,8 @@ from backends.contract.protocol import ModelInfo, Progress, Report, Tokenizer
 from backends.contract.remote import PassedAnswer, RemoteEvents, RemoteTarget
 from backends.machine.processes import is_foreign, tree_memory
 from backends.places.command.process import Command, Process
-from backends.places.upstream.relay import Question
 from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
+from backends.places.upstream.wire import Question
 from config.commands import COMMAND, filled, words
 from config.engines import CommandOptions, EngineOptions
 from config.upstreams import UpstreamConfig

@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -265,6 +265,21 @@ T = TypeVar("T")
 _decode = msgspec.json.Decoder(Chunk).decode
 _STRING_OR_NOT_A_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 _NOTHING = _TurnWire()
+
+
+class RemoteReader(Protocol):
+    """Parses one answer's payloads to events."""
+
+    is_done: bool  # the other server ended the answer
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is missing."""
+        ...
+
+    def read(self, payload: bytes) -> list[RemoteEvent]:
+        """The events in one payload, or in a whole body. Raises UpstreamError."""
+        ...
 
 
 class AnswerReader:

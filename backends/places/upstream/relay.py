@@ -15,7 +15,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -43,9 +43,10 @@ from backends.places.upstream.faults import (
     too_large,
     unreached,
 )
-from backends.places.upstream.reading import AnswerReader
+from backends.places.upstream.reading import AnswerReader, RemoteReader
 from backends.places.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
 from backends.places.upstream.replicas import Balance, Replica
+from backends.places.upstream.wire import Question
 from config.upstreams import UpstreamConfig
 
 T = TypeVar("T")
@@ -55,34 +56,6 @@ log = structlog.get_logger(__name__)
 MAX_ERROR = 64 << 10  # bytes that are read of an error's body
 LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
 LAST_BYTES = 0.05  # seconds that the end of a connection's body is waited for after [DONE]
-
-
-class RemoteReader(Protocol):
-    """Parses one answer's payloads to events."""
-
-    is_done: bool  # the other server ended the answer
-
-    @property
-    def is_whole(self) -> bool:
-        """Nothing is missing."""
-        ...
-
-    def read(self, payload: bytes) -> list[RemoteEvent]:
-        """The events in one payload, or in a whole body. Raises UpstreamError."""
-        ...
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as it is sent. `conversation` stands for those that want the same replica."""
-
-    path: str  # below the base URL: "/chat/completions"
-    at_root: bool = False  # beside the base URL's "/v1" instead
-    body: bytes = b""
-    choices: int = 1
-    caller: Caller
-    conversation: int | None = None
-    reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's format
-    model: str = ""  # by the upstream's name
 
 
 class Relay(msgspec.Struct, frozen=True, eq=False):

@@ -42,27 +42,22 @@ from backends.places.upstream.messages import (
     messages_changes,
 )
 from backends.places.upstream.refusals import Cleaner
-from backends.places.upstream.relay import Question, Relay, key_headers, single, with_missing
+from backends.places.upstream.relay import Relay, key_headers, single, with_missing
 from backends.places.upstream.replicas import Balance, Replica, beginning, first_part, stable_hash
 from backends.places.upstream.vectors import read_scores, read_vectors
 from backends.places.upstream.wire import (
     OWNERS,
-    TokenCall,
+    Question,
+    TokenCalls,
     chat_body,
     chat_changes,
-    decode_call,
     embedding_body,
-    encode_call,
-    encode_chat_call,
     lacking,
     read_count,
     read_spelled,
     read_text,
     read_tokens,
-    render_call,
-    renders,
     rerank_body,
-    spell_call,
     text_body,
 )
 from config.upstreams import ServerKind, UpstreamConfig
@@ -319,54 +314,50 @@ class UpstreamModel:
 
     async def encode(self, request: RemoteEncoding) -> tuple[int, ...]:
         """The tokens of a text. Raises UpstreamError, also where the other server doesn't tell."""
-        upstream = self._openai("prompt", "it has no call for tokens")
-        call = encode_call(request, self._target.model, self._kind(upstream))
-        return await self._called(call, request.caller, read_tokens)
+        call = self._calls("prompt", request.caller).encode(request)
+        return await self._called(call, read_tokens)
 
     async def spell(self, request: RemoteEncoding) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """The tokens of a text, and the bytes of each. As `encode`."""
-        upstream = self._openai("text", "it has no call for tokens")
-        call = spell_call(request, self._target.model, self._kind(upstream))
-        read = partial(read_spelled, text=request.text)
-        return await self._called(call, request.caller, read)
+        call = self._calls("text", request.caller).encode(request, pieces=True)
+        return await self._called(call, partial(read_spelled, text=request.text))
 
     async def encode_chat(self, request: RemoteChat) -> tuple[int, ...]:
         """The tokens of a conversation's prompt, as `encode`; of its parameters only those that
         templates read.
         """
-        upstream = self._openai("messages", "it has no call for tokens")
-        kind = self._kind(upstream)
-        if kind == "llama-server":
+        calls = self._calls("messages", request.caller)
+        if self._find().server(self._target.model) == "llama-server":
             text = await self.render(request)
             return await self.encode(RemoteEncoding(text=text, caller=request.caller))
-        call = encode_chat_call(request, self._target.model, kind)
-        return await self._called(call, request.caller, read_tokens)
+        return await self._called(calls.encode_chat(request), read_tokens)
 
     async def count(self, request: RemoteChat) -> int:
         """How many they are."""
         upstream = self._find()
         if upstream.config.protocol == "openai":
             return len(await self.encode_chat(request))
-        body = count_body(request, self._target.model, upstream.signatures)
-        call = TokenCall("/messages/count_tokens", body, at_root=False)
-        return await self._called(call, request.caller, read_count)
+        model = self._target.model
+        body = msgspec.json.encode(count_body(request, model, upstream.signatures))
+        path, caller = "/messages/count_tokens", request.caller
+        call = Question(path=path, body=body, caller=caller, model=model)
+        return await self._called(call, read_count)
 
     async def render(self, request: RemoteChat) -> str:
         """The same prompt as text."""
-        upstream = self._openai("messages", "it has no call for prompts")
-        if not renders(self._kind(upstream)):
+        call = self._calls("messages", request.caller, "for prompts").render(request)
+        if call is None:
             return await self.decode(await self.encode_chat(request), request.caller)
-        call = render_call(request, self._target.model)
-        return await self._called(call, request.caller, read_text)
+        return await self._called(call, read_text)
 
     async def decode(self, tokens: tuple[int, ...], caller: Caller) -> str:
         """The text of tokens, as `encode`."""
-        upstream = self._openai("tokens", "it has no call for them")
-        call = decode_call(tokens, self._target.model, self._kind(upstream))
-        return await self._called(call, caller, read_text)
+        call = self._calls("tokens", caller, "for them").decode(tokens)
+        return await self._called(call, read_text)
 
-    def _kind(self, upstream: Upstream) -> ServerKind | None:
-        return upstream.server(self._target.model)
+    def _calls(self, param: str, caller: Caller, what: str = "for tokens") -> TokenCalls:
+        upstream, model = self._openai(param, f"it has no call {what}"), self._target.model
+        return TokenCalls(caller, model, upstream.server(model))
 
     def _openai(self, param: str, why: str) -> Upstream:
         """Raises UpstreamError where the server speaks Anthropic's API."""
@@ -377,16 +368,9 @@ class UpstreamModel:
             raise UpstreamError(text, status=400, type=kind, code=None, param=param)
         return upstream
 
-    async def _called(self, call: TokenCall, caller: Caller, read: Callable[[bytes], T]) -> T:
-        question = Question(
-            path=call.path,
-            at_root=call.at_root,
-            body=msgspec.json.encode(call.body),
-            caller=caller,
-            model=self._target.model,
-        )
+    async def _called(self, call: Question, read: Callable[[bytes], T]) -> T:
         try:
-            return await self._whole(question, read)
+            return await self._whole(call, read)
         except UpstreamError as error:
             if error.status in (404, 405) and error.code != "model_not_found":
                 raise lacking(call.path) from None

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
 from backends.contract.conversation import (
     Choices,
@@ -34,6 +33,7 @@ from backends.contract.conversation import (
 )
 from backends.contract.errors import UpstreamError
 from backends.contract.remote import (
+    Caller,
     RemoteChanges,
     RemoteChat,
     RemoteEmbedding,
@@ -43,6 +43,7 @@ from backends.contract.remote import (
     RemoteText,
 )
 from backends.places.upstream.faults import broken, decoded
+from backends.places.upstream.reading import RemoteReader
 from config.upstreams import ServerKind, UpstreamConfig
 
 Spelled: TypeAlias = dict[str, Any]  # fields of a body
@@ -178,6 +179,19 @@ _OF_TEXTS: Mapping[ServerKind | None, Spelling] = {
     "llama-cpp-python": _GBNF,
     "llama-server": {**_BARE_SCHEMA, **_GBNF},
 }
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as it is sent. `conversation` stands for those that want the same replica."""
+
+    path: str  # below the base URL: "/chat/completions"
+    at_root: bool = False  # beside the base URL's "/v1" instead
+    body: bytes = b""
+    choices: int = 1
+    caller: Caller
+    conversation: int | None = None
+    reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's format
+    model: str = ""  # by the upstream's name
 
 
 Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as bytes only
@@ -340,15 +354,7 @@ UNREADABLE = "a body without tokens or text"
 _NO_TOKENS = frozenset({"ollama", "openai", "tgi"})
 _NO_PIECES = _NO_TOKENS | {"koboldcpp", "llama-cpp-python", "sglang", "tabbyapi"}
 _NO_TEMPLATE = _NO_TOKENS | {"koboldcpp", "llama-cpp-python"}
-_DETOKENIZES = frozenset({"vllm", "sglang"})  # renders by tokens there and back
-
-
-class TokenCall(msgspec.Struct, frozen=True):
-    """`path`: beside the API's own paths where it is `at_root`."""
-
-    path: str
-    body: Body
-    at_root: bool = True
+_DETOKENIZES = frozenset({"vllm", "sglang", "tabbyapi"})  # renders by tokens there and back
 
 
 class _Id(msgspec.Struct, frozen=True):
@@ -379,69 +385,70 @@ class _Count(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-def encode_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
-    """For the tokens of a text. Raises UpstreamError where the server has no such call. vLLM's and
-    llama-server's calls have the same path, and neither minds the other's fields: a server of an
-    unknown kind is sent both.
+class TokenCalls(msgspec.Struct, frozen=True):
+    """The calls of a model's tokenizer and template, as its server has them. Each raises
+    UpstreamError where it has none. None: of an unknown kind.
     """
-    _refuse(server, _NO_TOKENS)
-    text, special, bos = request.text, request.special, request.add_bos
-    match server:
-        case "tabbyapi":
-            named = {"text": text, "add_bos_token": bos, "encode_special_tokens": special}
-            return TokenCall("/token/encode", named, at_root=False)
-        case "koboldcpp":
-            return TokenCall("/api/extra/tokencount", {"prompt": text, "special": special})
-        case "llama-cpp-python":
-            return TokenCall("/extras/tokenize", {"model": model, "input": text})
-    llamas = {"content": text, "add_special": bos, "parse_special": special}
-    return TokenCall(
-        "/tokenize", {"model": model, "prompt": text, "add_special_tokens": bos, **llamas}
-    )
 
+    _caller: Caller
+    _model: str
+    _server: ServerKind | None
 
-def spell_call(request: RemoteEncoding, model: str, server: ServerKind | None) -> TokenCall:
-    """For the tokens of a text and the bytes of each. As `encode_call`."""
-    _refuse(server, _NO_PIECES)
-    call = encode_call(request, model, server)
-    return replace(call, body={**call.body, "with_pieces": True, "return_token_strs": True})
+    def _call(self, path: str, body: Body, *, at_root: bool = True) -> Question:
+        encoded, model = _encode(body), self._model
+        return Question(
+            path=path, at_root=at_root, body=encoded, caller=self._caller, model=model
+        )
 
+    def _prompt(self, request: RemoteChat) -> Body:
+        return {"model": self._model, **conversation(request), **request.parameters}
 
-def encode_chat_call(request: RemoteChat, model: str, server: ServerKind | None) -> TokenCall:
-    """For the tokens of a conversation. As `encode_call`."""
-    _refuse(server, _NO_TEMPLATE)
-    body = {"model": model, **conversation(request), **request.parameters}
-    if server == "tabbyapi":
-        return TokenCall("/token/encode", {**body, "text": body["messages"]}, at_root=False)
-    return TokenCall("/tokenize", body)
+    def encode(self, request: RemoteEncoding, *, pieces: bool = False) -> Question:
+        """For the tokens of a text; with `pieces`, and the bytes of each. vLLM's and llama-server's
+        calls have the same path, and neither minds the other's fields: a server of an unknown kind
+        is sent both.
+        """
+        _refuse(self._server, _NO_PIECES if pieces else _NO_TOKENS)
+        text, special, bos = request.text, request.special, request.add_bos
+        match self._server:
+            case "tabbyapi":
+                named = {"text": text, "add_bos_token": bos, "encode_special_tokens": special}
+                return self._call("/token/encode", named, at_root=False)
+            case "koboldcpp":
+                return self._call("/api/extra/tokencount", {"prompt": text, "special": special})
+            case "llama-cpp-python":
+                return self._call("/extras/tokenize", {"model": self._model, "input": text})
+        body: Body = {"model": self._model, "prompt": text, "add_special_tokens": bos}
+        body |= {"content": text, "add_special": bos, "parse_special": special}
+        body |= {"with_pieces": True, "return_token_strs": True} if pieces else {}
+        return self._call("/tokenize", body)
 
+    def encode_chat(self, request: RemoteChat) -> Question:
+        """For the tokens of a conversation."""
+        _refuse(self._server, _NO_TEMPLATE)
+        body = self._prompt(request)
+        if self._server == "tabbyapi":
+            return self._call("/token/encode", {**body, "text": body["messages"]}, at_root=False)
+        return self._call("/tokenize", body)
 
-def renders(server: ServerKind | None) -> bool:
-    """The server returns a conversation's prompt as text. Raises UpstreamError where it has no
-    template; False: its tokens are to be read back.
-    """
-    _refuse(server, _NO_TEMPLATE)
-    return server not in _DETOKENIZES and server != "tabbyapi"
+    def render(self, request: RemoteChat) -> Question | None:
+        """For a conversation's prompt as text. None: its tokens are to be read back."""
+        _refuse(self._server, _NO_TEMPLATE)
+        if self._server in _DETOKENIZES:
+            return None
+        return self._call("/apply-template", self._prompt(request))
 
-
-def render_call(request: RemoteChat, model: str) -> TokenCall:
-    """For a conversation's prompt as text."""
-    return TokenCall(
-        "/apply-template", {"model": model, **conversation(request), **request.parameters}
-    )
-
-
-def decode_call(tokens: tuple[int, ...], model: str, server: ServerKind | None) -> TokenCall:
-    """For the text of tokens. As `encode_call`."""
-    _refuse(server, _NO_TOKENS)
-    match server:
-        case "tabbyapi":
-            return TokenCall("/token/decode", {"tokens": tokens}, at_root=False)
-        case "koboldcpp":
-            return TokenCall("/api/extra/detokenize", {"ids": tokens})
-        case "llama-cpp-python":
-            return TokenCall("/extras/detokenize", {"model": model, "tokens": tokens})
-    return TokenCall("/detokenize", {"model": model, "tokens": tokens})
+    def decode(self, tokens: tuple[int, ...]) -> Question:
+        """For the text of tokens."""
+        _refuse(self._server, _NO_TOKENS)
+        match self._server:
+            case "tabbyapi":
+                return self._call("/token/decode", {"tokens": tokens}, at_root=False)
+            case "koboldcpp":
+                return self._call("/api/extra/detokenize", {"ids": tokens})
+            case "llama-cpp-python":
+                return self._call("/extras/detokenize", {"model": self._model, "tokens": tokens})
+        return self._call("/detokenize", {"model": self._model, "tokens": tokens})
 
 
 def read_tokens(body: bytes) -> tuple[int, ...]:
