@@ -119,6 +119,7 @@ def process_end(status: int, printed: bytes) -> str:
     last = printed.decode(errors="replace").strip().rpartition("\n")[2].rpartition("/")[2][:200]
     how = f"exited with status {status}"
     if status < 0:
+        how = f"was ended by signal {-status}"
         with suppress(ValueError):
             how = f"was ended by {signal.Signals(-status).name}"
     return f"{how} ({last})" if last else how

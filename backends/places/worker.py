@@ -49,6 +49,7 @@ from backends.contract.framing import (
 from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost
 from backends.contract.protocol import ModelInfo, Report
 from backends.machine.futures import settle
+from backends.machine.output import Output
 from backends.places.container import PortContainer
 from backends.places.encoder_container import PortEncoder, over
 from config.engines import EngineOptions
@@ -63,54 +64,36 @@ DYING = 1.0  # seconds from the end of its socket to its own
 # numpy's library of matrices begins a thread for each core when it is imported, so that the process
 # could not be forked; no engine computes with it.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-LAST_LINES, LONGEST_LINE = 20, 2_000  # of stderr; characters
+LONGEST_LINE = 2_000  # characters of one that it prints
 LEVELS = ("debug", "info", "warning", "error", "critical")  # of a log's line
 
 
-class LastWords(asyncio.Protocol):
-    """What a worker prints: lines of our log, and the last of them once it has died."""
+class LastWords(Output, asyncio.Protocol):
+    """What a worker prints: records of its log are records of ours, all else are lines."""
+
+    event = "printed by a worker"
 
     def __init__(self, model: str) -> None:
-        self._model = model
-        self._rest = b""
-        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        super().__init__(model, longest=LONGEST_LINE)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    @property
-    def text(self) -> str:
-        """The last lines that are no log."""
-        return "\n".join(self._lines)
-
     def data_received(self, data: bytes) -> None:
-        *lines, rest = (self._rest + data).split(b"\n")
-        self._rest = rest[-LONGEST_LINE:]
-        for line in lines:
-            self._tell(line.decode(errors="replace")[:LONGEST_LINE])
+        self.feed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._rest:
-            self._tell(self._rest.decode(errors="replace"))
+        self.finish()
         settle(self.closed, None)
 
-    def _tell(self, line: str) -> None:
-        if not line.strip():
-            return
-        record = _record(line)
-        if record is None:
-            self._lines.append(line)
-            log.info("printed by a worker", model=self._model, line=line)
+    def _take(self, line: bytes) -> None:
+        try:
+            record = msgspec.json.decode(line, type=dict[str, object])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            record = {}
+        if "event" not in record or record.get("level") not in LEVELS:
+            super()._take(line)
             return
         tell = getattr(log, str(record.pop("level")))
-        tell(str(record.pop("event")), **{"model": self._model, **record})
-
-
-def _record(line: str) -> dict[str, object] | None:
-    """A line of the worker's log; None for what a library prints there, JSON or not."""
-    try:
-        record = msgspec.json.decode(line, type=dict[str, object])
-    except msgspec.DecodeError:
-        return None
-    return record if "event" in record and record.get("level") in LEVELS else None
+        tell(str(record.pop("event")), **{"model": self._name, **record})
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -477,7 +460,7 @@ class WorkerPort(FramedPort):
             return "ended with its launcher"
         if status == -signal.SIGKILL:
             return f"{process_end(status, b'')}, as the system does where memory runs out"
-        return process_end(status, self._words.text.encode())
+        return process_end(status, "\n".join(self._words.last).encode())
 
 
 def progress_of(pid: int) -> object:

@@ -13,7 +13,6 @@ import re
 import socket
 import sys
 from asyncio.subprocess import PIPE
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
@@ -38,6 +37,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import jsonrpc_message_adapter
 
 from backends.machine import guardian
+from backends.machine.output import Output
 from config.mcp import McpConfig, words
 from config.product import VERSION
 from gateway.answers.pictures import (
@@ -57,7 +57,6 @@ SendingStream: TypeAlias = MemoryObjectSendStream[Message]
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 STOPPING = 2.0  # seconds that a command has to end after its input has
 BEYOND = 10.0  # seconds that the guardian may take longer
-LAST_LINES, LONGEST_LINE = 6, 300  # of what a command says on stderr, for the log
 CLOSED = "it closed the connection"
 CANCELLED = "notifications/cancelled"
 MOST_UNASKED = 1_000  # messages that answer nothing, between two that do
@@ -111,13 +110,13 @@ async def commanded(server: McpConfig) -> AsyncIterator[Streams]:
     async with _process(server) as (child, writer, control):
         assert child.stdout is not None
         assert child.stderr is not None
-        last: deque[str] = deque(maxlen=LAST_LINES)
+        printed = Output(server.name, logged=False)
         received, incoming = anyio.create_memory_object_stream[Message](0)
         outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
         with received, incoming, outgoing, to_send:
             async with companions() as tasks:
-                tasks.start_soon(_keep_last, child.stderr, last)
-                tasks.start_soon(_read_lines, server, child.stdout, received, last, control)
+                tasks.start_soon(printed.read, child.stderr)
+                tasks.start_soon(_read_lines, server, child.stdout, received, printed, control)
                 tasks.start_soon(_write_lines, writer, to_send, received)
                 yield incoming, outgoing
 
@@ -182,26 +181,11 @@ async def _ended(child: asyncio.subprocess.Process, control: socket.socket) -> N
     control.close()
 
 
-async def _keep_last(stream: asyncio.StreamReader, last: deque[str]) -> None:
-    """However much it says there is read, so that it never waits for us."""
-    rest = b""
-    while data := await stream.read(1 << 14):
-        *whole, rest = (rest + data).split(b"\n")
-        rest = rest[:LONGEST_LINE]
-        last.extend(filter(None, map(_readable, whole[-LAST_LINES:])))
-    last.extend(filter(None, [_readable(rest)]))
-
-
-def _readable(line: bytes) -> str:
-    text = line[:LONGEST_LINE].decode(errors="replace")
-    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
-
-
 async def _read_lines(
     server: McpConfig,
     stream: asyncio.StreamReader,
     received: SendingStream,
-    last: deque[str],
+    printed: Output,
     control: socket.socket,
 ) -> None:
     """Messages until the command's output ends. What is no message is passed over: programs print
@@ -213,7 +197,7 @@ async def _read_lines(
             line, size = await _line(stream, most)
             if not line:
                 await anyio.lowlevel.checkpoint()  # its last words may have come with its end
-                log.warning("mcp command ended", server=server.name, output=" | ".join(last))
+                log.warning("mcp command ended", server=server.name, output=printed.last_words())
                 await received.send(CommandEnded(_why_ended(server, control)))
                 return
             if size > most:

@@ -5,12 +5,9 @@ It knows nothing of models and servers.
 """
 
 import asyncio
-import signal
 import socket
 import sys
-import time
 from asyncio.subprocess import PIPE, STDOUT
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,14 +16,10 @@ from typing import Self
 import msgspec
 import structlog
 
-from backends.contract.errors import LoadFailed
+from backends.contract.errors import LoadFailed, process_end
 from backends.machine import guardian
+from backends.machine.output import Output
 
-LONGEST_LINE = 1000  # characters of a line that is logged
-READ_AT_ONCE = 1 << 16  # bytes
-LINES_AT_ONCE, LINES_A_SECOND = 400, 50  # that are logged; of more it is said how many there were
-KEPT = 12  # last lines
-LAST_WORDS = 600  # characters of them in an error
 AT_THE_END = 2.0  # seconds in which what it printed last is still read
 BEYOND = 10.0  # seconds that the guardian may take longer than it was told
 
@@ -57,6 +50,7 @@ class Process:
         self.status: int | None = None  # as `Popen.returncode`; None: it runs
         self.ended = asyncio.Event()
         self._child = child
+        self._refusal = ""  # why it could not be started
         self._output = Output(command.name, logged=command.logged, hidden=command.hidden)
         self._tasks: list[asyncio.Task[None]] = []
         self._on_end: Callable[[], None] = lambda: None
@@ -94,7 +88,8 @@ class Process:
     def end(self) -> str:
         """How it ended, with its last words."""
         last = self.last_words()
-        how = self._output.refusal or _ending(self.status)
+        lost = "was lost" if self.status is None else process_end(self.status, b"")
+        how = self._refusal or f"its process {lost}"
         return f"{how}: {last}" if last else how
 
     def last_words(self) -> str:
@@ -129,7 +124,7 @@ class Process:
             async for line in reader:
                 word, _, rest = line.decode(errors="replace").strip().partition(" ")
                 if word == "refused":
-                    self._output.refusal = f"it can't be started: {rest}"
+                    self._refusal = f"it can't be started: {rest}"
                 if word == "ended" and rest.removeprefix("-").isdigit():
                     self.status = int(rest)
         with suppress(TimeoutError):
@@ -155,101 +150,3 @@ async def _guarded(command: Command, control: socket.socket) -> asyncio.subproce
     except OSError as error:
         where = f" in {command.folder}" if command.folder else ""
         raise LoadFailed(f"its command can't be started{where}: {error.strerror}") from error
-
-
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "its process was lost"
-    if status >= 0:
-        return f"its process exited with status {status}"
-    try:
-        return f"its process was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"its process was ended by signal {-status}"
-
-
-class Output:
-    """What a command prints: lines of our log, and the last of them for errors. However much it is,
-    it is read, so that the command never waits for us.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        logged: bool = True,
-        hidden: Sequence[str] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.refusal = ""  # why it could not be started
-        self._name = name
-        self._logged = logged
-        self._hidden = tuple(filter(None, hidden))
-        self._clock = clock
-        self._kept: deque[str] = deque(maxlen=KEPT)
-        self._line = b""  # that has no end yet
-        self._cut = False  # its beginning was taken already
-        self._may = float(LINES_AT_ONCE)
-        self._since = clock()
-        self._left_out = 0
-
-    async def read(self, stream: asyncio.StreamReader) -> None:
-        """To its end."""
-        while data := await stream.read(READ_AT_ONCE):
-            self.feed(data)
-        self.finish()
-
-    def feed(self, data: bytes) -> None:
-        """Some more of it."""
-        # What a progress bar writes over counts as a line, too.
-        *whole, rest = (self._line + data.replace(b"\r", b"\n")).split(b"\n")
-        for line in whole:
-            if not self._cut:
-                self._take(line)
-            self._cut = False
-        if len(rest) > LONGEST_LINE:
-            if not self._cut:
-                self._take(rest)
-            rest, self._cut = b"", True
-        self._line = b"" if self._cut else rest
-
-    def finish(self) -> None:
-        """There is no more."""
-        if self._line and not self._cut:
-            self._take(self._line)
-        self._line = b""
-        self._tell_left_out()
-
-    def last_words(self) -> str:
-        """The last lines as one, the end of it where it is long."""
-        text = " | ".join(self._kept)
-        return text if len(text) <= LAST_WORDS else f"…{text[-LAST_WORDS:]}"
-
-    def _take(self, line: bytes) -> None:
-        if not (text := self._readable(line)):
-            return
-        self._kept.append(text)
-        if not self._logged:
-            return
-        now = self._clock()
-        self._may = min(LINES_AT_ONCE, self._may + (now - self._since) * LINES_A_SECOND)
-        self._since = now
-        if self._may < 1:
-            self._left_out += 1
-            return
-        self._may -= 1
-        self._tell_left_out()
-        log.info("output", model=self._name, line=text)
-
-    def _tell_left_out(self) -> None:
-        if self._left_out:
-            log.warning("output lines dropped", model=self._name, lines=self._left_out)
-            self._left_out = 0
-
-    def _readable(self, line: bytes) -> str:
-        """Printable letters alone: a command may write codes of terminals."""
-        text = line[:LONGEST_LINE].decode(errors="replace").rstrip()
-        text = "".join(letter if letter.isprintable() else " " for letter in text).strip()
-        for secret in self._hidden:
-            text = text.replace(secret, "…")
-        return text

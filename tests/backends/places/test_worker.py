@@ -346,7 +346,7 @@ async def test_what_a_library_prints_as_json_is_printed_and_ends_nothing() -> No
     for line in ('{"level": "bind", "event": "x"}', '{"level": []}', '{"event": "x"}', "[1]"):
         words.data_received(f"{line}\n".encode())
     words.data_received(b'{"level": "info", "event": "of its log"}\n')
-    assert words.text.splitlines() == [
+    assert list(words.last) == [
         '{"level": "bind", "event": "x"}',
         '{"level": []}',
         '{"event": "x"}',

@@ -1,9 +1,9 @@
-"""What a command prints, however it is cut and however much it is."""
+"""What a process prints, however it is cut and however much it is."""
 
 import pytest
 from structlog.testing import capture_logs
 
-from backends.places.command.process import LINES_A_SECOND, LINES_AT_ONCE, LONGEST_LINE, Output
+from backends.machine.output import LINES_A_SECOND, LINES_AT_ONCE, LONGEST_LINE, Output
 
 
 class Time:
