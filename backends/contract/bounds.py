@@ -28,11 +28,10 @@ from backends.contract.protocol import (
 )
 from backends.contract.samplers import (
     DEFAULTS,
+    FLAG,
     OF_CONTEXT,
     ROWS,
     Bound,
-    Flag,
-    Kind,
     Number,
     Sampling,
     Sizes,
@@ -43,17 +42,16 @@ from backends.contract.samplers import (
 )
 
 
-class Label(Kind[object], frozen=True):
-    """Only compared, and never handed to an engine's library."""
+LABEL = Bound[object]()  # only compared, and never handed to an engine's library
+NESTED = Bound[object]()  # a struct with a table of its own, which `bounded` checks
 
 
-class Places(Kind[object], frozen=True):
+class Places(Bound[object], frozen=True):
     """At most so many places in the prompt. They are hints: one that isn't there means nothing."""
 
     most: int
 
-    def fault(self, value: object) -> str | None:
-        assert isinstance(value, tuple)
+    def fault(self, value: tuple[int, ...]) -> str | None:
         if len(value) > self.most:
             return f"Expected at most {self.most} places, got {len(value)}."
         return None
@@ -62,22 +60,20 @@ class Places(Kind[object], frozen=True):
 class PromptIds(TokenIds, frozen=True):
     """At least one token. `bounded` checks how many fit."""
 
-    def fault(self, value: object) -> str | None:
+    def fault(self, value: tuple[int, ...]) -> str | None:
         return None if value else "The prompt is empty."
 
-    def fault_for(self, value: object, info: Sizes) -> str | None:
-        assert isinstance(value, tuple)
+    def fault_for(self, value: tuple[int, ...], info: Sizes) -> str | None:
         return unknown(value, info)
 
 
-class Images(Kind[object], frozen=True):
+class Images(Bound[object], frozen=True):
     """At most `count` pictures with at most `pixels` together, each with the bytes it says."""
 
     count: int
     pixels: int
 
-    def fault(self, value: object) -> str | None:
-        assert isinstance(value, tuple)
+    def fault(self, value: tuple[Image, ...]) -> str | None:
         if len(value) > self.count:
             return f"Expected at most {self.count} images, got {len(value)}."
         if any(_odd(image) for image in value):
@@ -87,13 +83,12 @@ class Images(Kind[object], frozen=True):
         return None
 
 
-class GrammarText(Kind[ModelInfo], frozen=True):
+class GrammarText(Bound[ModelInfo], frozen=True):
     """A constraint, whose text has at most `size` bytes."""
 
     size: int
 
-    def fault(self, value: object) -> str | None:
-        assert value is None or isinstance(value, Constraint)
+    def fault(self, value: Constraint | None) -> str | None:
         if value is None:
             return None
         if is_half(value.grammar):
@@ -102,14 +97,10 @@ class GrammarText(Kind[ModelInfo], frozen=True):
             return f"Expected a grammar of at most {self.size:,} bytes, got {size:,}."
         return None
 
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
+    def fault_for(self, value: Constraint | None, info: ModelInfo) -> str | None:
         if value is None or info.constrains:
             return None
         return f"{info.backend} can't be held to a grammar."
-
-
-class Nested(Kind[object], frozen=True):
-    """A struct with a table of its own, which `bounded` checks."""
 
 
 def _odd(image: Image) -> bool:
@@ -128,28 +119,24 @@ SPARE_REWINDS = 512
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Budget(Kind[ModelInfo], frozen=True):
+class Budget(Bound[ModelInfo], frozen=True):
     """A thinking budget: its own fields are bounded by `BUDGET`."""
 
-    def fault(self, value: object) -> str | None:
-        assert value is None or isinstance(value, ThinkingBudget)
+    def fault(self, value: ThinkingBudget | None) -> str | None:
         faults = _faults(_named(BUDGET, value)) if value is not None else iter(())
         return next((fault for _, fault in faults), None)
 
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
-        assert value is None or isinstance(value, ThinkingBudget)
+    def fault_for(self, value: ThinkingBudget | None, info: ModelInfo) -> str | None:
         return None if value is None else unknown(value.closing, info)
 
-    def fitted(self, value: object, info: ModelInfo) -> object:
-        assert value is None or isinstance(value, ThinkingBudget)
+    def fitted(self, value: ThinkingBudget | None, info: ModelInfo) -> object:
         return value if value is None else _fitted(value, _named(BUDGET, value), info)
 
 
-class SlotNumber(Kind[ModelInfo], frozen=True):
+class SlotNumber(Bound[ModelInfo], frozen=True):
     """One of the slots of a model that lets a job choose."""
 
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
-        assert value is None or isinstance(value, int)
+    def fault_for(self, value: int | None, info: ModelInfo) -> str | None:
         if value is None or (info.keeps_slots and 0 <= value < info.max_concurrent):
             return None
         if not info.keeps_slots:
@@ -157,26 +144,24 @@ class SlotNumber(Kind[ModelInfo], frozen=True):
         return f"The model has the slots 0 to {info.max_concurrent - 1}, not {value}."
 
 
-class Adapters(Kind[ModelInfo], frozen=True):
+class Adapters(Bound[ModelInfo], frozen=True):
     """Adapters of the model, each once, whose scales are at most `most` either way."""
 
     count: int
     most: float
 
-    def fault(self, value: object) -> str | None:
+    def fault(self, value: tuple[AdapterScale, ...] | None) -> str | None:
         if value is None:
             return None
-        assert isinstance(value, tuple)
         if len(value) > self.count:
             return f"Expected at most {self.count} adapters, got {len(value)}."
         if any(not abs(each.scale) <= self.most for each in value):
             return f"Expected scales from -{self.most:g} to {self.most:g}."
         return None
 
-    def fault_for(self, value: object, info: ModelInfo) -> str | None:
+    def fault_for(self, value: tuple[AdapterScale, ...] | None, info: ModelInfo) -> str | None:
         if value is None:
             return None
-        assert isinstance(value, tuple)
         if value and not info.chooses_adapters:
             return f"{info.backend} can't choose adapters for a request."
         return _unknown_adapter(value, info) or _twice(value, info)
@@ -201,7 +186,7 @@ MARKERS = Texts(64, 1_000)
 
 GENERATION: Mapping[str, Bound[ModelInfo]] = {
     "prompt": PromptIds(),
-    "sampling": Nested(),
+    "sampling": NESTED,
     "max_tokens": OF_CONTEXT,
     "min_tokens": OF_CONTEXT,
     "stop": Texts(1_024, 1_000),  # compared with the end of the text at every token
@@ -210,14 +195,14 @@ GENERATION: Mapping[str, Bound[ModelInfo]] = {
     "thinking": Budget(),
     "constraint": GrammarText(256 << 10),  # the compiler recurses, and costs time by its size
     "images": Images(1_024, 1 << 30),
-    "request": Label(),
-    "owner": Label(),
+    "request": LABEL,
+    "owner": LABEL,
     "slot": SlotNumber(),
     "marks": Places(8),
-    "reports_progress": Flag(),
-    "after_samplers": Flag(),
-    "cached_for": Label(),
-    "conversation": Label(),
+    "reports_progress": FLAG,
+    "after_samplers": FLAG,
+    "cached_for": LABEL,
+    "conversation": LABEL,
     "drafts": Number(low=0, high=2**31 - 1),
     "adapters": Adapters(64, 1_000),
 }
@@ -226,13 +211,13 @@ BUDGET: Mapping[str, Bound[ModelInfo]] = {
     "closing": TokenIds(),
     "opens": MARKERS,
     "closes": MARKERS,
-    "anywhere": Flag(),
-    "is_open": Flag(),
+    "anywhere": FLAG,
+    "is_open": FLAG,
 }
 ENCODER_INPUT: Mapping[str, Bound[ModelInfo]] = {
     "tokens": PromptIds(),  # `check_inputs` checks how many
     "second": OF_CONTEXT,
-    "cut": Label(),
+    "cut": LABEL,
 }
 # What a request may bring to be embedded or ranked: so many texts, of so many characters each, and
 # all together; and tokens of all together. A tokenizer's time is linear in the characters, the

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 Extent = Literal["context", "vocabulary"]
+Pairs: TypeAlias = tuple[tuple[int, float], ...]  # of token ids and what is added to their logits
 
 
 class Sizes(Protocol):
@@ -35,40 +36,28 @@ class Sizes(Protocol):
 Info_contra = TypeVar("Info_contra", contravariant=True)
 
 
-class Bound(Protocol[Info_contra]):
-    """What one field may hold. `Info_contra`: what is asked of the model for it."""
+class Bound(msgspec.Struct, Generic[Info_contra], frozen=True):
+    """What one field may hold: anything, unless a subclass says otherwise. `Info_contra`: what is
+    asked of the model for it.
+    """
 
-    def fault(self, value: object) -> str | None:
+    def fault(self, value: Any) -> str | None:
         """Why `value` can't be, whatever the model; None where it can."""
-        ...
+        return None
 
-    def fault_for(self, value: object, info: Info_contra) -> str | None:
+    def fault_for(self, value: Any, info: Info_contra) -> str | None:
         """Why this model can't have `value`, which has no other fault."""
-        ...
+        return None
 
-    def fitted(self, value: object, info: Info_contra) -> object:
+    def fitted(self, value: Any, info: Info_contra) -> object:
         """`value`, or what means the same to this model and is not larger than it needs to be."""
-        ...
-
-
-class Kind(msgspec.Struct, Generic[Info_contra], frozen=True):
-    """A bound without faults, for others to be made of."""
-
-    def fault(self, value: object) -> str | None:
-        return None
-
-    def fault_for(self, value: object, info: Info_contra) -> str | None:
-        return None
-
-    def fitted(self, value: object, info: Info_contra) -> object:
         return value
 
 
-class Flag(Kind[object], frozen=True):
-    """True or false."""
+FLAG = Bound[object]()  # true or false
 
 
-class Number(Kind[Sizes], frozen=True, kw_only=True):
+class Number(Bound[Sizes], frozen=True, kw_only=True):
     """From `low` to `high`, both included; or None, where the field may be. What is above `enough`
     of the model means the same as that.
     """
@@ -77,31 +66,28 @@ class Number(Kind[Sizes], frozen=True, kw_only=True):
     high: float = math.inf  # infinity only where `enough` is given: then it never arrives
     enough: Extent | None = None
 
-    def fault(self, value: object) -> str | None:
-        assert value is None or isinstance(value, int | float)
+    def fault(self, value: float | None) -> str | None:
         if value is None or (self.low <= value <= self.high and value != math.inf):
             return None
         end = "" if self.high == math.inf else f" to {self.high:g}"
         return f"Expected a number from {self.low:g}{end}, got {_short(value)}."
 
-    def fitted(self, value: object, info: Sizes) -> object:
+    def fitted(self, value: int | None, info: Sizes) -> object:
         if value is None or self.enough is None:
             return value
-        assert isinstance(value, int)
         return min(value, info.context_length if self.enough == "context" else info.vocab_size)
 
 
-class Texts(Kind[object], frozen=True):
+class Texts(Bound[object], frozen=True):
     """At most `count` texts of at most `size` characters each; or one text alone."""
 
     count: int
     size: int
     total: int | None = None  # characters of all of them; None: as many as they may have each
 
-    def fault(self, value: object) -> str | None:
+    def fault(self, value: str | tuple[str, ...]) -> str | None:
         if isinstance(value, str):
             value = (value,)
-        assert isinstance(value, tuple)
         if len(value) > self.count:
             return f"Expected at most {self.count} texts, got {len(value)}."
         longest = max(map(len, value), default=0)
@@ -114,31 +100,28 @@ class Texts(Kind[object], frozen=True):
         return None
 
 
-class TokenIds(Kind[Sizes], frozen=True):
+class TokenIds(Bound[Sizes], frozen=True):
     """Token ids of the vocabulary; no more of them than it has."""
 
-    def fault_for(self, value: object, info: Sizes) -> str | None:
-        assert isinstance(value, tuple)
+    def fault_for(self, value: tuple[int, ...], info: Sizes) -> str | None:
         return _wrong(value, info)
 
 
-class Biases(Kind[Sizes], frozen=True):
+class Biases(Bound[Sizes], frozen=True):
     """Pairs of a token id of the vocabulary and what is added to its logit: from `-high` to `high`,
     or minus infinity, which bans it.
     """
 
     high: float
 
-    def fault(self, value: object) -> str | None:
-        assert isinstance(value, tuple)
+    def fault(self, value: Pairs) -> str | None:
         for _, bias in value:
             if not (-self.high <= bias <= self.high or bias == -math.inf):
                 least, most = -self.high, self.high
                 return f"Expected a bias from {least:g} to {most:g}, got {_short(bias)}."
         return None
 
-    def fault_for(self, value: object, info: Sizes) -> str | None:
-        assert isinstance(value, tuple)
+    def fault_for(self, value: Pairs, info: Sizes) -> str | None:
         return _wrong([token for token, _ in value], info)
 
 
@@ -274,7 +257,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     )
     # Below `bounds.GREEDY_BELOW` it is greedy.
     temperature: Annotated[float, _heat(_first("Temperature", 0, 2, 0.05), "temperature")] = 1.0
-    temperature_last: Annotated[bool, Row(Flag())] = False
+    temperature_last: Annotated[bool, Row(FLAG)] = False
     # Dynamic temperature runs from min_temp to max_temp when they differ.
     min_temp: Annotated[
         float, _heat(_advanced("Dynamic, lowest", 0, 3, 0.05), "temperature", ("dynatemp_low",))
@@ -349,7 +332,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()  # the order; empty: ours
     # Pairs of a token id and what is added to its logit.
     logit_bias: Annotated[
-        tuple[tuple[int, float], ...],
+        Pairs,
         Row(Biases(1e4), dict[str, float] | list[tuple[int | str, float | bool]]),
     ] = ()
     banned_tokens: Annotated[
@@ -362,7 +345,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     banned_strings: Annotated[
         tuple[str, ...], Row(Texts(1_024, 1_000, total=32_768), SentTexts)
     ] = ()
-    ban_eos: Annotated[bool, Row(Flag(), names=("ban_eos_token", "ignore_eos"))] = False
+    ban_eos: Annotated[bool, Row(FLAG, names=("ban_eos_token", "ignore_eos"))] = False
 
     def requested(self) -> frozenset[str]:
         """The fields that differ from their neutral value."""
