@@ -13,28 +13,28 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address, ip_network
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from config import mcp, nodes
 from config.check import convert
 from config.document import parse
 from config.errors import Source, suggestion, whole
+from config.mcp import check_servers
 from config.models import Engines, check_names, check_options, engines_of, option_kinds
+from config.nodes import check_nodes
 from config.secrets import Secrets, variable_of
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from config.shape import (
     Kind,
     Option,
     is_path,
-    is_section,
     leaves,
     list_item,
+    mapped,
     mapping_item,
-    options,
+    marked,
     takes_none,
-    value_of,
     with_option,
 )
 from config.upstreams import completed
@@ -201,7 +201,7 @@ def load_text(
     def read(data: object, source: Source) -> Config:
         config = _understood(data, source, path or FILE, kind)
         sources = dict.fromkeys(kind.__struct_fields__, source)
-        others = frozenset(_secret_variables(config))
+        others = _secret_variables(config)
         for setting in (*settings(environment, others, kind), *_overridden(overrides, kind)):
             config = with_option(config, setting.option, setting.value)
             sources[setting.option[0]] = setting.source
@@ -215,21 +215,19 @@ def load_text(
 
 
 def _completed(config: Config, secrets: Secrets, sources: Mapping[str, Source]) -> Config:
-    """With its secrets in place."""
-    keys = _keys(config.keys, secrets, sources["keys"])
-    labels = [key.label or f"key {number}" for number, key in enumerate(keys, 1)]
-    config = msgspec.structs.replace(
-        config,
-        upstreams=completed(config.upstreams, secrets, sources["upstreams"]),
-        nodes=nodes.completed(config.nodes, secrets, sources["nodes"]),
-        keys=keys,
-        mcp=mcp.completed(config.mcp, labels, secrets, sources["mcp"]),
-    )
-    for option in (("join", "key"), ("kept", "encrypt")):
-        if (written := value_of(config, option)) is not None:
-            found = secrets.find(written, sources[option[0]], ".".join(("$", *option)))
-            config = with_option(config, option, found)
-    return config
+    """With its secrets in place, and what depends on them checked."""
+
+    def found(value: Any, kind: Kind, path: str) -> Any:
+        section = path.split(".")[1].partition("[")[0]
+        return secrets.find(value, sources[section], path) if _is_secret(value, kind) else value
+
+    config = mapped(config, type(config), found)
+    _check_keys(config.keys, sources["keys"])
+    check_nodes(config.nodes, sources["nodes"])
+    labels = [key.label or f"key {number}" for number, key in enumerate(config.keys, 1)]
+    check_servers(config.mcp, labels, sources["mcp"])
+    upstreams = completed(config.upstreams, sources["upstreams"])
+    return msgspec.structs.replace(config, upstreams=upstreams)
 
 
 def locate(environment: Mapping[str, str], here: Path) -> Path | None:
@@ -282,8 +280,7 @@ def origins(
         for option, _ in leaves(Config):
             if (line := source.lines.get(".".join(("$", *option)))) is not None:
                 found[option] = OptionOrigin("file", f"{source.name}:{line}")
-    secrets = frozenset(_secret_variables(config))
-    for setting in settings(environment, secrets, Config):
+    for setting in settings(environment, _secret_variables(config), Config):
         found[setting.option] = OptionOrigin("variable", setting.source.name)
     for setting in _overridden(overrides, Config):
         found[setting.option] = OptionOrigin("command line")
@@ -305,26 +302,29 @@ def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterat
         yield Setting(option, typed, source)
 
 
-def _secret_variables(config: Config) -> Iterator[str]:
-    """Variables that hold keys, whatever they are called."""
-    written = [*(one.key for one in config.keys), *(one.token for one in config.nodes)]
-    for upstream in config.upstreams:
-        written += [upstream.key or "", *upstream.keys]
-    for server in config.mcp:
-        written += [*server.headers.values(), *server.env.values()]
-    return filter(None, map(variable_of, (*written, config.join.key, config.kept.encrypt)))
+def _is_secret(value: object, kind: Kind) -> bool:
+    return value is not None and bool(marked(kind, "secret"))
 
 
-def _keys(keys: tuple[KeyConfig, ...], secrets: Secrets, source: Source) -> tuple[KeyConfig, ...]:
-    """The keys with their secrets in place."""
-    found: dict[str, KeyConfig] = {}
+def _secret_variables(config: Config) -> frozenset[str]:
+    """Variables that hold secrets, whatever they are called."""
+    found: set[str] = set()
+
+    def note(value: Any, kind: Kind, _path: str) -> Any:
+        if _is_secret(value, kind):
+            found.add(variable_of(value))
+        return value
+
+    mapped(config, type(config), note)
+    return frozenset(found)
+
+
+def _check_keys(keys: tuple[KeyConfig, ...], source: Source) -> None:
+    known: set[str] = set()
     for index, key in enumerate(keys):
-        path = f"$.keys[{index}].key"
-        text = secrets.find(key.key, source, path)
-        if text in found:
-            raise source.error(path, "the same key is listed twice")
-        found[text] = msgspec.structs.replace(key, key=text)
-    return tuple(found.values())
+        if key.key in known:
+            raise source.error(f"$.keys[{index}].key", "the same key is listed twice")
+        known.add(key.key)
 
 
 # The relative paths of a configuration file, made absolute. Whether they exist is not asked.
@@ -348,20 +348,12 @@ def _rooted_options(model: ModelConfig, known: Engines, root: Path) -> ModelConf
     return msgspec.structs.replace(model, options=placed)
 
 
-def _rooted(value: Kind, kind: Kind, root: Path) -> Kind:
-    if is_section(kind):
-        below = options(kind)
-        if isinstance(value, Mapping):  # of a model's options
-            return {name: _rooted(part, below[name], root) for name, part in value.items()}
-        changes = {name: _rooted(getattr(value, name), below[name], root) for name in below}
-        return msgspec.structs.replace(value, **changes)
-    if (item := list_item(kind)) is not None:
-        return tuple(_rooted(part, item, root) for part in value)
-    if (item := mapping_item(kind)) is not None:
-        return {name: _rooted(part, item, root) for name, part in value.items()}
-    if isinstance(value, str) and value and is_path(kind):
-        return _rooted_text(value, root)
-    return value
+def _rooted(value: Any, kind: Kind, root: Path) -> Any:
+    def placed(value: Any, kind: Kind, _path: str) -> Any:
+        is_text = isinstance(value, str) and value and is_path(kind)
+        return _rooted_text(value, root) if is_text else value
+
+    return mapped(value, kind, placed)
 
 
 def _rooted_text(text: str, root: Path) -> str:

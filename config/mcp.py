@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from config.errors import Source
-from config.secrets import Secrets
 from config.values import (
     RUNS_CODE,
     AtLeastOne,
@@ -21,6 +20,7 @@ from config.values import (
     Name,
     PathText,
     PositiveSeconds,
+    Secret,
     requested,
 )
 
@@ -31,14 +31,14 @@ _HEADER = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One MCP server. `headers` and `env`: see config/secrets.py."""
+    """One MCP server."""
 
     name: Name  # what requests and models call it; it stands before its tools' names
     url: Name | None = None  # of a server that listens; with * at its end: of any that clients name
     transport: Literal["auto", "http", "sse"] = "auto"  # sse: servers of before 2025
-    headers: dict[Name, Name] = {}  # of each request to it
+    headers: dict[Name, Secret] = {}  # of each request to it
     command: Annotated[str, RUNS_CODE] | None = None  # of one that is started here, and asked
-    env: dict[Name, Name] = {}  # what the command gets besides PATH, HOME and the like
+    env: dict[Name, Secret] = {}  # what the command gets besides PATH, HOME and the like
     folder: PathText | None = None  # where the command is started; None: where this server was
     tools: tuple[Name, ...] = ()  # those that may be called; empty: all
     keys: tuple[Name, ...] = ()  # labels of the keys that may use it; empty: all
@@ -85,35 +85,12 @@ class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return tool in self.require_approval
 
 
-def completed(
-    servers: tuple[McpConfig, ...],
-    labels: Sequence[str],
-    secrets: Secrets,
-    source: Source,
-) -> tuple[McpConfig, ...]:
-    """The servers checked, with their secrets in place. `labels`: of the API keys. Raises
-    ConfigError, which never quotes a secret.
-    """
+def check_servers(servers: tuple[McpConfig, ...], labels: Sequence[str], source: Source) -> None:
+    """`labels`: of the API keys. Raises ConfigError, which never quotes a secret."""
     source.refuse_twins("mcp", (server.name for server in servers))
-    found = []
     for index, server in enumerate(servers):
-        path = f"$.mcp[{index}]"
         for option, problem in _problems(server, labels):
-            raise source.error(f"{path}.{option}", problem)
-        headers = {
-            name: secrets.find(value, source, f"{path}.headers.{name}")
-            for name, value in server.headers.items()
-        }
-        for name, value in headers.items():
-            if not (_HEADER.fullmatch(name) and value.isascii() and value.isprintable()):
-                problem = "not a header: a name of letters, a value in one line of ASCII"
-                raise source.error(f"{path}.headers.{name}", problem)
-        env = {
-            name: secrets.find(value, source, f"{path}.env.{name}")
-            for name, value in server.env.items()
-        }
-        found.append(msgspec.structs.replace(server, headers=headers, env=env))
-    return tuple(found)
+            raise source.error(f"$.mcp[{index}].{option}", problem)
 
 
 def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -128,6 +105,10 @@ def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, s
         yield from _problems_of_command(server.command)
     if server.headers and server.is_open and not urlsplit(server.url or "").netloc.strip(ANY):
         yield "headers", "any server that a client names would get them"
+    for name, value in server.headers.items():
+        if not (_HEADER.fullmatch(name) and value.isascii() and value.isprintable()):
+            problem = "not a header: a name of letters, a value in one line of ASCII"
+            yield f"headers.{name}", problem
     for k, label in enumerate(server.keys):
         if label not in labels:
             yield f"keys[{k}]", f"no key has the label {label!r}"

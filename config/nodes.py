@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from config.errors import Source
-from config.secrets import Secrets
-from config.values import Name
+from config.values import Name, Secret
 
 HERE = ("process", "worker", "auto")  # what `host` may be besides a node's name
 SHORTEST_TOKEN = 16  # characters: who overhears a connection without TLS can try out short ones
@@ -21,11 +20,11 @@ Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One machine where `roundhouse worker` runs. `token`: see config/secrets.py."""
+    """One machine where `roundhouse worker` runs."""
 
     name: Name  # what models' `host` says
     address: Name  # host:port
-    token: Name
+    token: Secret
     tls: bool = False
     fingerprint: Fingerprint | None = None  # of its certificate; None: the token vouches for it
 
@@ -47,23 +46,17 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def completed(
-    nodes: tuple[NodeConfig, ...], secrets: Secrets, source: Source
-) -> tuple[NodeConfig, ...]:
-    """The nodes checked, with their tokens in place. Raises ConfigError, which never quotes one."""
+def check_nodes(nodes: tuple[NodeConfig, ...], source: Source) -> None:
+    """Raises ConfigError, which never quotes a token."""
     source.refuse_twins("nodes", (node.name for node in nodes), HERE)
-    found = []
     for index, node in enumerate(nodes):
         path = f"$.nodes[{index}]"
         try:
             split(node.address)
         except ValueError as error:
             raise source.error(f"{path}.address", str(error)) from None
-        token = secrets.find(node.token, source, f"{path}.token")
-        if len(token) < SHORTEST_TOKEN:
+        if len(node.token) < SHORTEST_TOKEN:
             problem = f"a token has {SHORTEST_TOKEN} characters or more"
             raise source.error(f"{path}.token", problem)
         if node.fingerprint is not None and not node.tls:
             raise source.error(f"{path}.fingerprint", "only with `tls: true`")
-        found.append(msgspec.structs.replace(node, token=token))
-    return tuple(found)

@@ -24,6 +24,7 @@ from config.nodes import NodeConfig
 from config.upstreams import UpstreamConfig
 from config.values import (
     RUNS_CODE,
+    SECRET,
     AtLeastOne,
     Budget,
     Bytes,
@@ -34,6 +35,7 @@ from config.values import (
     Port,
     PositiveSeconds,
     Seconds,
+    Secret,
 )
 
 Replicas: TypeAlias = (
@@ -47,9 +49,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class KeyConfig(Section, frozen=True):
-    """One API key. `key`: see config/secrets.py."""
+    """One API key."""
 
-    key: Name
+    key: Secret
     role: Literal["user", "admin"] = "user"
     autoload: bool = True  # may cause a model to be loaded
     models: tuple[str, ...] = ()  # empty: all models
@@ -176,10 +178,10 @@ class SwapConfig(Section, frozen=True):
 
 
 class JoinConfig(Section, frozen=True):
-    """Another Roundhouse that this server's models are offered at. `key`: see config/secrets.py."""
+    """Another Roundhouse that this server's models are offered at."""
 
     url: Name | None = None  # None: none
-    key: Name | None = None  # an administrator's there
+    key: Secret | None = None  # an administrator's there
     advertise: Name | None = None  # this server's base URL; None: the address that it is seen at
     name: Name = "joined"  # of the upstream there; servers of one name are its replicas
     prefix: str = ""  # stands before the names of this server's models there
@@ -226,7 +228,7 @@ class KeptConfig(Section, frozen=True):
     folder: PathText | None = None  # where they are kept beyond a restart, too; None: nowhere
     size: Bytes = 20 * 1024**3  # of all files in `folder`
     share: bool = False  # a conversation of one API key may be gone on from by others
-    encrypt: str | None = None  # the files; env:NAME or file:PATH of a secret
+    encrypt: Annotated[str, SECRET] | None = None  # the files
 
     def __repr__(self) -> str:
         """All but the secret, since representations end in logs."""

@@ -4,7 +4,7 @@ Checking, the environment, paths and the schema all walk this one tree, so a new
 each of them by being written in its struct.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
@@ -64,6 +64,26 @@ def with_option(section: S, option: Option, value: object) -> S:
     name, *below = option
     new = with_option(getattr(section, name), tuple(below), value) if below else value
     return msgspec.structs.replace(section, **{name: new})
+
+
+def mapped(
+    value: Any, kind: Kind, change: Callable[[Any, Kind, str], Any], path: str = "$"
+) -> Any:
+    """`value`, a `kind`, with each leaf as `change` makes it of that, its kind and its path."""
+    if is_section(kind):
+        below = options(kind)
+        given = value if isinstance(value, Mapping) else {one: getattr(value, one) for one in below}
+        parts = {
+            name: mapped(part, below[name], change, f"{path}.{name}")
+            for name, part in given.items()
+        }
+        # options of a model are not typed yet
+        return parts if given is value else msgspec.structs.replace(value, **parts)
+    if (item := list_item(kind)) is not None:
+        return tuple(mapped(one, item, change, f"{path}[{k}]") for k, one in enumerate(value))
+    if (item := mapping_item(kind)) is not None:
+        return {name: mapped(one, item, change, f"{path}.{name}") for name, one in value.items()}
+    return change(value, kind, path)
 
 
 def words(kind: Kind) -> tuple[str, ...]:

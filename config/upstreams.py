@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from config.errors import Source
-from config.secrets import Secrets
-from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds, requested
+from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds, Secret, requested
 
 # What a request is made of: renamed, dropped or set it would be another request.
 OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
@@ -35,15 +34,15 @@ Weight: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One server, or several replicas of it. `key`: see config/secrets.py."""
+    """One server, or several replicas of it."""
 
     name: Name
     urls: tuple[Name, ...]  # base URLs as OpenAI's clients take them; several are replicas
     weights: tuple[Weight, ...] = ()  # of the replicas, in the order of `urls`; empty: all alike
     protocol: Literal["openai", "anthropic"] = "openai"  # anthropic: its Messages API
     server: ServerKind | None = None  # how it wants to be asked for shapes; None: by its list
-    key: Name | None = None
-    keys: tuple[Name, ...] = ()  # of the replicas, in the order of `urls`; empty: `key` for all
+    key: Secret | None = None
+    keys: tuple[Secret, ...] = ()  # of the replicas, in the order of `urls`; empty: `key` for all
     pass_key: bool = False  # the client's own key goes to the upstream in place of `key`
     headers: dict[str, str] = {}
     models: Literal["all"] | dict[Name, Name] = "all"  # ours: theirs; all: what `/models` lists
@@ -82,11 +81,9 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def completed(
-    upstreams: tuple[UpstreamConfig, ...], secrets: Secrets, source: Source
+    upstreams: tuple[UpstreamConfig, ...], source: Source
 ) -> tuple[UpstreamConfig, ...]:
-    """The upstreams checked, with their keys and whole base URLs in place. Raises ConfigError,
-    which never quotes a key.
-    """
+    """The upstreams checked, with whole base URLs. Raises ConfigError, which never quotes a key."""
     source.refuse_twins("upstreams", (upstream.name for upstream in upstreams))
     found = []
     for index, upstream in enumerate(upstreams):
@@ -96,13 +93,7 @@ def completed(
         urls = tuple(
             _base_url(url, source, f"{path}.urls[{k}]") for k, url in enumerate(upstream.urls)
         )
-        key = _key(upstream.key, secrets, source, f"{path}.key")
-        keys = [
-            _key(one, secrets, source, f"{path}.keys[{k}]") for k, one in enumerate(upstream.keys)
-        ]
-        found.append(
-            msgspec.structs.replace(upstream, urls=urls, key=key, keys=tuple(filter(None, keys)))
-        )
+        found.append(msgspec.structs.replace(upstream, urls=urls))
     return tuple(found)
 
 
@@ -122,6 +113,10 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "template", "`split: here` needs the model's chat template"
     if upstream.split == "here" and upstream.protocol == "anthropic":
         yield "split", "`here` needs /completions, which Anthropic's API doesn't have"
+    keys = {"key": upstream.key or "", **{f"keys[{k}]": one for k, one in enumerate(upstream.keys)}}
+    for option, key in keys.items():
+        if not (key.isascii() and key.isprintable()):
+            yield option, "a key is one line of ASCII"
     if upstream.proxy is not None:
         try:
             requested(upstream.proxy)
@@ -165,11 +160,3 @@ def _base_url(url: str, source: Source, path: str) -> str:
         raise source.error(path, "a base URL ends with its path, without ? or #")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
-
-def _key(written: str | None, secrets: Secrets, source: Source, path: str) -> str | None:
-    if written is None:
-        return None
-    key = secrets.find(written, source, path)
-    if not key.isascii() or not key.isprintable():
-        raise source.error(path, "a key is one line of ASCII")
-    return key

@@ -33,6 +33,10 @@ NotNegative: TypeAlias = Annotated[int, Meta(ge=0)]
 Threads: TypeAlias = Annotated[int, Meta(ge=1, le=512)] | Literal["auto", "all"]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
+# What may be written as the place of a secret instead, see config/secrets.py.
+SECRET = Meta(extra={"secret": True})
+Secret: TypeAlias = Annotated[str, Meta(min_length=1), SECRET]
+
 # An option that runs code which comes with a model. As with files, a request may not set it.
 RUNS_CODE = Meta(extra={"runs_code": True})
 

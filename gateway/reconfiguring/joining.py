@@ -10,7 +10,6 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import anyio
 import httpx
@@ -20,7 +19,6 @@ from msgspec.structs import replace
 
 from backends.machine.supervision import Supervisor
 from config.errors import ConfigError, Source
-from config.secrets import Secrets
 from config.settings import JoinConfig
 from config.upstreams import UpstreamConfig, completed
 from gateway.reconfiguring.reloading import Reloader
@@ -171,7 +169,7 @@ def checked(box: Announcement) -> Announcement:
             raise InvalidRequest.at(param, "Expected at most 64 characters.")
     try:
         written = UpstreamConfig(name=box.name, urls=(box.url,))
-        (upstream,) = completed((written,), Secrets({}, Path()), Source("the announcement"))
+        (upstream,) = completed((written,), Source("the announcement"))
     except ConfigError as error:
         raise InvalidRequest.at("url", error.problem) from None
     return replace(box, url=upstream.urls[0])
