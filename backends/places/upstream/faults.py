@@ -3,7 +3,7 @@
 import errno
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -79,6 +79,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def broken(what: str) -> Unhealthy:
     """It sent something invalid."""
     return Unhealthy(f"The upstream sent {what}.", code="upstream_broken")
+
+
+def readable(decode: Callable[[bytes], T], payload: bytes) -> T:
+    """What `decode` makes of it. Raises Unhealthy, which says what is wrong with it."""
+    try:
+        return decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise broken(f"unreadable data ({error})") from None
+    except RecursionError:
+        raise broken("unreadable data (nested too deeply)") from None
 
 
 def decoded(body: bytes, kind: type[T], otherwise: str) -> T:

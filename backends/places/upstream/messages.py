@@ -33,7 +33,7 @@ from backends.contract.remote import (
     RemoteRequest,
     RemoteUsage,
 )
-from backends.places.upstream.faults import Unhealthy, broken, too_large
+from backends.places.upstream.faults import Unhealthy, broken, readable, too_large
 from backends.places.upstream.reading import MOST_CALLS
 from backends.places.upstream.wire import DROPPED
 from config.upstreams import UpstreamConfig
@@ -333,16 +333,6 @@ _STATUS = {
 }
 
 
-class _BlockWire(msgspec.Struct, frozen=True):
-    type: str = ""
-    text: str | None = None
-    thinking: str | None = None
-    signature: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: Any = None
-
-
 class _DeltaWire(msgspec.Struct, frozen=True):
     """Of a block, or of the message."""
 
@@ -352,6 +342,13 @@ class _DeltaWire(msgspec.Struct, frozen=True):
     partial_json: str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
+
+
+class _BlockWire(_DeltaWire, frozen=True):
+    type: str = ""
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
 
 
 class _UsageWire(msgspec.Struct, frozen=True):
@@ -366,16 +363,12 @@ class _MessagesError(msgspec.Struct, frozen=True):
     message: str = "The upstream failed without an error message."
 
 
-class _MessageWire(msgspec.Struct, frozen=True):
-    usage: _UsageWire | None = None
-
-
 class _EventWire(msgspec.Struct, frozen=True):
     """An event, or a whole message."""
 
     type: str = ""
     index: int = 0
-    message: _MessageWire | None = None
+    message: "_EventWire | None" = None
     content_block: _BlockWire | None = None
     delta: _DeltaWire | None = None
     usage: _UsageWire | None = None
@@ -418,7 +411,7 @@ class MessagesReader:
 
     def read(self, payload: bytes) -> list[RemoteEvent]:
         """The deltas of an event. Raises UpstreamError for an error and for what is no event."""
-        return list(self._read(_decoded(payload)))
+        return list(self._read(readable(_decode, payload)))
 
     def _read(self, wire: _EventWire) -> Iterator[RemoteEvent]:
         match wire.type:
@@ -461,8 +454,7 @@ class MessagesReader:
         if wire.type == "tool_use":
             block.call, self._calls = self._calls, self._calls + 1
             yield RemoteDelta(calls=(RemoteCall(block.call, wire.id or "", wire.name or ""),))
-        began = _DeltaWire(text=wire.text, thinking=wire.thinking, signature=wire.signature)
-        yield from self._grown(block, began)
+        yield from self._grown(block, wire)
 
     def _grown(self, block: _OpenBlock, delta: _DeltaWire) -> Iterator[RemoteEvent]:
         if delta.text and block.wire.type == "text":
@@ -519,12 +511,3 @@ def stream_error(wire: _MessagesError) -> UpstreamError:
     status = _STATUS.get(wire.type, 502)
     kind = Unhealthy if status in (502, 504) else UpstreamError
     return kind(wire.message, status=status, type=wire.type)
-
-
-def _decoded(payload: bytes) -> _EventWire:
-    try:
-        return _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise broken(f"unreadable data ({error})") from None
-    except RecursionError:
-        raise broken("unreadable data (nested too deeply)") from None

@@ -27,7 +27,7 @@ from backends.contract.remote import (
     RemoteUsage,
 )
 from backends.places.upstream.events import ErrorData
-from backends.places.upstream.faults import broken, too_large
+from backends.places.upstream.faults import broken, readable, too_large
 
 MOST_CALLS = 1_000  # of one answer
 
@@ -389,12 +389,8 @@ class AnswerReader:
 def _decoded(payload: bytes) -> Chunk:
     try:
         return _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if (whole := _without_nan(payload)) != payload:
-            return _decoded(whole)
-        raise broken(f"unreadable data ({error})") from None
-    except RecursionError:
-        raise broken("unreadable data (nested too deeply)") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return readable(_decode, _without_nan(payload))
 
 
 def _without_nan(payload: bytes) -> bytes:
@@ -421,26 +417,26 @@ class _ErrorWire(msgspec.Struct, frozen=True):
     code: Any = None
 
 
-def stream_error(error: object) -> UpstreamError:
+def stream_error(error: object, kind: str = "server_error") -> UpstreamError:
     """An error inside a stream, or of a body that came with status 200. Its message is still the
-    other server's own.
+    other server's own; `kind`: its type, where it names none.
     """
     if isinstance(error, str):
-        return UpstreamError(error)
+        return UpstreamError(error, type=kind)
     wire = _lenient(error, _ErrorWire) or _ErrorWire()
     status = wire.code if isinstance(wire.code, int) and 400 <= wire.code <= 599 else 502
     return UpstreamError(
         wire.message or "The upstream failed without an error message.",
         status=status,
-        type=wire.type or "server_error",
+        type=wire.type or kind,
         code=wire.code if isinstance(wire.code, str) else None,
         param=wire.param,
     )
 
 
-def error_in(body: bytes) -> UpstreamError | None:
+def error_in(body: bytes, kind: str = "server_error") -> UpstreamError | None:
     """The error that a JSON object is: OpenAI's envelope, vLLM's older one, FastAPI's `detail`, a
-    bare `message`. None: it is none of these.
+    bare `message`. None: it is none of these. `kind`: see `stream_error`.
     """
     try:
         decoded = msgspec.json.decode(body)
@@ -448,13 +444,13 @@ def error_in(body: bytes) -> UpstreamError | None:
         return None
     match decoded:
         case {"error": dict() | str() as error}:
-            return stream_error(error)
+            return stream_error(error, kind)
         case {"object": "error", **rest}:
-            return stream_error(rest)
+            return stream_error(rest, kind)
         case {"detail": str(text)} | {"message": str(text)}:
-            return stream_error({**decoded, "message": text})
+            return stream_error({**decoded, "message": text}, kind)
         case {"detail": list() as faults}:
-            return stream_error(msgspec.json.encode(faults).decode())
+            return stream_error(msgspec.json.encode(faults).decode(), kind)
     return None
 
 

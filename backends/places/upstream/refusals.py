@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-import msgspec
-
 from backends.contract.errors import UpstreamError
 from backends.places.upstream.reading import MOST_WORDS, error_in
 
@@ -85,22 +83,11 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamErr
 def _read(body: bytes, status: int) -> UpstreamError:
     """An error in a known shape, or whatever text there is."""
     kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
-    if (error := error_in(body)) is not None:
-        return error if _names_its_type(body) else _typed(error, kind)
+    if (error := error_in(body, kind)) is not None:
+        return error
     is_page = body.lstrip().startswith(b"<")
     text = "" if is_page else body[:MOST_WORDS].decode("utf-8", "replace")
     return UpstreamError(text or f"The upstream answered with status {status}.", type=kind)
-
-
-def _names_its_type(body: bytes) -> bool:
-    match msgspec.json.decode(body):
-        case {"error": {"type": str()}} | {"object": "error", "type": str()}:
-            return True
-    return False
-
-
-def _typed(error: UpstreamError, kind: str) -> UpstreamError:
-    return UpstreamError(str(error), type=kind, code=error.code, param=error.param)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -8,6 +8,7 @@ import binascii
 import math
 from array import array
 from base64 import b64decode
+from collections.abc import Iterable
 
 import msgspec
 
@@ -48,15 +49,11 @@ class _Results(msgspec.Struct, frozen=True):
 def read_vectors(body: bytes, count: int) -> RemoteVectors:
     """The vectors of `count` texts, by their indices. Raises Unhealthy."""
     answer = decoded(body, _Embeddings, UNREADABLE)
-    vectors: list[bytes | None] = [None] * count
-    for place, one in enumerate(answer.data):
-        at = place if one.index is None else one.index
-        if not 0 <= at < count or vectors[at] is not None:
-            raise broken(f"a vector of text {at} for a request with {count} texts")
-        vectors[at] = _vector(one.embedding)
-    found = tuple(one for one in vectors if one is not None)
-    if len(found) < count:
-        raise broken(f"{len(found)} vectors of {count} texts")
+    placed = (
+        (place if one.index is None else one.index, _vector(one.embedding))
+        for place, one in enumerate(answer.data)
+    )
+    found = _in_order(placed, count)
     if len({len(one) for one in found}) > 1:
         raise broken("vectors of several widths")
     return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
@@ -68,16 +65,27 @@ def read_scores(body: bytes, count: int) -> RemoteVectors:
         answer = _Results(decoded(body, list[_Result], UNREADABLE))
     else:
         answer = decoded(body, _Results, UNREADABLE)
-    scores: list[bytes | None] = [None] * count
-    for one in answer.results:
-        score = one.score if one.relevance_score is None else one.relevance_score
-        if not 0 <= one.index < count or score is None or scores[one.index] is not None:
-            raise broken(f"a score of document {one.index} for a request with {count}")
-        scores[one.index] = _packed([score])
-    found = tuple(one for one in scores if one is not None)
-    if len(found) < count:
-        raise broken(f"{len(found)} scores of {count} documents")
+    found = _in_order(((one.index, _score(one)) for one in answer.results), count)
     return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
+
+
+def _in_order(placed: Iterable[tuple[int, bytes]], count: int) -> tuple[bytes, ...]:
+    """For each of so many texts, what stands at its index."""
+    found: dict[int, bytes] = {}
+    for index, vector in placed:
+        if not 0 <= index < count or index in found:
+            raise broken(f"an answer for text {index} of a request with {count}")
+        found[index] = vector
+    if len(found) < count:
+        raise broken(f"{len(found)} answers for {count} texts")
+    return tuple(found[index] for index in range(count))
+
+
+def _score(one: _Result) -> bytes:
+    score = one.score if one.relevance_score is None else one.relevance_score
+    if score is None:
+        raise broken(f"no score of document {one.index}")
+    return _packed([score])
 
 
 def _vector(value: list[float] | str) -> bytes:

@@ -372,15 +372,6 @@ class _Encoded(msgspec.Struct, frozen=True):
     token_strs: list[str] | None = None
 
 
-class _Text(msgspec.Struct, frozen=True):
-    """By the names of vLLM, llama-server, TabbyAPI and KoboldCpp."""
-
-    prompt: str | None = None
-    content: str | None = None
-    text: str | None = None
-    result: str | None = None
-
-
 class _Count(msgspec.Struct, frozen=True):
     input_tokens: int
 
@@ -519,12 +510,11 @@ def _by_pieces(spelled: str) -> bytes:
 
 def read_text(body: bytes) -> str:
     """Raises Unhealthy."""
-    found = decoded(body, _Text, UNREADABLE)
-    texts = (found.prompt, found.content, found.text, found.result)
-    text = next((one for one in texts if one is not None), None)
-    if text is None:
-        raise broken("no text")
-    return text
+    found = decoded(body, dict[str, Any], UNREADABLE)
+    for name in ("prompt", "content", "text", "result"):  # vLLM, llama-server, TabbyAPI, KoboldCpp
+        if isinstance(text := found.get(name), str):
+            return text
+    raise broken("no text")
 
 
 def read_count(body: bytes) -> int:
