@@ -15,7 +15,9 @@ placement's speed is an estimate by bytes and bandwidths, as a part of the speed
 the fastest card.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, islice
 
 import msgspec
@@ -139,13 +141,9 @@ def _on_cards(
         if (whole := _tried(weights, variant, chosen, main, cards, 0)) is not None:
             yield whole
             continue
-        low, high = 1, steps  # the step before `high` is the last that leaves a layer on a card
-        while low < high:
-            middle = (low + high) // 2
-            if _filled(weights, variant, chosen, middle) is None:
-                low = middle + 1
-            else:
-                high = middle
+        # The first step that fits; the one before `steps` is the last that leaves a layer on a card.
+        fits = partial(_filled, weights, variant, chosen)
+        low = bisect_left(range(steps), 1, lo=1, key=lambda step: fits(step) is not None)
         if low < steps and (part := _tried(weights, variant, chosen, main, cards, low)) is not None:
             yield part
 

@@ -13,10 +13,10 @@ A text that is to be split here goes over `complete`.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 
 from backends.contract.conversation import Message, Shape, Tool, ToolChoice
 from backends.contract.protocol import TokenLogprob
@@ -24,6 +24,7 @@ from backends.contract.protocol import TokenLogprob
 # Ids of the Roundhouses that a request came through, separated by commas.
 HOPS = "x-roundhouse-hops"
 MOST_HOPS = 8
+MAX_NAME = 256  # characters of a model's name there
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context
 
 
@@ -50,9 +51,9 @@ class RemoteOrigin(msgspec.Struct, frozen=True):
     name there. `hops`: servers on the way there.
     """
 
-    server: str
-    model: str
-    hops: int = 0
+    server: Annotated[str, Meta(min_length=1, max_length=64)]
+    model: Annotated[str, Meta(max_length=MAX_NAME)]
+    hops: Annotated[int, Meta(ge=0)] = 0
 
 
 class RemoteFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.tokenizing import EVERY_BYTE, try_vocabulary
 from backends.machine.devices import memory
 from backends.machine.process_settings import prepare_process
-from backends.machine.processes import end_with
+from backends.machine.processes import end_with, proportional
 
 log = structlog.get_logger(__name__)
 
@@ -183,11 +183,8 @@ def held() -> dict[str, int]:
     its launcher counts by halves), and what a card's driver reports of it.
     """
     cards = {name: card.own for name, card in memory().items() if card.own is not None}
-    with suppress(OSError, StopIteration, ValueError):  # not Linux
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-        size = next(line for line in lines if line.startswith("Pss:"))
-        return {CPU: int(size.split()[1]) * 1024, **cards}
-    return cards
+    size = proportional("self")
+    return cards if size is None else {CPU: size, **cards}
 
 
 def end(why: str) -> None:

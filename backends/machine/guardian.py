@@ -38,7 +38,7 @@ NOT_STARTED = 127  # exit status, as shells have it
 def main(seconds: float, given: int, words: Sequence[str]) -> None:
     """Returns when no process of the command is left."""
     control = socket.socket(fileno=os.dup(0))  # which the command doesn't inherit (PEP 446)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -82,7 +82,7 @@ class Command:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setpgid(0, 0)
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # it died before the signal was asked for
                 os._exit(NOT_STARTED)
             given = self._given if self._given >= 0 else os.open(os.devnull, os.O_RDONLY)
@@ -195,7 +195,8 @@ def _parents() -> Iterator[tuple[int, int]]:
             yield int(path.name), int(fields[1])
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """See prctl(2); nothing where there is none."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

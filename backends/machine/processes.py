@@ -4,15 +4,15 @@ Main memory is counted by proportional set sizes (proc(5), smaps_rollup): a page
 processes share is counted once. That of cards is what NVIDIA's driver says of each process.
 """
 
-import ctypes
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from typing import Literal
 
 from backends.contract.catalog import CPU
 from backends.machine.devices import held_by
-from backends.machine.guardian import PROC, descendants
+from backends.machine.guardian import PR_SET_PDEATHSIG, PROC, descendants, prctl
 
 
 def tree_memory(
@@ -22,12 +22,14 @@ def tree_memory(
     /proc, or none of them is left. Blocks for some milliseconds.
     """
     pids = frozenset(descendants(root))
-    sizes = [size for pid in pids if (size := _proportional(pid)) is not None]
+    sizes = [size for pid in pids if (size := proportional(pid)) is not None]
     return {CPU: sum(sizes), **cards(pids)} if sizes else None
 
 
-def _proportional(pid: int) -> int | None:
-    """None for a process that is gone, or another user's."""
+def proportional(pid: int | Literal["self"]) -> int | None:
+    """Bytes of main memory that a process has, what it shares in equal parts; None for one that is
+    gone, or another user's, or where there is no /proc.
+    """
     with suppress(OSError, ValueError):
         for line in PROC.joinpath(str(pid), "smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):
@@ -53,12 +55,8 @@ def is_foreign(port: int) -> bool:
     return owner_of_listener(port) not in (None, 0, os.getuid())
 
 
-PR_SET_PDEATHSIG = 1
-
-
 def end_with(parent: int) -> None:
     """Have the kernel end this process when its parent, that process, does."""
-    with suppress(AttributeError, OSError):  # not Linux: the end of the socket is left
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # where there is none the end of the socket is left
     if os.getppid() != parent:  # it ended meanwhile
         os._exit(0)

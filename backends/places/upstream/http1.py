@@ -6,6 +6,7 @@ HTTP/2 are httpx's own transport's.
 """
 
 import asyncio
+import math
 import select
 import socket
 import ssl
@@ -21,6 +22,7 @@ import httptools
 import httpx
 import msgspec
 
+from backends.machine.futures import settle
 from config.values import is_read
 
 FRESH = 30.0  # seconds that addresses are used
@@ -35,19 +37,6 @@ def look_up(host: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """The end of a look-up, and until when it counts."""
-
-    addresses: tuple[str, ...]
-    error: OSError | None
-    until: float
-
-    def usable(self) -> tuple[str, ...]:
-        if self.error is not None:
-            raise socket.gaierror(*self.error.args)
-        return self.addresses
-
-
 class Resolver(msgspec.Struct, eq=False):
     """Resolves names, each on a thread of its own. One per client, on its event loop.
 
@@ -58,42 +47,41 @@ class Resolver(msgspec.Struct, eq=False):
 
     _look_up: LookUp = look_up
     _clock: Callable[[], float] = time.monotonic
-    _found: dict[str, _Found] = {}
-    _pending: dict[str, asyncio.Future[_Found]] = {}
+    _found: dict[str, asyncio.Future[tuple[str, ...]]] = {}
+    _until: dict[str, float] = {}  # when what was found has to be looked up again
 
     async def addresses(self, host: str) -> tuple[str, ...]:
         """At least one. Raises OSError; without limit in time."""
         if is_read(ip_address, host):
             return (host,)
-        found = self._found.get(host)
-        if found is None or found.until <= self._clock():
-            pending = self._pending.get(host) or self._begin(host)
-            found = await asyncio.shield(pending)  # others wait for it, too
-        return found.usable()
+        if self._until.get(host, -math.inf) <= self._clock():
+            self._begin(host)
+        return await asyncio.shield(self._found[host])  # others wait for it, too
 
-    def _begin(self, host: str) -> asyncio.Future[_Found]:
+    def _begin(self, host: str) -> None:
         loop = asyncio.get_running_loop()
-        pending = self._pending[host] = loop.create_future()
+        self._found[host] = loop.create_future()
+        self._until[host] = math.inf
 
         def run() -> None:
-            found = self._looked_up(host)
+            outcome = self._looked_up(host)
             with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(self._end, host, found)
+                loop.call_soon_threadsafe(self._end, host, outcome)
 
         # No executor's thread: at its end the process would wait for a name server.
         threading.Thread(target=run, name=f"resolve {host}", daemon=True).start()
-        return pending
 
-    def _looked_up(self, host: str) -> _Found:
+    def _looked_up(self, host: str) -> tuple[str, ...] | OSError:
         try:
-            return _Found(self._look_up(host), None, self._clock() + FRESH)
-        except (OSError, UnicodeError) as error:
-            refused = error if isinstance(error, OSError) else OSError(0, str(error))
-            return _Found((), refused, self._clock() + FAILED)
+            return self._look_up(host)
+        except OSError as error:
+            return socket.gaierror(*error.args)
+        except UnicodeError as error:
+            return socket.gaierror(0, str(error))
 
-    def _end(self, host: str, found: _Found) -> None:
-        self._found[host] = found
-        self._pending.pop(host).set_result(found)
+    def _end(self, host: str, outcome: tuple[str, ...] | OSError) -> None:
+        self._until[host] = self._clock() + (FAILED if isinstance(outcome, OSError) else FRESH)
+        settle(self._found[host], outcome)
 
 
 class ResolvedFirst(httpx.AsyncBaseTransport):

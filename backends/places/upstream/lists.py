@@ -22,7 +22,13 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from backends.contract.errors import LoadFailed, UpstreamError
-from backends.contract.remote import RemoteFacts, RemoteOrigin, RemoteStanding, RemoteState
+from backends.contract.remote import (
+    MAX_NAME,
+    RemoteFacts,
+    RemoteOrigin,
+    RemoteStanding,
+    RemoteState,
+)
 from backends.machine.paths import replace_file
 from backends.places.upstream.faults import Fault, decoded, kind_of, late
 from backends.places.upstream.refusals import Cleaner, refusal
@@ -36,7 +42,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 MOST_MODELS = 10_000
-MAX_NAME = 256  # characters
 ROUNDHOUSE = "roundhouse"  # what our own lists have as `owned_by`
 
 
@@ -58,7 +63,7 @@ class _Card(msgspec.Struct, frozen=True):
     meta: _Meta | None = None
     capabilities: Any = None
     modalities: Any = None
-    origin: Any = None  # `_Origin`, Roundhouse
+    origin: Any = None  # `RemoteOrigin`, Roundhouse
 
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
@@ -66,14 +71,6 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 
 class _Status(msgspec.Struct, frozen=True):
     percent: Annotated[int, Meta(ge=0, le=100)] | None = None
-
-
-class _Origin(msgspec.Struct, frozen=True):
-    """Where a Roundhouse's model is: see `RemoteOrigin`."""
-
-    server: Annotated[str, Meta(min_length=1, max_length=64)]
-    model: Annotated[str, Meta(max_length=MAX_NAME)]
-    hops: Annotated[int, Meta(ge=0)] = 0
 
 
 class _Standing(msgspec.Struct, frozen=True):
@@ -150,8 +147,8 @@ def _offer(data: Any) -> Offer | None:
 
 def _origin(card: _Card) -> RemoteOrigin | None:
     """As far from here as the other server is, and one more. None: an older one doesn't say it."""
-    wire = _read(card.origin, _Origin)
-    return RemoteOrigin(wire.server, wire.model, wire.hops + 1) if wire is not None else None
+    origin = _read(card.origin, RemoteOrigin)
+    return replace(origin, hops=origin.hops + 1) if origin is not None else None
 
 
 def _length(card: _Card) -> int | None:
