@@ -43,11 +43,11 @@ import uvloop
 
 import bundled
 from backends.machine import prebuilt
-from backends.places.nodes.listening import listener
 from benchmarks import report
 from benchmarks.answers import DONE, WITH_TEXT, Answer
 from benchmarks.load import Connection, Load, request
 from benchmarks.peers import Running, roundhouse
+from tests.backends.places.nodes.process import listener
 
 STREAMS = 16  # on each model
 TOKENS = 400  # of an answer

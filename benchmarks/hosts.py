@@ -24,12 +24,12 @@ from statistics import median
 import psutil
 
 import bundled
-from backends.places.nodes.listening import listener
 from benchmarks import realistic, report
 from benchmarks.answers import Figures
 from benchmarks.peers import Running, roundhouse
 from benchmarks.serving import ENDLESS, Plan, over_http
 from benchmarks.turns import ROUNDS, Measure, taken
+from tests.backends.places.nodes.process import listener
 from tests.real import lab
 
 PROCESS, WORKER, TCP = "process", "worker", "tcp"

@@ -125,7 +125,6 @@ class Control:
             return
         try:
             facts: NodeFacts = ray.get(supervisor.facts.remote(), timeout=seconds)
-            ray.get(supervisor.ping.remote(), timeout=seconds)
         except Exception as error:  # noqa: BLE001 - Ray's, or what the supervisor raised
             self._forget(number, reason(error))
             return

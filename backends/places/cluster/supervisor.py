@@ -2,17 +2,27 @@
 the files of models that the node lacks. Ray makes an actor of it, in a process of its own; it knows
 nothing of Ray itself.
 
-Its listener, and all workers behind it, end with its process.
+All workers behind its listener end with its process.
 """
 
+import asyncio
 import hashlib
 import os
 import threading
 from concurrent.futures import Future
 from pathlib import Path
 
+import anyio
+
 from backends.places.cluster.messages import NodeFacts
-from backends.places.nodes.listening import ListenerSettings, Listening, listener, memory_here
+from backends.places.nodes.listening import (
+    ListenerSettings,
+    Listening,
+    event_loop,
+    listening,
+    memory_here,
+    new_token,
+)
 from config.values import user_folder
 
 SAMPLES, SAMPLE = 16, 64 * 1024  # parts of a file that are read to know it again, and their bytes
@@ -73,29 +83,27 @@ class Supervisor(Copies):
         self._settings = ListenerSettings(host=host, tls=tls)
         super().__init__(Path(folder) if folder else user_folder() / FOLDER)
         self._listening: Future[Listening] = Future()
-        self._ended = threading.Event()
-        # The listener ends with the thread that began it, so that has a thread of its own.
+        # Workers end with the thread that began them, so the listener has one of its own.
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
 
     def _listen(self) -> None:
         try:
-            with listener(self._settings) as there:
-                self._listening.set_result(there)
-                self._ended.wait()
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                runner.run(self._serve())
         except Exception as error:  # noqa: BLE001 - whoever asks for it gets it
             if not self._listening.done():
                 self._listening.set_exception(error)
+
+    async def _serve(self) -> None:
+        async with listening(self._settings, new_token()) as there:
+            self._listening.set_result(there)
+            await anyio.sleep_forever()
 
     def facts(self) -> NodeFacts:
         """What the gateway needs to know."""
         there = self._listening.result()
         return NodeFacts(there.address, there.token, *memory_here(), there.fingerprint)
 
-    def ping(self) -> int:
-        """The process that listens. Raises LoadFailed where it has ended."""
-        pid = self._listening.result().pid
-        os.kill(pid, 0)
-        return pid
 
 
 def mark_of(path: Path) -> str:

@@ -14,17 +14,14 @@ is as good as an account here.
 """
 
 import asyncio
-import json
 import os
 import secrets
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,7 +60,6 @@ from backends.contract.protocol import Progress
 from backends.machine.control_groups import main_memory, main_memory_free
 from backends.machine.devices import devices
 from backends.machine.futures import settle
-from backends.machine.processes import end_with
 from backends.places.nodes.certificates import certificate_of, made_certificate
 from backends.places.nodes.handshake import (
     Handshake,
@@ -98,8 +94,6 @@ class ListenerSettings(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     folders: tuple[str, ...] = ()
     silence: float = 30.0  # seconds without a heartbeat, after which a gateway is gone
-    # The catalog's module and name there, for further engines; "": ours
-    catalog: str = ""
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,10 +294,14 @@ class Place:
     """What sessions load from, and with: this machine's models, engines and workers."""
 
     def __init__(
-        self, workers: Workers, settings: ListenerSettings, certificate: bytes | None
+        self,
+        workers: Workers,
+        settings: ListenerSettings,
+        certificate: bytes | None,
+        catalog: Catalog,
     ) -> None:
         self.workers = workers
-        self.catalog = _catalog(settings.catalog)
+        self.catalog = catalog
         self.certificate = certificate  # in DER; None: there is no TLS
         self.silence = settings.silence
         self._folders = [Path(folder).expanduser().resolve() for folder in settings.folders]
@@ -466,14 +464,16 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def listening(settings: ListenerSettings, token: str) -> AsyncIterator[Listening]:
+async def listening(
+    settings: ListenerSettings, token: str, catalog: Catalog = BACKENDS
+) -> AsyncIterator[Listening]:
     """A listener in this process, until the context ends; its workers end with it. Raises OSError,
     LoadFailed for a certificate that can't be used.
     """
     context, certificate = server_context(settings) if settings.tls else (None, None)
     workers = Workers()
     with _bound(settings.host, settings.port) as bound:
-        place = Place(workers, settings, certificate)
+        place = Place(workers, settings, certificate, catalog)
         task = asyncio.create_task(Listener(bound, place, token, context).run())
         try:
             yield Listening(
@@ -501,19 +501,17 @@ def server_context(settings: ListenerSettings) -> tuple[ssl.SSLContext, bytes]:
             raise LoadFailed(f"the certificate {certificate} can't be used: {error}") from error
 
 
-def _catalog(name: str) -> Catalog:
-    if not name:
-        return BACKENDS
-    module, _, attribute = name.partition(":")
-    return cast(Catalog, getattr(import_module(module), attribute))
-
-
 def new_token() -> str:
     """256 bits."""
     return secrets.token_urlsafe(32)
 
 
-def serve(settings: ListenerSettings, token: str, tell: Callable[[Listening], None]) -> None:
+def serve(
+    settings: ListenerSettings,
+    token: str,
+    tell: Callable[[Listening], None],
+    catalog: Catalog = BACKENDS,
+) -> None:
     """Listen until a signal ends it. `tell` is called once with how it can be reached. Raises as
     `listening`.
     """
@@ -522,61 +520,17 @@ def serve(settings: ListenerSettings, token: str, tell: Callable[[Listening], No
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        async with listening(settings, token) as listener:
+        async with listening(settings, token, catalog) as listener:
             tell(replace(listener, token=""))
             await ended.wait()
 
-    with asyncio.Runner(loop_factory=_event_loop) as runner:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(run())
 
 
-def _event_loop() -> asyncio.AbstractEventLoop:
+def event_loop() -> asyncio.AbstractEventLoop:
     """A step's frame costs a third of what it does with asyncio's own, where there is another."""
     if find_spec("uvloop") is None:  # Windows
         return asyncio.new_event_loop()
     found: asyncio.AbstractEventLoop = import_module("uvloop").new_event_loop()
     return found
-
-
-@contextmanager
-def listener(
-    settings: ListenerSettings = ListenerSettings(),  # noqa: B008 - frozen
-    *,
-    token: str | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> Iterator[Listening]:
-    """A listener in a process of its own, until the context ends, or this process does. Needs no
-    event loop; call it on a thread that stays. Raises LoadFailed.
-    """
-    token = token or new_token()
-    command = (sys.executable, "-m", f"{__package__}.listening", str(os.getpid()))
-    with subprocess.Popen(  # noqa: S603 - this program
-        (*command, json.dumps(msgspec.to_builtins(settings))),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        process_group=0,
-        env={**environment, TOKEN_VARIABLE: token, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise LoadFailed(f"the listener ended with status {process.wait()}")
-            yield replace(msgspec.json.decode(line, type=Listening), token=token)
-        finally:
-            process.terminate()
-
-
-def main(parent: str, settings: str) -> None:
-    """Of a process that `listener` starts."""
-    end_with(int(parent))
-    token = os.environ.pop(TOKEN_VARIABLE)
-
-    def tell(reached: Listening) -> None:
-        print(msgspec.json.encode(reached).decode(), flush=True)  # noqa: T201 - `listener` reads it
-
-    serve(msgspec.json.decode(settings, type=ListenerSettings), token, tell)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -24,6 +24,7 @@ from tests.backends import encoder_folders
 from tests.backends.encoder_contract import PROMISES, TEXTS, EncoderSubject
 from tests.backends.pairs import quick
 from tests.backends.places.nodes.nodes import SETTINGS, TOKEN, node_of
+from tests.backends.places.workers import CATALOG
 from tests.backends.places.workers import workers as made_workers
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +38,7 @@ async def workers() -> AsyncIterator[Workers]:
 
 @pytest.fixture(scope="module")
 async def there() -> AsyncIterator[Listening]:
-    async with listening(SETTINGS, TOKEN) as one:
+    async with listening(SETTINGS, TOKEN, CATALOG) as one:
         yield one
 
 

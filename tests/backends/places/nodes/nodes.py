@@ -14,7 +14,7 @@ from tests.backends.engines.toy.files import ToyOptions
 from tests.backends.places.workers import CATALOG, alphabet
 
 TOKEN = "of-no-use-anywhere-else"
-SETTINGS = ListenerSettings(catalog="tests.backends.places.workers:CATALOG")
+SETTINGS = ListenerSettings()
 
 
 def node_of(there: Listening, **changes: Any) -> NodeConfig:

@@ -17,10 +17,11 @@ from backends.contract.messages import Close, Closed, Finish
 from backends.contract.protocol import MemoryNeed
 from backends.places.nodes import node
 from backends.places.nodes.handshake import MAGIC, NONCE, Handshake
-from backends.places.nodes.listening import STRANGERS, Listening, first_fitting, listener, listening
+from backends.places.nodes.listening import STRANGERS, Listening, first_fitting, listening
 from config.nodes import split
 from tests.backends.places.nodes.nodes import SETTINGS, TOKEN, node_of
-from tests.backends.places.workers import gone
+from tests.backends.places.nodes.process import listener
+from tests.backends.places.workers import CATALOG, gone
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def there() -> AsyncIterator[Listening]:
-    async with listening(SETTINGS, TOKEN) as one:
+    async with listening(SETTINGS, TOKEN, CATALOG) as one:
         yield one
 
 
@@ -118,7 +119,7 @@ async def test_no_model_outside_its_folders_is_loaded(tmp_path: Path) -> None:
     settings = replace(SETTINGS, folders=(str(tmp_path),))
     link = tmp_path / "link.gguf"
     link.symlink_to(bundled.GGUF)
-    async with listening(settings, TOKEN) as there:
+    async with listening(settings, TOKEN, CATALOG) as there:
         for path in (str(bundled.GGUF), str(link), f"{tmp_path}/../{bundled.GGUF.name}"):
             with pytest.raises(LoadFailed, match="outside the folders that this node loads from"):
                 await node.recognise(node_of(there), path)

@@ -21,7 +21,7 @@ from backends.contract.protocol import Generation, Image, Progress
 from backends.places.container import PortContainer
 from backends.places.nodes import node
 from backends.places.nodes.handshake import Handshake, OtherVersion, Peer
-from backends.places.nodes.listening import Listening, listener, listening
+from backends.places.nodes.listening import Listening, listening
 from config.engines import LlamaCppOptions, ScriptedOptions, TransformersOptions
 from config.nodes import NodeConfig
 from tests.backends.batching import GREETING, STORY
@@ -29,8 +29,16 @@ from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.container_contract import LASTING, PROMISES, Subject, job, run, text_of
 from tests.backends.engines.test_scripted import SCRIPT
 from tests.backends.places.nodes.nodes import SETTINGS, TOKEN, load_frail_there, load_there, node_of
+from tests.backends.places.nodes.process import listener
 from tests.backends.places.nodes.proxies import network
-from tests.backends.places.workers import forgotten, gone, is_there, uncollected, workers_of
+from tests.backends.places.workers import (
+    CATALOG,
+    forgotten,
+    gone,
+    is_there,
+    uncollected,
+    workers_of,
+)
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -41,13 +49,13 @@ Promise = Callable[[Subject], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 async def there() -> AsyncIterator[Listening]:
-    async with listening(SETTINGS, TOKEN) as one:
+    async with listening(SETTINGS, TOKEN, CATALOG) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 async def secured() -> AsyncIterator[Listening]:
-    async with listening(replace(SETTINGS, tls=True), TOKEN) as one:
+    async with listening(replace(SETTINGS, tls=True), TOKEN, CATALOG) as one:
         yield one
 
 
@@ -184,7 +192,7 @@ async def test_a_connection_cut_within_a_frame_ends_its_model_alone(
 async def test_a_network_that_falls_silent_is_noticed_at_both_ends(tmp_path: Path) -> None:
     """The gateway has its heartbeats (see below); the node ends what nobody asks for any more."""
     async with (
-        listening(replace(SETTINGS, silence=5.0), TOKEN) as there,
+        listening(replace(SETTINGS, silence=5.0), TOKEN, CATALOG) as there,
         network(there.address) as silent,
     ):
         container = await load_frail_there(node_of(there, address=silent.address), tmp_path)
