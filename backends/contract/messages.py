@@ -28,12 +28,13 @@ A job's key and an order's number are chosen by the gateway's end, and used once
 """
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import msgspec
+import numpy as np
 
-from backends.contract.beginnings import Bytes, Part, Taken, Tier, packed
+from backends.contract.beginnings import Part, Taken, Tier, packed
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
@@ -182,9 +183,9 @@ class TakenHead(msgspec.Struct, frozen=True, array_like=True):
             places=tuple(part.cells for part in taken.parts),
         )
 
-    def taken(self, buffers: Sequence[Bytes]) -> Taken:
-        """With the bytes that have come."""
-        whole, *states = buffers
+    def empty(self) -> Taken:
+        """With room for the bytes that are to come."""
+        whole, *states = (np.empty(size, np.uint8) for size in self.sizes)
         return alike(Taken, self)(
             tokens=array("q", self.tokens),
             whole=whole,
@@ -305,19 +306,14 @@ class FindLongest(PortMessage, frozen=True):
 
 class ReadFound(PortMessage, frozen=True):
     """Of what the question `found` was answered with: `size` bytes of its buffer `part` (0: the
-    whole), from `start` on. Answered with `KeptBytes`.
+    whole), from `start` on. Answered with `KeptBytes`. After the last piece no more is read.
     """
 
     found: int
     part: int
     start: int
     size: int
-
-
-class FoundRead(PortMessage, frozen=True):
-    """All that is wanted of it is read. Not answered."""
-
-    found: int
+    is_last: bool = False
 
 
 class FoundUsed(PortMessage, frozen=True):
@@ -360,7 +356,7 @@ class Offered(PortMessage, frozen=True):
 
 
 KeptQuestion: TypeAlias = (
-    FindLongest | ReadFound | FoundRead | FoundUsed | IsWanted | Offer | OfferedBytes | Offered
+    FindLongest | ReadFound | FoundUsed | IsWanted | Offer | OfferedBytes | Offered
 )
 
 

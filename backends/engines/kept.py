@@ -28,7 +28,6 @@ from backends.contract.beginnings import BLOCK, Coming, Found, Taken, packed
 from backends.contract.messages import (
     ComingThere,
     FindLongest,
-    FoundRead,
     FoundThere,
     FoundUsed,
     IsWanted,
@@ -128,7 +127,8 @@ class BeginningsAfar:
     def put_back(self, found: Found, tokens: int, seconds: float) -> None:
         """See `Beginnings.put_back`. The way here counts."""
         assert isinstance(found, Fetched)
-        self._say(FoundUsed(found.number, tokens, seconds + found.seconds))
+        used = FoundUsed(found.number, tokens, seconds + found.seconds)
+        self._tell(KeptAsked(next(self._numbers), used))
 
     def wants(self, owner: str, tokens: Sequence[int], size: int, seconds: float) -> bool:
         """See `Beginnings.wants`. Not while so many leave that others would wait for memory."""
@@ -168,9 +168,6 @@ class BeginningsAfar:
         except TimeoutError:
             self._asked.pop(number, None)
             return None
-
-    def _say(self, question: FoundRead | FoundUsed) -> None:
-        self._tell(KeptAsked(next(self._numbers), question))
 
     def _wake(self) -> None:
         with self._news:
@@ -219,19 +216,18 @@ class BeginningsAfar:
 
     def _fetch(self, number: int, there: FoundThere) -> Fetched | None:
         """On the fetcher's thread."""
-        began = time.perf_counter()
+        began, taken = time.perf_counter(), there.head.empty()
+        places = [*pieces(there.head.sizes)]
         try:
-            buffers = [np.empty(size, np.uint8) for size in there.head.sizes]
-            for part, start, size in pieces(there.head.sizes):
-                answer = self._answer(ReadFound(number, part, start, size))
+            for part, start, size in places:
+                is_last = (part, start, size) == places[-1]
+                answer = self._answer(ReadFound(number, part, start, size, is_last))
                 if not isinstance(answer, KeptBytes) or len(answer.data) != size:
                     return None
-                buffers[part][start : start + size] = np.frombuffer(answer.data, np.uint8)
-            taken = there.head.taken(buffers)
+                taken.buffers[part][start : start + size] = np.frombuffer(answer.data, np.uint8)
             seconds = time.perf_counter() - began
             return Fetched(number, taken, there.start, there.tier, seconds)
         finally:
-            self._say(FoundRead(number))
             self._wake()
 
     def _send(self, taken: Taken, seconds: float) -> None:

@@ -9,17 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import cast
 
-import msgspec
 import numpy as np
 import structlog
 from msgspec.structs import replace
 
-from backends.contract.beginnings import Beginnings, Bytes, Coming, Found
+from backends.contract.beginnings import Beginnings, Coming, Found, Taken
 from backends.contract.latest import Latest
 from backends.contract.messages import (
     ComingThere,
     FindLongest,
-    FoundRead,
     FoundThere,
     FoundUsed,
     IsWanted,
@@ -43,13 +41,6 @@ AT_HAND = 8  # beginnings that were found, and may still be read
 MOST_ASKED = 4_096  # questions at a time
 
 
-class Arriving(msgspec.Struct, frozen=True, eq=False):
-    """A beginning of which pieces have come."""
-
-    head: TakenHead
-    buffers: list[Bytes]
-
-
 class BeginningsDesk:
     """Answers what the other end asks of `beginnings`, by calls of `send` on its thread. On the
     event loop no more happens than a piece's way through a socket.
@@ -59,7 +50,7 @@ class BeginningsDesk:
         self._beginnings = beginnings
         self._send = send
         self._found = Latest[int, Found](AT_HAND)
-        self._offers: dict[int, Arriving] = {}
+        self._offers: dict[int, Taken] = {}  # of which pieces have come
         self._thread = ThreadPoolExecutor(1, "kept-desk")
         self._room = threading.Semaphore(MOST_ASKED)
 
@@ -101,8 +92,6 @@ class BeginningsDesk:
                 return _yes(self._put(question))
             case Offered(offer, seconds):
                 return _yes(self._keep(offer, seconds))
-            case FoundRead(found):
-                self._forget(found)
             case FoundUsed(found, count, seconds):
                 if (one := self._found.pop(found, None)) is not None:
                     self._beginnings.put_back(one, count, seconds)
@@ -121,14 +110,11 @@ class BeginningsDesk:
         found = self._found.get(wanted.found)
         if found is None:
             return NothingThere()
-        until = wanted.start + wanted.size
-        return KeptBytes(cast(bytes, found.taken.buffers[wanted.part].data[wanted.start : until]))
-
-    def _forget(self, number: int) -> None:
-        """Its bytes; what it was is known until it is put back."""
-        if (found := self._found.get(number)) is not None:
+        buffers, until = found.taken.buffers, wanted.start + wanted.size
+        if wanted.is_last:  # what it was is known until it is put back
             bare = replace(found.taken, whole=np.empty(0, np.uint8), parts=())
-            self._found[number] = replace(found, taken=bare)
+            self._found[wanted.found] = replace(found, taken=bare)
+        return KeptBytes(cast(bytes, buffers[wanted.part].data[wanted.start : until]))
 
     def _open(self, number: int, head: TakenHead) -> KeptAnswer:
         """One at a time: an earlier one was given up."""
@@ -136,7 +122,7 @@ class BeginningsDesk:
         tokens, size = array("q", head.tokens), sum(head.sizes)
         if not self._beginnings.wants(head.owner, tokens, size, head.seconds):
             return NothingThere()
-        self._offers[number] = Arriving(head, [np.empty(size, np.uint8) for size in head.sizes])
+        self._offers[number] = head.empty()
         return Welcome()
 
     def _put(self, piece: OfferedBytes) -> bool:
@@ -149,7 +135,7 @@ class BeginningsDesk:
     def _keep(self, number: int, seconds: float) -> bool:
         if (arriving := self._offers.pop(number, None)) is None:
             return False
-        self._beginnings.keep(arriving.head.taken(arriving.buffers), seconds)
+        self._beginnings.keep(arriving, seconds)
         return True
 
 
