@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import msgspec
@@ -29,6 +29,7 @@ from backends.contract.catalog import Backend, ModelFiles, Placement
 from backends.contract.errors import LoadFailed, OutOfMemory, process_end
 from backends.contract.framing import (
     REPORT,
+    Fit,
     Fitted,
     Frames,
     LauncherReport,
@@ -38,6 +39,7 @@ from backends.contract.framing import (
     Ping,
     Pong,
     Received,
+    Recognise,
     Recognised,
     Refused,
     Shelf,
@@ -55,6 +57,8 @@ from backends.places.encoder_container import PortEncoder, over
 from config.engines import EngineOptions
 
 log = structlog.get_logger(__name__)
+
+Answer = TypeVar("Answer", Loaded, Recognised, Fitted)
 
 BEAT = 0.9  # seconds between heartbeats
 BEATS = 3  # that stay unanswered; with the time before the first, less than four seconds
@@ -224,7 +228,7 @@ class FramedPort(asyncio.Protocol, ABC):
         self._receive: Callable[[Event], None] | None = None
         self._early: list[Event] = []  # that came before anyone was there to receive them
         self._transport: asyncio.Transport | None = None
-        self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
+        self._answer: asyncio.Future[Loaded | Recognised | Fitted] = self._loop.create_future()
         self._closing = False
         self._goodbye: asyncio.TimerHandle | None = None
         self._unanswered = 0  # heartbeats
@@ -252,7 +256,8 @@ class FramedPort(asyncio.Protocol, ABC):
 
     @property
     def info(self) -> ModelInfo:
-        loaded = self._loaded.result()
+        loaded = self._answer.result()
+        assert isinstance(loaded, Loaded), "a model was asked for"
         return msgspec.structs.replace(loaded.info, held=loaded.held)
 
     def connect(self, receive: Callable[[Event], None]) -> None:
@@ -283,8 +288,15 @@ class FramedPort(asyncio.Protocol, ABC):
         """Have the other end load a model. Raises LoadFailed, OutOfMemory."""
         there = msgspec.structs.replace(options, host="worker")
         encoded = msgspec.Raw(msgspec.msgpack.encode(there))
-        self._write(LoadModel(files, encoded, placement))
-        return await asyncio.shield(self._loaded)
+        return await self.ask(LoadModel(files, encoded, placement), Loaded)
+
+    async def ask(self, command: LoadModel | Recognise | Fit, kind: type[Answer]) -> Answer:
+        """The one thing that a connection is for. Raises LoadFailed, OutOfMemory."""
+        self._write(command)
+        answer = await asyncio.shield(self._answer)
+        if not isinstance(answer, kind):
+            raise LoadFailed("the other end answered what it was not asked")
+        return answer
 
     def pause(self) -> None:
         """Nothing that comes can be handed on: leave it where it is."""
@@ -331,7 +343,7 @@ class FramedPort(asyncio.Protocol, ABC):
         if self._closing:
             self._tell(Closed())
         elif loss is not None:
-            settle(self._loaded, loss)
+            settle(self._answer, loss)
             self._tell(Lost(str(loss)))
         # The container and its tokenizer, which have this port and are had by it, would stay until
         # a full collection of garbage, which is rare.
@@ -357,12 +369,10 @@ class FramedPort(asyncio.Protocol, ABC):
                 self._shelf.received()
             case Loading(progress):
                 self._report(progress)
-            case Loaded():
-                settle(self._loaded, event)
+            case Loaded() | Recognised() | Fitted():
+                settle(self._answer, event)
             case Refused(failure):
-                settle(self._loaded, failure.error())
-            case Recognised() | Fitted():
-                self._kill("sent what it was not asked for")
+                settle(self._answer, failure.error())
             case _:
                 if self._goodbye is not None and isinstance(event, KeptAsked):
                     self._part()

@@ -31,7 +31,6 @@ from backends.contract.framing import (
     Loaded,
     Recognise,
     Recognised,
-    Refused,
     VocabularyFiles,
     WorkerCommand,
     WorkerEvent,
@@ -55,7 +54,7 @@ from backends.places.container import PortContainer
 from backends.places.encoder_container import PortEncoder, over
 from backends.places.nodes.handshake import Handshake, HandshakeFailed, certificate_fingerprint
 from backends.places.nodes.lines import acknowledged, keep_alive, unacknowledged
-from backends.places.worker import GOODBYE, FramedPort, ended_unless_whole
+from backends.places.worker import GOODBYE, Answer, FramedPort, ended_unless_whole
 from config.engines import EngineOptions
 from config.nodes import NodeConfig, split
 from config.values import alike
@@ -128,7 +127,6 @@ class NodePort(FramedPort):
         self._node = node
         self._handshake = Handshake("gateway", node.token)
         self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._asked: asyncio.Future[Recognised | Fitted] | None = None
         self._lost = False  # it was told how the worker ended
         self._serving = False  # a model was asked for
         self.is_unreached = False  # the node itself is lost, and not just its worker
@@ -148,12 +146,6 @@ class NodePort(FramedPort):
             self._why = f"can't be reached: {_reason(error)}"
         if self._why is not None:
             raise self._unreached()
-
-    async def ask(self, command: Recognise | Fit) -> Recognised | Fitted:
-        """What the node says of a model. Raises LoadFailed."""
-        self._asked = self._loop.create_future()
-        self._write(command)
-        return await asyncio.shield(self._asked)
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, placement: Placement | None = None
@@ -210,8 +202,8 @@ class NodePort(FramedPort):
         elif self._why is None:
             self._why = "closed the connection" + (f" ({_reason(exc)})" if exc else "")
         settle(self._greeted, self._unreached())
-        if self._asked is not None:
-            settle(self._asked, self._unreached())
+        if not self._serving:
+            settle(self._answer, self._unreached())
         super().connection_lost(exc)
 
     def _unreached(self) -> Unreached:
@@ -239,14 +231,10 @@ class NodePort(FramedPort):
 
     def _hand_on(self, event: WorkerEvent) -> None:
         match event:
-            case Recognised() | Fitted() if self._asked is not None and not self._asked.done():
-                self._asked.set_result(event)
-            case Refused(failure) if self._asked is not None and not self._asked.done():
-                self._asked.set_exception(failure.error())
             case Lost(reason):
                 self._lost = True
                 reason = f"node {self._node.name}: {reason}"
-                settle(self._loaded, LoadFailed(reason))
+                settle(self._answer, LoadFailed(reason))
                 self._tell(Lost(reason))
             case Loaded() | Answered():
                 self._frames.most = ORDINARY
@@ -312,19 +300,17 @@ async def fitted(node: NodeConfig, files: ModelFiles, options: EngineOptions) ->
     return replace(found.files, node=alike(NodeShare, found)(node=node))
 
 
-async def _asked(node: NodeConfig, model: str, command: Recognise | Fit, kind: type[T]) -> T:
+async def _asked(
+    node: NodeConfig, model: str, command: Recognise | Fit, kind: type[Answer]
+) -> Answer:
     port = NodePort(node, model, lambda _: None)
     await port.greet()
     try:
         async with asyncio.timeout(DESCRIBING):
-            answer = await port.ask(command)
-        if not isinstance(answer, kind):
-            raise LoadFailed(f"node {node.name} answered what it was not asked")
+            return await port.ask(command, kind)
     except TimeoutError:
         text = f"node {node.name} did not describe {model} within {DESCRIBING:.0f} s"
         raise LoadFailed(text) from None
-    else:
-        return answer
     finally:
         await port.end()
 
