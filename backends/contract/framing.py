@@ -369,24 +369,7 @@ def joined(message: Message, buffers: Sequence[Buffer]) -> Message:
     raise ValueError(f"{type(message).__name__} has no buffers")
 
 
-class LauncherReport(msgspec.Struct, frozen=True):
-    """From a launcher to the gateway. `pid` 0: it is ready. `status` None: that worker has begun,
-    else it ended so, as `subprocess` counts: less than 0 is the number of a signal.
-    """
-
-    pid: int
-    status: int | None = None
-
-
-REPORT = struct.Struct("<?ii")
-
-
-def pack(report: LauncherReport) -> bytes:
-    """The same size for each."""
-    return REPORT.pack(report.status is not None, report.pid, report.status or 0)
-
-
-def unpack(data: bytes) -> LauncherReport:
-    """See `pack`."""
-    ended, pid, status = REPORT.unpack(data)
-    return LauncherReport(pid, status if ended else None)
+# From a launcher to the gateway: the process of a worker, and its status as `subprocess` counts (less
+# than 0 is the number of a signal), or that it `RUNS`. Process 0: the launcher is ready.
+REPORT = struct.Struct("<ii")
+RUNS = -(2**31)

@@ -35,9 +35,10 @@ import structlog
 from backends.contract.catalog import CPU, Backend
 from backends.contract.errors import BackendError, BackendMissing
 from backends.contract.framing import (
+    REPORT,
+    RUNS,
     Fit,
     Frames,
-    LauncherReport,
     Loaded,
     Loading,
     LoadModel,
@@ -50,7 +51,6 @@ from backends.contract.framing import (
     WorkerCommand,
     WorkerEvent,
     decode_command,
-    pack,
 )
 from backends.contract.messages import Closed, Event, Failure, Port
 from backends.contract.protocol import Progress
@@ -244,7 +244,7 @@ class Launcher:
         os.set_blocking(woken, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        self._report(LauncherReport(0))
+        self._report(0)
         while True:
             ready, _, _ = select.select([self._control.fileno(), wake], [], [])
             if wake in ready:
@@ -258,7 +258,7 @@ class Launcher:
                     os.close(wake)
                     os.close(woken)
                     self._work(*files)
-                self._report(LauncherReport(pid))
+                self._report(pid)
                 for file in files:
                     os.close(file)
 
@@ -273,16 +273,16 @@ class Launcher:
         connection, errors = files
         return connection, errors
 
-    def _report(self, report: LauncherReport) -> None:
+    def _report(self, pid: int, status: int = RUNS) -> None:
         try:
-            self._control.sendall(pack(report))
+            self._control.sendall(REPORT.pack(pid, status))
         except OSError:
             os._exit(0)
 
     def _bury(self) -> None:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._report(LauncherReport(ended[0], os.waitstatus_to_exitcode(ended[1])))
+                self._report(ended[0], os.waitstatus_to_exitcode(ended[1]))
 
     def _work(self, connection: int, errors: int) -> None:
         """In the child: never returns."""

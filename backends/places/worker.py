@@ -29,10 +29,10 @@ from backends.contract.catalog import Backend, ModelFiles, Placement
 from backends.contract.errors import LoadFailed, OutOfMemory, process_end
 from backends.contract.framing import (
     REPORT,
+    RUNS,
     Fit,
     Fitted,
     Frames,
-    LauncherReport,
     Loaded,
     Loading,
     LoadModel,
@@ -46,7 +46,6 @@ from backends.contract.framing import (
     WorkerCommand,
     WorkerEvent,
     decode_event,
-    unpack,
 )
 from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost
 from backends.contract.protocol import ModelInfo, Report
@@ -199,18 +198,19 @@ class LauncherProcess:
             self.close()
             return
         self._rest += data
-        while len(self._rest) >= REPORT.size:
-            report, self._rest = self._rest[: REPORT.size], self._rest[REPORT.size :]
-            self._note(unpack(report))
+        whole = len(self._rest) // REPORT.size * REPORT.size
+        reports, self._rest = self._rest[:whole], self._rest[whole:]
+        for pid, status in REPORT.iter_unpack(reports):
+            self._note(pid, status)
 
-    def _note(self, report: LauncherReport) -> None:
-        if not report.pid:
+    def _note(self, pid: int, status: int) -> None:
+        if not pid:
             self._ready.set_result(None)
-        elif report.status is None:
-            self._ended[report.pid] = self._loop.create_future()
-            settle(self._begun.popleft(), report.pid)
+        elif status == RUNS:
+            self._ended[pid] = self._loop.create_future()
+            settle(self._begun.popleft(), pid)
         else:
-            self._ended.pop(report.pid).set_result(report.status)
+            self._ended.pop(pid).set_result(status)
 
 
 class FramedPort(asyncio.Protocol, ABC):
