@@ -1,6 +1,5 @@
-"""The messages between the two ends of a container. All are frozen structs, and `encode` makes
-bytes of each that `command_of` and `event_of` read back: so the engine's end may live in another
-process.
+"""The messages between the two ends of a container. All are frozen structs, of which
+`backends.contract.framing` makes bytes: so the engine's end may live in another process.
 
     the gateway's end                                        the engine's end
     (`backends.places.container`)                            (`backends.engines.driver`)
@@ -34,7 +33,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from backends.contract.beginnings import Part, Taken, Tier, packed
+from backends.contract.beginnings import Bytes, Part, Taken, Tier, packed
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
@@ -48,7 +47,7 @@ from backends.contract.errors import (
     PromptTooLong,
     UnsupportedModel,
 )
-from backends.contract.protocol import Generation, ModelInfo, Output, SavedSlot, SlotState
+from backends.contract.protocol import Generation, ModelInfo, Output, SlotState
 from config.values import alike
 
 # Errors that are a text alone, by their names. What isn't told apart is the nearest above it.
@@ -109,9 +108,12 @@ class Numbered(PortMessage, frozen=True):
 
 
 class Begin(OfJob, frozen=True):
-    """A job joins the line. It is within `backends.contract.bounds`."""
+    """A job joins the line. It is within `backends.contract.bounds`. `pictures`: the bytes of its
+    pictures, while it is in a frame.
+    """
 
     job: Generation
+    pictures: tuple[Bytes, ...] = ()
 
 
 class Finish(OfJob, frozen=True):
@@ -132,11 +134,11 @@ class SaveSlot(Numbered, frozen=True):
     slot: int
 
 
-class RestoreSlot(Numbered, frozen=True):
+class RestoreSlot(Numbered, frozen=True, eq=False):
     """Answered with `SlotTokens` once the slot is idle. `data`: of a `SavedSlot`."""
 
     slot: int
-    data: bytes
+    data: Bytes
 
 
 class EraseSlot(Numbered, frozen=True):
@@ -209,10 +211,10 @@ class NothingThere(PortMessage, frozen=True):
     """There is none; or no, or what was asked for is gone."""
 
 
-class KeptBytes(PortMessage, frozen=True):
+class KeptBytes(PortMessage, frozen=True, eq=False):
     """A piece of one."""
 
-    data: bytes
+    data: Bytes
 
 
 class Welcome(PortMessage, frozen=True):
@@ -252,6 +254,13 @@ class SlotStates(PortMessage, frozen=True):
     """All slots, in order."""
 
     states: tuple[SlotState, ...]
+
+
+class SavedSlot(PortMessage, frozen=True, eq=False):
+    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
+
+    tokens: int
+    data: Bytes  # gigabytes, perhaps: written once, and copied by nobody
 
 
 class SlotTokens(PortMessage, frozen=True):
@@ -339,13 +348,13 @@ class Offer(PortMessage, frozen=True):
     head: TakenHead
 
 
-class OfferedBytes(PortMessage, frozen=True):
+class OfferedBytes(PortMessage, frozen=True, eq=False):
     """A piece of the buffer `part`, from `start` on."""
 
     offer: int
     part: int
     start: int
-    data: bytes
+    data: Bytes
 
 
 class Offered(PortMessage, frozen=True):
@@ -382,8 +391,3 @@ class Port(Protocol):
     def send(self, command: Command) -> None:
         """Does not wait."""
         ...
-
-
-encode = msgspec.msgpack.Encoder().encode
-command_of: Callable[[bytes], Command] = msgspec.msgpack.Decoder(Command).decode
-event_of: Callable[[bytes], Event] = msgspec.msgpack.Decoder(Event).decode

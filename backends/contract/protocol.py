@@ -21,11 +21,14 @@ Times are seconds, sizes are bytes, probabilities are natural logarithms.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from backends.contract.samplers import Sampling
+
+if TYPE_CHECKING:
+    from backends.contract.messages import SavedSlot
 
 Modality: TypeAlias = Literal["text", "image"]
 Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: `backends.contract.encoder`
@@ -425,13 +428,6 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     generated: int = 0
 
 
-class SavedSlot(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
-
-    tokens: int
-    data: bytearray  # gigabytes, perhaps: written once, and copied by nobody
-
-
 class Slots(Protocol):
     """The slots of a model, in which its jobs are computed."""
 
@@ -439,7 +435,7 @@ class Slots(Protocol):
         """All of them, in order, between two steps. Raises BackendError."""
         ...
 
-    async def save(self, slot: int) -> SavedSlot:
+    async def save(self, slot: int) -> "SavedSlot":
         """The cells of a slot, once it is idle. Raises BackendError."""
         ...
 

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from backends.contract.beginnings import Bytes
 from backends.contract.errors import BackendError, while_generating
 from backends.contract.messages import (
     Answered,
@@ -18,6 +19,7 @@ from backends.contract.messages import (
     Failure,
     ReadSlots,
     RestoreSlot,
+    SavedSlot,
     SaveSlot,
     SlotAnswer,
     SlotOrder,
@@ -30,7 +32,6 @@ from backends.contract.protocol import (
     ModelInfo,
     Output,
     Piece,
-    SavedSlot,
     SlotState,
 )
 from backends.engines.constraints import Matcher
@@ -340,7 +341,7 @@ class SlotKeeper(Protocol):
         """Raises InvalidJob."""
         ...
 
-    def restore(self, slot: int, data: bytes) -> int:
+    def restore(self, slot: int, data: Bytes) -> int:
         """In place of what is there; returns the tokens. Raises InvalidJob for what this model
         can't take.
         """
@@ -425,7 +426,7 @@ def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState
         id=slot,
         cells=cells,
         task=running.key,
-        job=running.job,
+        job=msgspec.structs.replace(running.job, images=()),  # nobody looks at them
         prompt=running.prompt_tokens,
         generated=running.completion_tokens,
     )

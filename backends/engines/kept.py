@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import msgspec
-import numpy as np
 import structlog
 
 from backends.contract.beginnings import BLOCK, Coming, Found, Taken, packed
@@ -224,7 +223,7 @@ class BeginningsAfar:
                 answer = self._answer(ReadFound(number, part, start, size, is_last))
                 if not isinstance(answer, KeptBytes) or len(answer.data) != size:
                     return None
-                taken.buffers[part][start : start + size] = np.frombuffer(answer.data, np.uint8)
+                taken.buffers[part][start : start + size] = answer.data
             seconds = time.perf_counter() - began
             return Fetched(number, taken, there.start, there.tier, seconds)
         finally:
@@ -249,8 +248,7 @@ class BeginningsAfar:
         if not isinstance(answer.result(self._lost), Welcome):
             return
         for part, start, size in pieces(head.sizes):
-            data = cast(bytes, taken.buffers[part].data[start : start + size])
-            piece = OfferedBytes(number, part, start, data)
+            piece = OfferedBytes(number, part, start, taken.buffers[part][start : start + size])
             if not isinstance(self._answer(piece), Welcome):
                 return
         self._answer(Offered(number, seconds()))

@@ -50,7 +50,6 @@ from backends.contract.framing import (
     Shelf,
     WorkerCommand,
     WorkerEvent,
-    decode_command,
 )
 from backends.contract.messages import Closed, Event, Failure, Port
 from backends.contract.protocol import Progress
@@ -76,7 +75,7 @@ class Worker:
         self._connection = connection
         self._backend = backend
         self._shelf = Shelf(shared=True)
-        self._frames = Frames(decode_command, lambda: self.send(Received()), peer=gateway)
+        self._frames = Frames(WorkerCommand, lambda: self.send(Received()), peer=gateway)
         self._sending = threading.Lock()
         self._container: DrivenContainer | DrivenEncoder | None = None
         self._port: Port | None = None

@@ -24,7 +24,7 @@ def within(root: Path, name: str) -> Path:
     return path
 
 
-def replace_file(path: Path, content: bytes | bytearray) -> None:
+def replace_file(path: Path, content: bytes | memoryview) -> None:
     """Put `content` in place of the file at `path`, which is always whole: the old one or the new
     one. Its folder is made where there is none. Blocks. Raises OSError.
     """

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import anyio
 import msgspec
+import numpy as np
 
 from backends.contract.beginnings import Beginnings
 from backends.contract.bounds import bounded, check_choice, check_tokens
@@ -39,6 +40,7 @@ from backends.contract.messages import (
     Port,
     ReadSlots,
     RestoreSlot,
+    SavedSlot,
     SaveSlot,
     SlotAnswer,
     SlotOrder,
@@ -53,7 +55,6 @@ from backends.contract.protocol import (
     Output,
     Piece,
     PromptProgress,
-    SavedSlot,
     Scored,
     SlotState,
     Tokenizer,
@@ -266,7 +267,8 @@ class PortSlots(msgspec.Struct, eq=False):
     async def restore(self, slot: int, data: bytes) -> int:
         """See `protocol.Slots.restore`."""
         self._check(slot)
-        order = await self._orders.give(lambda number: RestoreSlot(number, slot, data), SlotTokens)
+        cells = np.frombuffer(data, np.uint8)
+        order = await self._orders.give(lambda number: RestoreSlot(number, slot, cells), SlotTokens)
         return order.tokens
 
     async def erase(self, slot: int) -> int:

@@ -45,7 +45,6 @@ from backends.contract.framing import (
     Shelf,
     WorkerCommand,
     WorkerEvent,
-    decode_event,
 )
 from backends.contract.messages import Close, Closed, Command, Event, KeptAsked, Lost
 from backends.contract.protocol import ModelInfo, Report
@@ -224,7 +223,7 @@ class FramedPort(asyncio.Protocol, ABC):
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._shelf = Shelf(shared=peer is not None)
-        self._frames = Frames(decode_event, lambda: self._write(Received()), peer=peer)
+        self._frames = Frames(WorkerEvent, lambda: self._write(Received()), peer=peer)
         self._receive: Callable[[Event], None] | None = None
         self._early: list[Event] = []  # that came before anyone was there to receive them
         self._transport: asyncio.Transport | None = None

@@ -8,9 +8,27 @@ from collections.abc import Callable
 import msgspec
 
 from backends.contract.catalog import BACKENDS, Catalog
-from backends.contract.messages import Command, Event, Port, command_of, encode, event_of
+from backends.contract.framing import Frames, Message, Shelf, WorkerCommand, WorkerEvent
+from backends.contract.messages import Command, Event, Port
 from backends.contract.protocol import ModelContainer, ModelInfo
 from backends.places.container import PortContainer
+
+
+encode: Callable[[Message], bytes] = Shelf(shared=False).frame
+_commands = Frames(WorkerCommand, lambda: None)
+_events = Frames(WorkerEvent, lambda: None)
+
+
+def command_of(data: bytes) -> Command:
+    """What `encode` made bytes of."""
+    (command,) = _commands.feed(data)
+    return command  # type: ignore[no-any-return]
+
+
+def event_of(data: bytes) -> Event:
+    """What `encode` made bytes of."""
+    (event,) = _events.feed(data)
+    return event  # type: ignore[no-any-return]
 
 
 class BytesPort:
@@ -18,7 +36,7 @@ class BytesPort:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self.info = msgspec.msgpack.decode(encode(port.info), type=ModelInfo)
+        self.info = msgspec.msgpack.decode(msgspec.msgpack.encode(port.info), type=ModelInfo)
         self.commands = 0
         self.events = 0  # messages that came
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from backends.contract.beginnings import AT_EASE
+from backends.contract.beginnings import AT_EASE, Bytes
 from backends.contract.errors import GenerationFailed, InvalidJob
-from backends.contract.protocol import ModelInfo, SavedSlot
+from backends.contract.messages import SavedSlot
+from backends.contract.protocol import ModelInfo
 from backends.engines.cells import Slot
 from backends.engines.llamacpp.batch import LlamaJob
 from backends.engines.llamacpp.library import Context, api
@@ -236,15 +237,14 @@ class LlamaSlotKeeper:
             raise InvalidJob(text, "id_slot")
         if any(token < 0 for token in tokens):
             raise InvalidJob("A slot with an image can't be saved.", "id_slot")
-        listed = packed(tokens)
-        data = bytearray(len(listed) + self._states.size(slot, WHOLE))
+        listed = np.frombuffer(packed(tokens), np.uint8)
+        data = np.empty(len(listed) + self._states.size(slot, WHOLE), np.uint8)
         data[: len(listed)] = listed
-        state = np.frombuffer(data, np.uint8, offset=len(listed))
-        if not self._states.read_into(state, slot, WHOLE):
+        if not self._states.read_into(data[len(listed) :], slot, WHOLE):
             raise GenerationFailed("llama.cpp did not return the cells of the slot")
         return SavedSlot(len(tokens), data)
 
-    def restore(self, slot: int, data: bytes) -> int:
+    def restore(self, slot: int, data: Bytes) -> int:
         tokens, start = unpacked(data)
         room = self._info.context_length
         if len(tokens) > room:
@@ -254,7 +254,7 @@ class LlamaSlotKeeper:
             raise InvalidJob("The model's vocabulary lacks tokens of the file.", "filename")
         self._settle()
         self.erase(slot)
-        if not self._states.write(slot, np.frombuffer(data, np.uint8, offset=start), WHOLE):
+        if not self._states.write(slot, data[start:], WHOLE):
             raise InvalidJob("The file's cells don't match this model as loaded.", "filename")
         self._slots[slot].tokens, self._slots[slot].owner = list(tokens), None
         self._slots[slot].adapters = self._info.adapter_scales()
@@ -274,7 +274,7 @@ def packed(tokens: Sequence[int]) -> bytes:
     return _HEAD.pack(_MAGIC, _VERSION, len(words)) + words.tobytes()
 
 
-def unpacked(data: bytes) -> tuple[tuple[int, ...], int]:
+def unpacked(data: Bytes | bytes) -> tuple[tuple[int, ...], int]:
     """The tokens of a file, and where its cells begin. Raises InvalidJob."""
     if len(data) < _HEAD.size or _HEAD.unpack_from(data)[0] != _MAGIC:
         raise InvalidJob("The file is not a saved slot.", "filename")

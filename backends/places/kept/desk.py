@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import cast
 
 import numpy as np
 import structlog
@@ -114,7 +113,7 @@ class BeginningsDesk:
         if wanted.is_last:  # what it was is known until it is put back
             bare = replace(found.taken, whole=np.empty(0, np.uint8), parts=())
             self._found[wanted.found] = replace(found, taken=bare)
-        return KeptBytes(cast(bytes, buffers[wanted.part].data[wanted.start : until]))
+        return KeptBytes(buffers[wanted.part][wanted.start : until])
 
     def _open(self, number: int, head: TakenHead) -> KeptAnswer:
         """One at a time: an earlier one was given up."""
@@ -129,7 +128,7 @@ class BeginningsDesk:
         if (arriving := self._offers.get(piece.offer)) is None:
             return False
         until = piece.start + len(piece.data)
-        arriving.buffers[piece.part][piece.start : until] = np.frombuffer(piece.data, np.uint8)
+        arriving.buffers[piece.part][piece.start : until] = piece.data
         return True
 
     def _keep(self, number: int, seconds: float) -> bool:

@@ -52,7 +52,6 @@ from backends.contract.framing import (
     VocabularyFiles,
     WorkerCommand,
     WorkerEvent,
-    decode_command,
 )
 from backends.contract.identity import identity_if_there
 from backends.contract.messages import Close, Closed, Event, Failure, Lost
@@ -118,7 +117,7 @@ class Session(asyncio.Protocol):
         self._place = place
         self._loop = asyncio.get_running_loop()
         self._handshake = Handshake("worker", token)
-        self._frames = Frames(decode_command, lambda: self._send(Received()))
+        self._frames = Frames(WorkerCommand, lambda: self._send(Received()))
         self._frames.most = LARGEST_ORDER
         self._shelf = Shelf(shared=False)
         self._transport: asyncio.Transport | None = None

@@ -376,7 +376,7 @@ async def _carried_out(
         return wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot))
     if action == "save":
         saved = await slots.save(slot)
-        await anyio.to_thread.run_sync(_save, path, saved.data, limiter=_of_files)
+        await anyio.to_thread.run_sync(_save, path, saved.data.data, limiter=_of_files)
         return wires.SlotSaved(
             id_slot=slot,
             filename=path.name,
@@ -407,7 +407,7 @@ DIGEST = ".sha256"
 _of_files = anyio.CapacityLimiter(1)
 
 
-def _save(path: Path, data: bytes | bytearray) -> None:
+def _save(path: Path, data: memoryview) -> None:
     """Both files, whole or not at all, and for their owner alone: they hold what people wrote.
 
     The digest comes first, so that a file that is there without its own is never ours.

@@ -3,10 +3,12 @@
 import math
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.contract.beginnings import Bytes
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
@@ -29,10 +31,8 @@ from backends.contract.messages import (
     KeptAnswer,
     OfferedBytes,
     Outcomes,
+    SavedSlot,
     TakenHead,
-    command_of,
-    encode,
-    event_of,
 )
 from backends.contract.protocol import (
     Candidate,
@@ -42,13 +42,13 @@ from backends.contract.protocol import (
     Image,
     Piece,
     PromptProgress,
-    SavedSlot,
     Scored,
     SlotState,
     ThinkingBudget,
     TokenLogprob,
 )
 from backends.contract.samplers import Sampling
+from tests.backends.loopback import command_of, encode, event_of
 
 LOGPROB = TokenLogprob(Candidate(1, b"\xff", -0.5), (Candidate(2, b"", -math.inf),))
 JOB = Generation(
@@ -64,8 +64,10 @@ OF_ITS_TYPE: dict[object, object] = {
     KeptAnswer: FoundThere(
         9, "disk", TakenHead("", b"\x00\xff" * 8, 3, (70, 5), (2,), 1.5, "railway")
     ),
+    tuple[Bytes, ...]: (),
     tuple[EncoderInput, ...]: (EncoderInput((1, 2), second=1, cut=3), EncoderInput(())),
 }
+BYTES = st.binary().map(lambda data: np.frombuffer(data, np.uint8))
 ENDED = Ended(
     cause="end_token",
     token=3,
@@ -124,11 +126,12 @@ def test_any_command_comes_as_it_went(kind: type, data: st.DataObject) -> None:
     fields = {
         field.name: OF_ITS_TYPE[field.type]
         if field.type in OF_ITS_TYPE
-        else data.draw(st.binary() if field.type is bytes else st.integers(0, 2**40))
+        else data.draw(BYTES if field.type == Bytes else st.integers(0, 2**40))
         for field in msgspec.structs.fields(kind)
     }
     command = kind(**fields)
-    assert command_of(encode(command)) == command
+    again = command_of(encode(command))
+    assert (type(again), encode(again)) == (kind, encode(command))
 
 
 @pytest.mark.parametrize(
@@ -150,12 +153,13 @@ def test_any_output_comes_as_it_went(output: Piece | Scored | PromptProgress | E
 @pytest.mark.parametrize("kind", kinds(Event), ids=lambda kind: kind.__name__)
 def test_any_event_comes_as_it_went(kind: type) -> None:
     values = {"key": 7, "number": 7, "reason": "broken", "outputs": ((7, ENDED),)}
-    values["answer"] = SavedSlot(3, bytearray(b"cells"))
-    values["question"] = OfferedBytes(3, 1, 70, b"\x00\xff")
+    values["answer"] = SavedSlot(3, np.frombuffer(b"cells", np.uint8))
+    values["question"] = OfferedBytes(3, 1, 70, np.frombuffer(b"\x00\xff", np.uint8))
     values |= {"vectors": (b"\x00\xff", b""), "failure": Failure("InvalidJob", "no", "input")}
     names = [field.name for field in msgspec.structs.fields(kind)]
     event = kind(**{name: values[name] for name in names})
-    assert event_of(encode(event)) == event
+    again = event_of(encode(event))
+    assert (type(again), encode(again)) == (kind, encode(event))
 
 
 def test_a_slot_s_state_comes_with_its_job() -> None:

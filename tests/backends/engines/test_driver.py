@@ -7,20 +7,23 @@ from itertools import pairwise
 
 import anyio
 import msgspec
+import numpy as np
 import pytest
 from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.contract.beginnings import Bytes
 from backends.contract.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
+from backends.contract.messages import SavedSlot
 from backends.contract.protocol import (
     Constraint,
     Ended,
     Generation,
+    Image,
     ModelInfo,
     Outputs,
     Piece,
-    SavedSlot,
     SlotState,
     ThinkingBudget,
 )
@@ -446,9 +449,9 @@ class Keeper:
         return dict.fromkeys(self._engine.jobs, 0)
 
     def save(self, slot: int) -> SavedSlot:
-        return SavedSlot(3, bytearray(b"abc"))
+        return SavedSlot(3, np.frombuffer(b"abc", np.uint8))
 
-    def restore(self, slot: int, data: bytes) -> int:
+    def restore(self, slot: int, data: Bytes) -> int:
         return len(data)
 
     def erase(self, slot: int) -> int:
@@ -469,7 +472,9 @@ async def test_an_order_for_a_slot_waits_until_it_is_idle_and_is_dropped_with_wh
         tokens.append(await container.slots.erase(0))
 
     with anyio.fail_after(HANG):
-        async with container.generate(Generation(prompt=LONG)) as outputs:
+        picture = Image(1, 1, b"rgb")  # which isn't shown with its slot
+        job = Generation(prompt=LONG, images=(picture,))
+        async with container.generate(job) as outputs:
             await to_thread.run_sync(engine.stepping_now.wait, HANG)
             async with anyio.create_task_group() as leaves:
                 leaves.start_soon(erase)

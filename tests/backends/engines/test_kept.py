@@ -138,7 +138,7 @@ def test_a_beginning_that_loses_a_piece_is_none() -> None:
 def test_pieces_of_an_offer_that_is_not_there_are_refused() -> None:
     answers: list[KeptAnswered] = []
     desk = BeginningsDesk(NothingKept(), answers.append)
-    desk.ask(KeptAsked(1, OfferedBytes(7, 0, 0, b"123")))
+    desk.ask(KeptAsked(1, OfferedBytes(7, 0, 0, np.zeros(3, np.uint8))))
     desk._thread.shutdown()  # noqa: SLF001 - when all is answered
     assert answers == [KeptAnswered(1, NothingThere())]
 
@@ -155,4 +155,4 @@ def test_a_beginning_of_many_gigabytes_has_bounded_pieces() -> None:
     found = [*pieces(sizes)]
     assert max(size for *_, size in found) == PIECE
     assert sum(size for *_, size in found) == sum(sizes)
-    assert msgspec.structs.asdict(OfferedBytes(1, *found[-1][:2], b"abc"))["part"] == 2
+    assert msgspec.structs.asdict(OfferedBytes(1, *found[-1][:2], np.zeros(3, np.uint8)))["part"] == 2

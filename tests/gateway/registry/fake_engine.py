@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from backends.contract.catalog import Cards, Fitted, Layout, ModelFiles, Placement, Room
 from backends.contract.errors import UnsupportedModel
+from backends.contract.messages import SavedSlot
 from backends.contract.protocol import (
     Generation,
     MemoryNeed,
@@ -23,7 +24,6 @@ from backends.contract.protocol import (
     Outputs,
     Progress,
     Report,
-    SavedSlot,
     SlotState,
 )
 from config.engines import EngineOptions

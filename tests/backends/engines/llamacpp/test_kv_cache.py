@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from backends.contract import catalog
-from backends.contract.beginnings import Beginnings, NothingKept, Pace
+from backends.contract.beginnings import Beginnings, Bytes, NothingKept, Pace
 from backends.contract.errors import InvalidJob
 from backends.contract.protocol import Generation
 from backends.engines.engine import Engine, PutBack, Token
@@ -275,7 +275,7 @@ class LlamaFuzz(Fuzz):
 
     def __init__(self, tested: LlamaCppEngine, rng: random.Random) -> None:
         super().__init__(tested, rng)
-        self._saved: list[bytes] = []
+        self._saved: list[Bytes] = []
 
     def between(self) -> None:
         if not isinstance(self.engine.kept, NothingKept) and not self.rng.randrange(3):
@@ -292,7 +292,7 @@ class LlamaFuzz(Fuzz):
             except InvalidJob:  # no room for it now
                 assert not keeper.cells()[slot]
         elif all(token >= 0 for token in self.engine.keeper._slots[slot].tokens):  # noqa: SLF001
-            self._saved.append(bytes(keeper.save(slot).data))
+            self._saved.append(keeper.save(slot).data)
 
     def swap(self) -> None:
         swapped(self.engine)

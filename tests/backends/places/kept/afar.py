@@ -3,9 +3,10 @@ tests.
 """
 
 from backends.contract.beginnings import Beginnings
-from backends.contract.messages import KeptAnswered, KeptAsked, command_of, encode, event_of
+from backends.contract.messages import KeptAnswered, KeptAsked
 from backends.engines.kept import BeginningsAfar
 from backends.places.kept.desk import BeginningsDesk
+from tests.backends.loopback import command_of, encode, event_of
 
 
 def from_afar(beginnings: Beginnings) -> BeginningsAfar:
