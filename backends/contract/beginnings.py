@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from config.values import alike
+
 BLOCK = 32  # tokens of a link of the chain; a shorter beginning isn't kept
 WORD = array("q").itemsize
 
@@ -53,6 +55,25 @@ class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def size(self) -> int:
         """Bytes."""
         return sum(one.nbytes for one in self.buffers)
+
+
+class TakenFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a `Taken` besides its tokens and its bytes. `sizes`: of its buffers;
+    `places`: cells before each part.
+    """
+
+    owner: str
+    conversation: str = ""
+    cuts_from: int
+    sizes: tuple[int, ...]
+    places: tuple[int, ...]
+    seconds: float
+
+    def taken(self, tokens: Sequence[int], buffers: Sequence[Bytes]) -> Taken:
+        """With these."""
+        whole, *states = buffers
+        parts = tuple(Part(*one) for one in zip(self.places, states, strict=True))
+        return alike(Taken, self)(tokens=tokens, whole=whole, parts=parts)
 
 
 class Found(msgspec.Struct, frozen=True, eq=False):

@@ -33,7 +33,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from backends.contract.beginnings import Bytes, Part, Taken, Tier, packed
+from backends.contract.beginnings import Bytes, Taken, TakenFacts, Tier, packed
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
@@ -165,16 +165,10 @@ class Keep(PortMessage, frozen=True):
     """Its conversations outlive their slots: the store may be asked. Before the first `Begin`."""
 
 
-class TakenHead(msgspec.Struct, frozen=True, array_like=True):
-    """A `Taken` without its bytes. `sizes`: of its buffers, `places`: cells before each part."""
+class TakenHead(TakenFacts, frozen=True, array_like=True):
+    """A `Taken` without its bytes."""
 
-    owner: str
     tokens: bytes
-    cuts_from: int
-    sizes: tuple[int, ...]
-    places: tuple[int, ...]
-    seconds: float
-    conversation: str = ""
 
     @classmethod
     def of(cls, taken: Taken) -> "TakenHead":
@@ -187,12 +181,8 @@ class TakenHead(msgspec.Struct, frozen=True, array_like=True):
 
     def empty(self) -> Taken:
         """With room for the bytes that are to come."""
-        whole, *states = (np.empty(size, np.uint8) for size in self.sizes)
-        return alike(Taken, self)(
-            tokens=array("q", self.tokens),
-            whole=whole,
-            parts=tuple(Part(*one) for one in zip(self.places, states, strict=True)),
-        )
+        buffers = [np.empty(size, np.uint8) for size in self.sizes]
+        return self.taken(array("q", self.tokens), buffers)
 
 
 class FoundThere(PortMessage, frozen=True):

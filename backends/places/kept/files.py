@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from backends.contract.beginnings import WORD, Bytes, Part
+from backends.contract.beginnings import WORD, Bytes, Taken, TakenFacts, packed
 
 log = structlog.get_logger(__name__)
 
@@ -43,20 +43,14 @@ SPARED = 256 << 20  # bytes of the disk that are left to others
 ABANDONED = 3_600.0  # seconds after which a file that nobody finished is removed
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an entry without its bytes. `sizes`: bytes of the whole and of the parts.
-    `made`: Unix time. `sealed`: how it is encrypted; "": it isn't.
+class Head(TakenFacts, frozen=True, kw_only=True):
+    """What is known of an entry without its bytes. `made`: Unix time. `sealed`: how it is
+    encrypted; "": it isn't.
     """
 
     identity: str
-    owner: str
     model: str
-    conversation: str
     cells: int
-    cuts_from: int
-    places: tuple[int, ...]
-    sizes: tuple[int, ...]
-    seconds: float
     made: float
     sealed: str = ""
     nonce: bytes = b""
@@ -65,15 +59,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     def body(self) -> int:
         """Bytes behind the head, without seals and the digest."""
         return self.cells * WORD + sum(self.sizes)
-
-
-class Stored(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """An entry as it was read."""
-
-    head: Head
-    tokens: bytes
-    whole: Bytes
-    parts: tuple[Part, ...]
 
 
 class Unusable(Exception):
@@ -136,9 +121,8 @@ def name(head: Head, tokens: bytes) -> str:
     return digest.hexdigest() + SUFFIX
 
 
-def write(path: Path, stored: Stored, seal: Seal | None = None) -> Head:
+def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> Head:
     """The head as it stands in the file. Raises OSError; leaves nothing behind then."""
-    head = stored.head
     if seal is not None:
         head = msgspec.structs.replace(head, sealed=seal.name, nonce=seal.nonce())
     data = msgspec.msgpack.encode(head)
@@ -148,7 +132,7 @@ def write(path: Path, stored: Stored, seal: Seal | None = None) -> Head:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             digest = blake2b(data, digest_size=DIGEST)
             _put(file, _FRONT.pack(MAGIC, VERSION, len(data), digest.digest()) + data)
-            for number, plain in enumerate(_pieces(stored)):
+            for number, plain in enumerate(_pieces(taken)):
                 piece = plain
                 if seal is not None:
                     piece = memoryview(seal.close(head.nonce, number, plain, data))
@@ -162,7 +146,7 @@ def write(path: Path, stored: Stored, seal: Seal | None = None) -> Head:
     return head
 
 
-def read(path: Path, seal: Seal | None = None) -> Stored:
+def read(path: Path, seal: Seal | None = None) -> tuple[Head, Taken]:
     """Raises Unusable, OSError."""
     with path.open("rb", buffering=0) as file:
         head, data = _head(file, seal)
@@ -172,13 +156,8 @@ def read(path: Path, seal: Seal | None = None) -> Stored:
             digest.update(_fill(file, body[place], number, head, data, seal))
         if file.read(DIGEST) != digest.digest():
             raise Unusable("its digest is another")
-    tokens, rest = body[: head.cells * WORD], body[head.cells * WORD :]
-    buffers: list[Bytes] = []
-    for size in head.sizes:
-        buffers.append(rest[:size])
-        rest = rest[size:]
-    parts = tuple(map(Part, head.places, buffers[1:]))
-    return Stored(head=head, tokens=tokens.tobytes(), whole=buffers[0], parts=parts)
+    tokens, *buffers = np.split(body, np.cumsum((head.cells * WORD, *head.sizes[:-1])))
+    return head, head.taken(tokens.data.cast("q"), buffers)
 
 
 def peek(path: Path, seal: Seal | None = None) -> tuple[Head, bytes]:
@@ -220,15 +199,15 @@ class Folder(msgspec.Struct, frozen=True):
                 continue
             yield path, head, tokens
 
-    def write(self, stored: Stored) -> Path:
+    def write(self, head: Head, taken: Taken) -> Path:
         """Raises OSError, also where others would have too little of the disk left."""
-        if disk_usage(self._path).free < stored.head.body + SPARED:
+        if disk_usage(self._path).free < head.body + SPARED:
             raise OSError(errno.ENOSPC, f"{SPARED >> 20} MiB of the disk are left to others")
-        path = self._path / name(stored.head, stored.tokens)
-        write(path, stored, self._seal)
+        path = self._path / name(head, packed(taken.tokens))
+        write(path, head, taken, self._seal)
         return path
 
-    def read(self, path: Path) -> Stored:
+    def read(self, path: Path) -> tuple[Head, Taken]:
         """Raises Unusable, OSError."""
         return read(path, self._seal)
 
@@ -302,9 +281,9 @@ def _places(head: Head) -> Sequence[slice]:
     return found
 
 
-def _pieces(stored: Stored) -> Iterator[memoryview]:
-    states = (stored.whole, *(part.state for part in stored.parts))
-    for view in (memoryview(stored.tokens), *(np.ascontiguousarray(one).data for one in states)):
+def _pieces(taken: Taken) -> Iterator[memoryview]:
+    states = (np.ascontiguousarray(one).data for one in taken.buffers)
+    for view in (memoryview(packed(taken.tokens)), *states):
         yield from (view[at : at + PIECE] for at in range(0, len(view), PIECE))
 
 

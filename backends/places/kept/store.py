@@ -16,7 +16,7 @@ import structlog
 
 from backends.contract.beginnings import Coming, Found, Taken, Tier, packed
 from backends.contract.latest import Latest
-from backends.places.kept.files import Folder, Head, Stored, Unusable
+from backends.places.kept.files import Folder, Head, Unusable
 from backends.places.kept.shelf import Delete, Entry, Order, Origin, Read, Release, Shelf, Write
 from config.values import alike
 
@@ -285,8 +285,9 @@ class KeptStore:
                     if path is not None and self._folder is not None:
                         self._start(self._writer, self._folder.remove, path)
                 case Write(number):
-                    stored = _stored(self._shelf.entries[number], self._bytes[number])
-                    self._start(self._writer, self._write, number, stored)
+                    taken = self._bytes[number]
+                    head = _head(self._shelf.entries[number], taken)
+                    self._start(self._writer, self._write, number, head, taken)
                 case Read(number):
                     self._start(self._reader, self._read, number, self._paths[number])
 
@@ -297,7 +298,7 @@ class KeptStore:
         with contextlib.suppress(RuntimeError):
             pool.submit(work, *arguments).add_done_callback(_report)
 
-    def _write(self, number: int, stored: Stored) -> None:
+    def _write(self, number: int, head: Head, taken: Taken) -> None:
         """On the writer's thread."""
         assert self._folder is not None
         with self._lock:
@@ -307,7 +308,7 @@ class KeptStore:
                 self._carry_out(self._shelf.unwritten(self._now(), number))
                 return
         try:
-            path = self._folder.write(stored)
+            path = self._folder.write(head, taken)
             self._folder.pin(path, pinned=entry.pinned)
         except OSError as error:
             log.warning("conversations can't be kept on disk now", reason=str(error))
@@ -323,15 +324,14 @@ class KeptStore:
         assert self._folder is not None
         began = time.perf_counter()
         try:
-            stored = self._folder.read(path)
-            self._compare(number, stored)
+            head, taken = self._folder.read(path)
+            self._compare(number, _entry(head, packed(taken.tokens)))
         except (Unusable, OSError) as error:
             self._folder.discard(path, error)
             with self._lock:
                 self._carry_out(self._shelf.lost(number))
                 self._news.notify_all()
             return
-        taken = _taken(stored)
         with self._lock:
             self._shelf.rates.read(taken.size, time.perf_counter() - began)
             self._bytes[number] = taken
@@ -339,9 +339,8 @@ class KeptStore:
             self._carry_out(self._shelf.came(self._now(), number))
             self._news.notify_all()
 
-    def _compare(self, number: int, stored: Stored) -> None:
+    def _compare(self, number: int, there: Entry) -> None:
         """Raises Unusable where the file isn't the one that was listed: somebody has moved it."""
-        there = _entry(stored.head, stored.tokens)
         with self._lock:
             entry = self._shelf.entries.get(number, there)
         if _content(there) != _content(entry):
@@ -391,21 +390,11 @@ def _content(entry: Entry) -> tuple[object, ...]:
     return entry.origin, entry.tokens, entry.cuts_from, entry.places, entry.size
 
 
-def _stored(entry: Entry, taken: Taken) -> Stored:
-    head = alike(Head, entry)(
+def _head(entry: Entry, taken: Taken) -> Head:
+    return alike(Head, entry)(
         identity=entry.origin.identity,
         owner=entry.origin.owner,
         sizes=tuple(one.nbytes for one in taken.buffers),
-    )
-    return Stored(head=head, tokens=entry.tokens, whole=taken.whole, parts=taken.parts)
-
-
-def _taken(stored: Stored) -> Taken:
-    head = stored.head
-    return alike(Taken, head)(
-        tokens=memoryview(stored.tokens).cast("q"),
-        whole=stored.whole,
-        parts=stored.parts,
     )
 
 

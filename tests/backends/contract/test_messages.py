@@ -62,7 +62,17 @@ JOB = Generation(
 OF_ITS_TYPE: dict[object, object] = {
     Generation: JOB,
     KeptAnswer: FoundThere(
-        9, "disk", TakenHead("", b"\x00\xff" * 8, 3, (70, 5), (2,), 1.5, "railway")
+        9,
+        "disk",
+        TakenHead(
+            owner="",
+            tokens=b"\x00\xff" * 8,
+            cuts_from=3,
+            sizes=(70, 5),
+            places=(2,),
+            seconds=1.5,
+            conversation="railway",
+        ),
     ),
     tuple[Bytes, ...]: (),
     tuple[EncoderInput, ...]: (EncoderInput((1, 2), second=1, cut=3), EncoderInput(())),

@@ -3,12 +3,13 @@
 import os
 import random
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pytest
 
-from backends.contract.beginnings import Part, packed
+from backends.contract.beginnings import Taken, packed
 from backends.places.kept.files import (
     ABANDONED,
     PIECE,
@@ -17,7 +18,6 @@ from backends.places.kept.files import (
     Foreign,
     Head,
     Seal,
-    Stored,
     Unusable,
     name,
     peek,
@@ -27,7 +27,12 @@ from backends.places.kept.files import (
 )
 
 
-def stored(size: int = 100_000, seed: int = 0) -> Stored:
+class Made(NamedTuple):
+    head: Head
+    taken: Taken
+
+
+def stored(size: int = 100_000, seed: int = 0) -> Made:
     dice = np.random.default_rng(seed)
     whole, part = (dice.integers(0, 256, length, np.uint8) for length in (size, 1_000))
     head = Head(
@@ -42,8 +47,7 @@ def stored(size: int = 100_000, seed: int = 0) -> Stored:
         seconds=1.0,
         made=5.0,
     )
-    tokens = packed([*range(99), -(1 << 55)])
-    return Stored(head=head, tokens=tokens, whole=whole, parts=(Part(50, part),))
+    return Made(head, head.taken([*range(99), -(1 << 55)], [whole, part]))
 
 
 @pytest.fixture(params=["plain", "sealed"])
@@ -57,13 +61,13 @@ def seal(request: pytest.FixtureRequest) -> Seal | None:
 @pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
 def test_what_was_written_is_read(tmp_path: Path, seal: Seal | None, size: int) -> None:
     made, path = stored(size), tmp_path / "one.kept"
-    write(path, made, seal)
-    again = read(path, seal)
+    write(path, *made, seal)
+    again = Made(*read(path, seal))
     assert msgspec.structs.replace(again.head, sealed="", nonce=b"") == made.head
-    assert again.tokens == made.tokens
-    assert np.array_equal(again.whole, made.whole)
-    assert np.array_equal(again.parts[0].state, made.parts[0].state)
-    assert peek(path, seal) == (again.head, made.tokens)
+    assert list(again.taken.tokens) == made.taken.tokens
+    assert np.array_equal(again.taken.whole, made.taken.whole)
+    assert np.array_equal(again.taken.parts[0].state, made.taken.parts[0].state)
+    assert peek(path, seal) == (again.head, packed(made.taken.tokens))
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -71,7 +75,7 @@ def test_no_changed_bit_and_no_missing_byte_goes_unnoticed(
     tmp_path: Path, seal: Seal | None
 ) -> None:
     path, rng = tmp_path / "one.kept", random.Random(0)
-    write(path, stored(2_000), seal)
+    write(path, *stored(2_000), seal)
     data = path.read_bytes()
     for place in [*range(200), *rng.sample(range(len(data)), 300)]:
         flipped = bytearray(data)
@@ -90,10 +94,10 @@ def test_no_changed_bit_and_no_missing_byte_goes_unnoticed(
 def test_sealed_files_hold_nothing_that_can_be_read(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     made, path = stored(), tmp_path / "one.kept"
-    write(path, made, Seal("a secret", b"salt"))
+    write(path, *made, Seal("a secret", b"salt"))
     data = path.read_bytes()
-    assert made.tokens[:64] not in data
-    assert bytes(made.whole[:64]) not in data
+    assert packed(made.taken.tokens)[:64] not in data
+    assert bytes(made.taken.whole[:64]) not in data
     with pytest.raises(Unusable, match="another key"):
         read(path, Seal("another", b"salt"))
     with pytest.raises(Foreign):
@@ -105,8 +109,8 @@ def test_a_folder_lists_what_is_whole_removes_what_is_torn_and_leaves_what_is_fo
 ) -> None:
     folder = Folder(tmp_path / "kept")
     assert list(folder.open()) == []
-    path = folder.write(stored())
-    torn = folder.write(stored(seed=1)).with_name("b" * 40 + ".kept")
+    path = folder.write(*stored())
+    torn = folder.write(*stored(seed=1)).with_name("b" * 40 + ".kept")
     torn.write_bytes(path.read_bytes()[:-1])
     later = torn.with_name("c" * 40 + ".kept")
     later.write_bytes(path.read_bytes().replace(b"RHKEPT\r\n\x01", b"RHKEPT\r\n\x02"))
@@ -116,29 +120,30 @@ def test_a_folder_lists_what_is_whole_removes_what_is_torn_and_leaves_what_is_fo
     abandoned.write_bytes(b"RHKEPT")
     os.utime(abandoned, (0, ABANDONED))
     ((found, head, tokens),) = folder.open()
-    assert (found, head, tokens) == (path, stored().head, stored().tokens)
+    assert (found, head, tokens) == (path, stored().head, packed(stored().taken.tokens))
     assert sorted(path.parent.iterdir()) == sorted([path, later, unfinished])
 
 
 def test_a_file_is_called_by_what_it_holds() -> None:
     made = stored()
-    assert name(made.head, made.tokens) == name(made.head, made.tokens)
+    tokens = packed(made.taken.tokens)
+    assert name(made.head, tokens) == name(made.head, tokens)
     other = msgspec.structs.replace(made.head, owner="another")
-    assert name(made.head, made.tokens) != name(other, made.tokens)
+    assert name(made.head, tokens) != name(other, tokens)
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "one.kept").mkdir()  # it can't be replaced by a file
     (tmp_path / "one.kept" / "in the way").touch()
     with pytest.raises(OSError):  # noqa: PT011 - which depends on the system
-        write(tmp_path / "one.kept", stored())
+        write(tmp_path / "one.kept", *stored())
     assert [path.name for path in tmp_path.iterdir()] == ["one.kept"]
 
 
 def test_a_folder_that_takes_nothing_more_takes_no_pin(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "kept")
     assert list(folder.open()) == []
-    path = folder.write(stored())
+    path = folder.write(*stored())
     path.with_suffix(PINNED).mkdir()  # in the way
     folder.pin(path, pinned=False)
     path.with_suffix(PINNED).rmdir()
@@ -156,6 +161,6 @@ def test_a_folder_has_one_salt_and_each_its_own(tmp_path: Path) -> None:
     assert len(one) == 16
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["salt"]
     assert (tmp_path / "one" / "salt").stat().st_mode & 0o077 == 0
-    write(path := tmp_path / "one" / "a.kept", stored(), Seal("a secret", one))
+    write(path := tmp_path / "one" / "a.kept", *stored(), Seal("a secret", one))
     with pytest.raises(Unusable):
         read(path, Seal("a secret", other))
