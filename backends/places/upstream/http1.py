@@ -117,69 +117,52 @@ async def resolved(resolver: Resolver, host: str, limit: float | None) -> tuple[
 
 
 MAX_HEAD = 64 << 10  # bytes of a response's head
-AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
+AHEAD = 64 << 10  # bytes, of which twice as many are held before the other side is made to wait
+AT_ONCE = 1 << 20  # more than that: all that is held is read
 
 Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
 
 
-class Http1Connection(asyncio.Protocol):
+class _Reader(asyncio.StreamReader):
+    """Knows whether bytes came that were not read."""
+
+    is_fed = False
+
+    def feed_data(self, data: bytes) -> None:
+        self.is_fed = True
+        super().feed_data(data)
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Closes its end with the other one."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+class Http1Connection:
     """One connection, one response at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: _Reader, transport: asyncio.BaseTransport) -> None:
         self.idle_since = 0.0
-        self.is_open = True
-        self.responded = False  # a byte of the present response came
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: Exception | None = None
+        self._reader = reader
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._has_news = _news(transport.get_extra_info("socket").fileno())
         self._begin()
 
     def _begin(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        self._head_size = 0
         self._parts: list[bytes] = []
-        self._held = 0
-        self._paused = self._complete = self._headed = self.responded = self._stays = False
-        self._asked = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._has_news = _news(transport.get_extra_info("socket").fileno())
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes that no request asked for close the connection: they would answer the next one."""
-        if self._complete or not self._asked:
-            self.abort()
-            return
-        self.responded = True
-        if not self._headed:
-            self._head_size += len(data)
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(httpx.RemoteProtocolError(f"no HTTP: {error}"))
-        if not self._headed and self._head_size > MAX_HEAD:
-            self._fail(httpx.RemoteProtocolError("a head without end"))
-        if self._held > AHEAD and not self._paused and self.is_open:
-            self._paused = True
-            self._open.pause_reading()
-        self._wake()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_open = False
-        if exc is None and self._headed and self._ends_with_connection:
-            self._complete = True
-        if not self._complete and self._error is None:
-            self._error = httpx.RemoteProtocolError("the connection was closed")
-        self._wake()
+        self._error: httpx.HTTPError | None = None  # behind these
+        self.responded = False  # a byte of the present response came
+        self._headed = self._complete = self._stays = False
 
     def on_message_begin(self) -> None:
-        """A second response in the bytes of the first one; it is not looked at."""
-        if self._complete:
-            self.abort()
+        """Or a second response in the bytes of the first one; it is not looked at."""
+        self._stays = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of the head, or of trailers, which mean nothing here."""
@@ -187,99 +170,82 @@ class Http1Connection(asyncio.Protocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self._complete:
-            return
-        self.status = self._parser.get_status_code()
-        if self.status >= 200:
-            self._headed = True
+        if not self._headed:
+            self.status = self._parser.get_status_code()
+            self._headed = self.status >= 200
 
     def on_body(self, body: bytes) -> None:
-        if self._complete:
-            return
-        self._parts.append(body)
-        self._held += len(body)
+        if not self._complete:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        if self._complete:
-            return
         if self.status < 200:  # 100 Continue and its like come before the response
             self.headers.clear()
-            return
-        self._complete = True
-        self._stays = bool(self._parser.should_keep_alive())  # it can be asked only here
+        elif not self._complete:
+            self._complete = True
+            self._stays = bool(self._parser.should_keep_alive())  # it can be asked only here
 
     async def ask(self, head: bytes, body: bytes) -> None:
         """Send a request; return when the response's head is there. Raises httpx.HTTPError."""
         self._begin()
-        self._asked = True
-        self._open.write(head + body)
+        self._transport.write(head + body)
+        size = 0
         while not self._headed:
-            await self._wait()
+            size += await self._feed()
+            if size > MAX_HEAD and not self._headed:
+                raise httpx.RemoteProtocolError("a head without end")
 
     async def read(self) -> bytes | None:
         """Some more of the body, all that is there; None at its end. Raises httpx.HTTPError."""
         while not self._parts:
             if self._complete:
                 return None
-            await self._wait()
-        data = self._joined()
-        if self._paused:
-            self._paused = False
-            if self.is_open:
-                self._open.resume_reading()
+            await self._feed()
+        data = b"".join(self._parts)
+        self._parts.clear()
         return data
+
+    async def _feed(self) -> int:
+        """Parse what came, or comes next; how many bytes. Raises httpx.HTTPError."""
+        if self._error is not None:
+            raise self._error
+        try:
+            data = await self._reader.read(AT_ONCE)
+        except OSError as error:
+            raise httpx.RemoteProtocolError("the connection was closed") from error
+        self._reader.is_fed = False
+        if not data and not (self._headed and self._ends_with_connection):
+            raise httpx.RemoteProtocolError("the connection was closed")
+        if not data:
+            self._complete = True
+            return 0
+        self.responded = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._error = httpx.RemoteProtocolError(f"no HTTP: {error}")
+        return len(data)
 
     @property
     def is_silent(self) -> bool:
-        """Nothing lies in its socket that the event loop has not read yet."""
-        return not self._has_news()
+        """Nothing came since, neither bytes nor its end, nor lies in its socket."""
+        reader = self._reader
+        return not (reader.is_fed or reader.at_eof() or reader.exception() or self._has_news())
 
     @property
     def is_reusable(self) -> bool:
         """The response was read to its end, and the other side takes another request."""
-        whole = self._complete and not self._parts
-        return whole and self.is_open and self._stays
+        return self._complete and self._stays and not self._parts and self._error is None
 
     def abort(self) -> None:
         """Close at once."""
-        self.is_open = False
-        if self._transport is not None:
-            self._transport.abort()
-
-    @property
-    def _open(self) -> asyncio.Transport:
-        assert self._transport is not None, "it is connected"
-        return self._transport
+        self._transport.abort()
 
     @property
     def _ends_with_connection(self) -> bool:
         """The body has no other end."""
         names = {name.lower() for name, _ in self.headers}
         return names.isdisjoint((b"content-length", b"transfer-encoding"))
-
-    def _joined(self) -> bytes:
-        """All parts."""
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self._held = 0
-        return data
-
-    async def _wait(self) -> None:
-        if self._error is not None:
-            raise self._error
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _fail(self, error: Exception) -> None:
-        self._error = self._error or error
-        self.abort()
 
 
 def _news(socket: int) -> Callable[[], bool]:
@@ -368,8 +334,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         kept, oldest = self._kept.get(origin, []), time.monotonic() - self._idle
         while kept:
             connection = kept.pop()  # the one used last is the likeliest to be open still
-            is_fresh = connection.is_open and connection.idle_since > oldest
-            if is_fresh and connection.is_silent:
+            if connection.idle_since > oldest and connection.is_silent:
                 return connection
             connection.abort()
         return None
@@ -392,10 +357,15 @@ class Http1Transport(httpx.AsyncBaseTransport):
     async def _connected_to(self, address: str, origin: Origin) -> Http1Connection:
         encrypted, host, port = origin
         trusted, name = (self._trusted, host) if encrypted else (None, None)
-        _, connection = await asyncio.get_running_loop().create_connection(
-            Http1Connection, address, port, ssl=trusted, server_hostname=name
+        loop = asyncio.get_running_loop()
+        reader = _Reader(limit=AHEAD, loop=loop)
+        transport, _ = await loop.create_connection(
+            lambda: _Protocol(reader, loop=loop),
+            *(address, port),
+            ssl=trusted,
+            server_hostname=name,
         )
-        return connection
+        return Http1Connection(reader, transport)
 
 
 class Http1Body(httpx.AsyncByteStream):
