@@ -2,8 +2,12 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
 
+UNFINISHED = ".saving-"  # a file whose name begins so is being written, or was
 LONGEST = 240  # bytes of a part; file systems take 255, and what is unfinished has a suffix
 MOST_PARTS = 12  # together less than the 4,096 bytes that Linux takes
 
@@ -25,14 +29,22 @@ def within(root: Path, name: str) -> Path:
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Put `content` in place of the file at `path`, which is always whole: the old one or the new
-    one. Its folder is made where there is none. Blocks. Raises OSError.
+    """Put `content` in place of the file at `path`. See `replacing`."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """What is written while the context lasts takes the place of the file at `path`, which is
+    always whole: the old one or the new one. Only its user may read it. Its folder is made where
+    there is none. Blocks. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
         unfinished = Path(file.name)
         try:
-            file.write(content)
+            yield cast(BinaryIO, file)
             file.flush()
             unfinished.replace(path)
         except BaseException:

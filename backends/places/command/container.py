@@ -9,9 +9,9 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import anyio
 import httpx
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from backends.contract.catalog import CPU, ModelFiles
 from backends.contract.errors import LoadFailed, OutOfMemory, UpstreamError
 from backends.contract.protocol import ModelInfo, Progress, Report, Tokenizer
-from backends.contract.remote import PassedAnswer, RemoteEvents, RemoteTarget
+from backends.contract.remote import PassedAnswer, RemoteEvent, RemoteEvents, RemoteTarget
 from backends.machine.processes import is_foreign, tree_memory
 from backends.places.command.process import Command, Process
 from backends.places.upstream.upstream import Upstream, UpstreamModel, client_of
@@ -201,18 +201,6 @@ async def _served(upstream: Upstream, options: CommandOptions, name: str) -> str
     return next(iter(offers)) if len(offers) == 1 else name
 
 
-Explain: TypeAlias = Callable[[UpstreamError], Awaitable[UpstreamError]]
-
-
-async def explained(events: RemoteEvents, explain: Explain) -> RemoteEvents:
-    """`events`, whose error is replaced by what `explain` finds behind it."""
-    try:
-        async for batch in events:
-            yield batch
-    except UpstreamError as error:
-        raise await explain(error) from None
-
-
 class CommandModel(UpstreamModel):
     """The model while its process runs. `held`: see `ModelInfo.held`."""
 
@@ -290,7 +278,12 @@ class CommandModel(UpstreamModel):
     ) -> AsyncIterator[RemoteEvents]:
         answered = super()._answered(upstream, question, of)
         async with self._explained_at_its_end(), answered as events:
-            yield explained(events, self._reason)
+            yield self._explained(events)
+
+    async def _explained(self, events: RemoteEvents) -> AsyncIterator[Sequence[RemoteEvent]]:
+        async with self._explained_at_its_end():
+            async for batch in events:
+                yield batch
 
     @asynccontextmanager
     async def passed(

@@ -28,6 +28,7 @@ import numpy as np
 import structlog
 
 from backends.contract.beginnings import WORD, Bytes, Taken, TakenFacts, packed
+from backends.machine.paths import UNFINISHED, replacing
 
 log = structlog.get_logger(__name__)
 
@@ -126,23 +127,16 @@ def write(path: Path, head: Head, taken: Taken, seal: Seal | None = None) -> Hea
     if seal is not None:
         head = msgspec.structs.replace(head, sealed=seal.name, nonce=seal.nonce())
     data = msgspec.msgpack.encode(head)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            digest = blake2b(data, digest_size=DIGEST)
-            _put(file, _FRONT.pack(MAGIC, VERSION, len(data), digest.digest()) + data)
-            for number, plain in enumerate(_pieces(taken)):
-                piece = plain
-                if seal is not None:
-                    piece = memoryview(seal.close(head.nonce, number, plain, data))
-                digest.update(piece)
-                _put(file, piece)
-            _put(file, digest.digest())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        digest = blake2b(data, digest_size=DIGEST)
+        file.write(_FRONT.pack(MAGIC, VERSION, len(data), digest.digest()) + data)
+        for number, plain in enumerate(_pieces(taken)):
+            piece = plain
+            if seal is not None:
+                piece = memoryview(seal.close(head.nonce, number, plain, data))
+            digest.update(piece)
+            file.write(piece)
+        file.write(digest.digest())
     return head
 
 
@@ -243,7 +237,8 @@ class Folder(msgspec.Struct, frozen=True):
         with suppress(OSError):
             if path.suffix == PINNED and not path.with_suffix(SUFFIX).exists():
                 path.unlink()
-            if SUFFIX in path.suffixes and time.time() - path.stat().st_mtime > ABANDONED:
+            is_ours = path.name.startswith(UNFINISHED) or SUFFIX in path.suffixes
+            if is_ours and time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()
 
 
@@ -298,13 +293,3 @@ def _fill(
     piece = file.read(len(target) + seal.over)
     target[:] = np.frombuffer(seal.open(head.nonce, number, memoryview(piece), data), np.uint8)
     return memoryview(piece)
-
-
-def _put(file: BinaryIO, data: bytes | memoryview) -> None:
-    """All of it: a disk that is full takes a part."""
-    view = memoryview(data)
-    while view:
-        written = file.write(view)
-        if not written:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        view = view[written:]
