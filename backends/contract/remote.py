@@ -90,15 +90,20 @@ class RemoteStanding(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0  # requests in its line
 
 
-class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What chats and texts have in common. `parameters`: JSON by OpenAI's names; fields that the
-    client spelled differently, or that are not read here, by their own names.
+class RemoteCalling(msgspec.Struct, frozen=True, kw_only=True):
+    """Any request. `parameters`: JSON by OpenAI's names; fields that the client spelled
+    differently, or that are not read here, by their own names.
     """
 
     parameters: Mapping[str, Any] = {}
+    caller: Caller = UNKNOWN_CALLER
+
+
+class RemoteRequest(RemoteCalling, frozen=True, kw_only=True):
+    """What chats and texts have in common."""
+
     shape: Shape | None = None  # of the answer
     n: int = 1
-    caller: Caller = UNKNOWN_CALLER
 
 
 class RemoteThinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,23 +133,17 @@ class RemoteText(RemoteRequest, frozen=True, kw_only=True):
     prompts: tuple[str | tuple[int, ...], ...]
 
 
-class RemoteEmbedding(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts or token ids whose vectors are wanted. `parameters`: as `RemoteRequest`."""
+class RemoteEmbedding(RemoteCalling, frozen=True, kw_only=True):
+    """Texts or token ids whose vectors are wanted."""
 
     inputs: tuple[str | tuple[int, ...], ...]
-    parameters: Mapping[str, Any] = {}
-    caller: Caller = UNKNOWN_CALLER
 
 
-class RemoteRerank(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents whose scores for `query` are wanted, of all of them. `parameters`: as
-    `RemoteRequest`.
-    """
+class RemoteRerank(RemoteCalling, frozen=True, kw_only=True):
+    """Documents whose scores for `query` are wanted, of all of them."""
 
     query: str
     documents: tuple[str, ...]
-    parameters: Mapping[str, Any] = {}
-    caller: Caller = UNKNOWN_CALLER
 
 
 class RemoteEncoding(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,15 +185,21 @@ class Http1Connection:
             self._complete = True
             self._stays = bool(self._parser.should_keep_alive())  # it can be asked only here
 
-    async def ask(self, head: bytes, body: bytes) -> None:
-        """Send a request; return when the response's head is there. Raises httpx.HTTPError."""
+    async def ask(self, request: bytes) -> None:
+        """Send it; return when the response's head is there. Raises httpx.HTTPError; the connection
+        is closed then, or where it is cancelled.
+        """
         self._begin()
-        self._transport.write(head + body)
+        self._transport.write(request)
         size = 0
-        while not self._headed:
-            size += await self._feed()
-            if size > MAX_HEAD and not self._headed:
-                raise httpx.RemoteProtocolError("a head without end")
+        try:
+            while not self._headed:
+                size += await self._feed()
+                if size > MAX_HEAD and not self._headed:
+                    raise httpx.RemoteProtocolError("a head without end")
+        except BaseException:
+            self.abort()
+            raise
 
     async def read(self) -> bytes | None:
         """Some more of the body, all that is there; None at its end. Raises httpx.HTTPError."""
@@ -277,34 +283,24 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         origin, head = origin_of(request.url), _head(request)
-        body = b"".join([part async for part in cast(httpx.AsyncByteStream, request.stream)])
-        limit = request.extensions["timeout"]["connect"]
-        connection = await self.answered(origin, head, body, limit)
+        parts = [part async for part in cast(httpx.AsyncByteStream, request.stream)]
+        message, connection = b"".join((head, *parts)), self._kept_open(origin)
+        if connection is not None:
+            try:
+                await connection.ask(message)
+            except httpx.RemoteProtocolError:
+                if connection.responded:
+                    raise
+                connection = None  # it was closed while it was idle: the request was not read
+        if connection is None:
+            connection = await self._connected(origin, request.extensions["timeout"]["connect"])
+            await connection.ask(message)
         return httpx.Response(
             connection.status,
             headers=connection.headers,
             stream=Http1Body(connection, self, origin),
             request=request,
         )
-
-    async def answered(
-        self, origin: Origin, head: bytes, body: bytes, limit: float | None
-    ) -> Http1Connection:
-        """A connection with the head of the response to a request. `limit`: seconds that it may
-        take to connect. Raises httpx.HTTPError.
-        """
-        connection = self._kept_open(origin)
-        if connection is not None:
-            try:
-                await self._asked(connection, head, body)
-            except httpx.RemoteProtocolError:
-                if connection.responded:
-                    raise
-                connection = None  # it was closed while it was idle: the request was not read
-        if connection is None:
-            connection = await self._connected(origin, limit)
-            await self._asked(connection, head, body)
-        return connection
 
     async def aclose(self) -> None:
         """Close what is idle; answers under way close their own."""
@@ -321,13 +317,6 @@ class Http1Transport(httpx.AsyncBaseTransport):
             kept.append(connection)
         else:
             connection.abort()
-
-    async def _asked(self, connection: Http1Connection, head: bytes, body: bytes) -> None:
-        try:
-            await connection.ask(head, body)
-        except BaseException:
-            connection.abort()
-            raise
 
     def _kept_open(self, origin: Origin) -> Http1Connection | None:
         """One on which nothing came meanwhile: neither its end nor bytes that nobody asked for."""

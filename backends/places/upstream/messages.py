@@ -35,7 +35,7 @@ from backends.contract.remote import (
 )
 from backends.places.upstream.faults import Unhealthy, broken, readable, too_large
 from backends.places.upstream.reading import MOST_CALLS
-from backends.places.upstream.wire import DROPPED
+from backends.places.upstream.wire import DROPPED, present
 from config.upstreams import UpstreamConfig
 
 KEPT = 4_096  # signatures
@@ -288,13 +288,8 @@ def _id(call_id: str) -> str:
 
 def _tool(tool: Tool) -> Body:
     schema = {"type": "object", **(tool.parameters or {"properties": {}})}
-    fields = {
-        "name": tool.name,
-        "description": tool.description,
-        "input_schema": schema,
-        "strict": tool.strict,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    given = {"input_schema": schema, "strict": tool.strict}
+    return present(name=tool.name, description=tool.description, **given)
 
 
 def _choice(request: RemoteChat) -> Body:

@@ -293,16 +293,19 @@ def changed(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:
     }
 
 
+def present(**fields: Any) -> Body:
+    """Those that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _message(message: Message) -> Body:
     body: Body = {"role": message.role, "content": _content(message.parts)}
-    if message.reasoning:
-        body["reasoning_content"] = message.reasoning
-    if message.tool_calls:
-        body["tool_calls"] = [_call(call) for call in message.tool_calls]
-    if message.tool_call_id is not None:
-        body["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        body["name"] = message.name
+    body |= present(
+        reasoning_content=message.reasoning or None,
+        tool_calls=[_call(call) for call in message.tool_calls] or None,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
     return {**message.further, **body}
 
 
@@ -330,14 +333,9 @@ def _call(call: ToolCall) -> Body:
 
 
 def _tool(tool: Tool) -> Body:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict,
-    }
-    given = {name: value for name, value in function.items() if value is not None}
-    return {"type": "function", "function": given}
+    given = {"parameters": tool.parameters, "strict": tool.strict}
+    function = present(name=tool.name, description=tool.description, **given)
+    return {"type": "function", "function": function}
 
 
 def _choice(choice: ToolChoice) -> str | Body:
