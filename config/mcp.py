@@ -14,6 +14,7 @@ import msgspec
 
 from config.errors import Source
 from config.values import (
+    NO_HEADER,
     RUNS_CODE,
     AtLeastOne,
     Bytes,
@@ -21,13 +22,13 @@ from config.values import (
     PathText,
     PositiveSeconds,
     Secret,
+    is_header,
     requested,
 )
 
 ANY = "*"  # at the end of a URL: whatever begins as it does
 OF_A_COMMAND, OF_A_LISTENER = 60.0, 10.0  # seconds to begin in
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_HEADER = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class McpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,9 +107,8 @@ def _problems(server: McpConfig, labels: Sequence[str]) -> Iterator[tuple[str, s
     if server.headers and server.is_open and not urlsplit(server.url or "").netloc.strip(ANY):
         yield "headers", "any server that a client names would get them"
     for name, value in server.headers.items():
-        if not (_HEADER.fullmatch(name) and value.isascii() and value.isprintable()):
-            problem = "not a header: a name of letters, a value in one line of ASCII"
-            yield f"headers.{name}", problem
+        if not is_header(name, value):
+            yield f"headers.{name}", NO_HEADER
     for k, label in enumerate(server.keys):
         if label not in labels:
             yield f"keys[{k}]", f"no key has the label {label!r}"

@@ -10,7 +10,17 @@ import msgspec
 from msgspec import Meta
 
 from config.errors import Source
-from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds, Secret, requested
+from config.values import (
+    NO_HEADER,
+    AtLeastOne,
+    Bytes,
+    Name,
+    PathText,
+    PositiveSeconds,
+    Secret,
+    is_header,
+    requested,
+)
 
 # What a request is made of: renamed, dropped or set it would be another request.
 OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
@@ -130,8 +140,8 @@ def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
     for name, value in upstream.headers.items():
         if name.lower() in _OWN_HEADERS:
             yield f"headers.{name}", "this header belongs to the connection"
-        if not _is_header(name, value):
-            yield f"headers.{name}", "not a header: a name of letters, a value in one line of ASCII"
+        if not is_header(name, value):
+            yield f"headers.{name}", NO_HEADER
 
 
 def problems_of_changes(**changes: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -140,12 +150,6 @@ def problems_of_changes(**changes: Iterable[str]) -> Iterator[tuple[str, str]]:
         for name in names:
             if name in OWN_FIELDS:
                 yield f"{option}.{name}", "this field belongs to the request itself"
-
-
-def _is_header(name: str, value: str) -> bool:
-    letters = name.replace("-", "").replace("_", "")
-    plain = value.isascii() and (value.isprintable() or not value)
-    return letters.isascii() and letters.isalnum() and plain
 
 
 def _base_url(url: str, source: Source, path: str) -> str:

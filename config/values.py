@@ -108,6 +108,16 @@ def user_folder() -> Path:
     return Path(cache) / "roundhouse"
 
 
+NO_HEADER = "not a header: a name of letters, a value in one line of ASCII"
+_HEADER = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def is_header(name: str, value: str) -> bool:
+    """Whether HTTP takes it as one."""
+    plain = value.isascii() and value.isprintable()
+    return plain and _HEADER.fullmatch(name) is not None
+
+
 UNIX = "unix:"  # and a path: an address of this machine alone (unix(7))
 LONGEST_URL = 2048  # characters
 

@@ -90,8 +90,7 @@ class ClusterNodes:
         self._changed: Callable[[], None] = lambda: None
         self._process: asyncio.subprocess.Process | None = None
         self._numbers = itertools.count()
-        self._brought: dict[int, asyncio.Future[Brought]] = {}
-        self._reports: dict[int, Report] = {}
+        self._brought: dict[int, tuple[asyncio.Future[Brought], Report]] = {}
         self._checks: dict[str, asyncio.Event] = {}
 
     @asynccontextmanager
@@ -153,14 +152,13 @@ class ClusterNodes:
         own = wanted(files)
         number, loop = next(self._numbers), asyncio.get_running_loop()
         parts = tuple(Part(str(path), f"{_folder(files)}/{_below(files, path)}") for path in own)
-        self._brought[number] = loop.create_future()
-        self._reports[number] = report
-        began = loop.time()
+        future, began = loop.create_future(), loop.time()
+        self._brought[number] = future, report
         try:
             self._send(Bring(number, node, parts))
-            brought = await self._brought[number]
+            brought = await future
         finally:
-            del self._brought[number], self._reports[number]
+            del self._brought[number]
         if brought.failure is not None:
             if await self._is_there(node):
                 raise LoadFailed(f"node {node} can't get the model's files: {brought.failure}")
@@ -254,7 +252,7 @@ class ClusterNodes:
 
     def _refuse(self) -> None:
         """Nobody brings anything any more."""
-        for number, brought in self._brought.items():
+        for number, (brought, _) in self._brought.items():
             settle(brought, Brought(number, failure="the connection to Ray was lost"))
 
     def _hear(self, line: bytes) -> None:
@@ -268,11 +266,11 @@ class ClusterNodes:
                     self._changed()
                 self._checked(node)
             case Copying(number, done, total):
-                if (report := self._reports.get(number)) is not None:
-                    report(Progress("copy", done, total))
+                if (wanted := self._brought.get(number)) is not None:
+                    wanted[1](Progress("copy", done, total))
             case Brought(number) as brought:
-                if (future := self._brought.get(number)) is not None:
-                    settle(future, brought)
+                if (wanted := self._brought.get(number)) is not None:
+                    settle(wanted[0], brought)
 
     def _join(self, node: str, facts: NodeFacts) -> None:
         config = alike(NodeConfig, facts)(name=node, tls=facts.fingerprint is not None)

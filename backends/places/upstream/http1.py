@@ -386,12 +386,7 @@ def origin_of(url: httpx.URL) -> Origin:
 def _head(request: httpx.Request) -> bytes:
     """Raises httpx.LocalProtocolError for a header that would end its line."""
     first = b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)
-    lines = (header_line(name, value) for name, value in request.headers.raw)
-    return b"\r\n".join((first, *lines, b"", b""))
-
-
-def header_line(name: bytes, value: bytes) -> bytes:
-    """Without its end. Raises httpx.LocalProtocolError for a header that would end its line."""
-    if b"\r" in value or b"\n" in value:
+    if any(b"\r" in value or b"\n" in value for _, value in request.headers.raw):
         raise httpx.LocalProtocolError("a header of more than one line")
-    return b"%b: %b" % (name, value)
+    lines = (b"%b: %b" % header for header in request.headers.raw)
+    return b"\r\n".join((first, *lines, b"", b""))
