@@ -32,7 +32,6 @@ from backends.contract.framing import (
     Recognise,
     Recognised,
     VocabularyFiles,
-    WorkerCommand,
     WorkerEvent,
 )
 from backends.contract.messages import (
@@ -225,9 +224,6 @@ class NodePort(FramedPort):
     def _put(self, data: bytes) -> None:
         if self._transport is not None and data:
             self._transport.write(data)
-
-    def _write(self, command: WorkerCommand) -> None:
-        self._put(self._shelf.frame(command))
 
     def _hand_on(self, event: WorkerEvent) -> None:
         match event:
