@@ -66,9 +66,7 @@ def with_option(section: S, option: Option, value: object) -> S:
     return msgspec.structs.replace(section, **{name: new})
 
 
-def mapped(
-    value: Any, kind: Kind, change: Callable[[Any, Kind, str], Any], path: str = "$"
-) -> Any:
+def mapped(value: Any, kind: Kind, change: Callable[[Any, Kind, str], Any], path: str = "$") -> Any:
     """`value`, a `kind`, with each leaf as `change` makes it of that, its kind and its path."""
     if is_section(kind):
         below = options(kind)

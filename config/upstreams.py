@@ -90,9 +90,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"UpstreamConfig(name={self.name!r}, urls={self.urls!r}, models={self.models!r})"
 
 
-def completed(
-    upstreams: tuple[UpstreamConfig, ...], source: Source
-) -> tuple[UpstreamConfig, ...]:
+def completed(upstreams: tuple[UpstreamConfig, ...], source: Source) -> tuple[UpstreamConfig, ...]:
     """The upstreams checked, with whole base URLs. Raises ConfigError, which never quotes a key."""
     source.refuse_twins("upstreams", (upstream.name for upstream in upstreams))
     found = []
@@ -163,4 +161,3 @@ def _base_url(url: str, source: Source, path: str) -> str:
     if parts.query or parts.fragment:
         raise source.error(path, "a base URL ends with its path, without ? or #")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
-

@@ -205,9 +205,7 @@ class Frames:
     it, once they are read.
     """
 
-    def __init__(
-        self, kind: Any, received: Callable[[], None], *, peer: int | None = None
-    ) -> None:
+    def __init__(self, kind: Any, received: Callable[[], None], *, peer: int | None = None) -> None:
         """`kind`: of the messages; `peer`: the process of this machine that sends; None: it is on
         another one.
         """

@@ -1,4 +1,5 @@
-"""The contract between the gateway and a model that another server runs.
+"""What crosses between the gateway and a model that another server runs
+(`backends.places.upstream.upstream.UpstreamModel`).
 
 That server renders, tokenizes, generates and splits answers: a parsed request goes over, and the
 model's events come back. Frozen structs, as in `backends.contract.protocol`.

@@ -410,15 +410,11 @@ class WorkerPort(FramedPort):
 
     def __init__(self, child: Child, words: LastWords, model: str, report: Report) -> None:
         super().__init__(model, report, peer=child.pid)
+        self.pid = child.pid
         self._child = child
         self._words = words
         self._connected = False
         child.ended.add_done_callback(lambda _: self._hang_up())
-
-    @property
-    def pid(self) -> int:
-        """The worker's."""
-        return self._child.pid
 
     async def end(self) -> None:
         """Kill it. When this returns its memory is free."""

@@ -13,7 +13,6 @@ from backends.contract.messages import Command, Event, Port
 from backends.contract.protocol import ModelContainer, ModelInfo
 from backends.places.container import PortContainer
 
-
 encode: Callable[[Message], bytes] = Shelf(shared=False).frame
 _commands = Frames(WorkerCommand, lambda: None)
 _events = Frames(WorkerEvent, lambda: None)

@@ -105,7 +105,6 @@ class Supervisor(Copies):
         return NodeFacts(there.address, there.token, *memory_here(), there.fingerprint)
 
 
-
 def mark_of(path: Path) -> str:
     """By what a file is known again: its size, and bytes from all over it. Reading all of tens of
     gigabytes on every start would take longer than a load. Raises OSError.

@@ -49,6 +49,7 @@ class Process:
         self._writer = control
         self.status: int | None = None  # as `Popen.returncode`; None: it runs
         self.ended = asyncio.Event()
+        self.guardian = child.pid  # the process below which all of the command's are
         self._child = child
         self._refusal = ""  # why it could not be started
         self._output = Output(command.name, logged=command.logged, hidden=command.hidden)
@@ -73,11 +74,6 @@ class Process:
         self._tasks.append(asyncio.create_task(self._output.read(child.stdout)))
         self._tasks.append(asyncio.create_task(self._follow(reader)))
         return self
-
-    @property
-    def guardian(self) -> int:
-        """The process below which all of the command's are."""
-        return self._child.pid
 
     def on_end(self, tell: Callable[[], None]) -> None:
         """`tell` is called when it ends by itself; at once where it has."""

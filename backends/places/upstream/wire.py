@@ -385,9 +385,7 @@ class TokenCalls(msgspec.Struct, frozen=True):
 
     def _call(self, path: str, body: Body, *, at_root: bool = True) -> Question:
         encoded, model = _encode(body), self._model
-        return Question(
-            path=path, at_root=at_root, body=encoded, caller=self._caller, model=model
-        )
+        return Question(path=path, at_root=at_root, body=encoded, caller=self._caller, model=model)
 
     def _prompt(self, request: RemoteChat) -> Body:
         return {"model": self._model, **conversation(request), **request.parameters}

@@ -155,4 +155,6 @@ def test_a_beginning_of_many_gigabytes_has_bounded_pieces() -> None:
     found = [*pieces(sizes)]
     assert max(size for *_, size in found) == PIECE
     assert sum(size for *_, size in found) == sum(sizes)
-    assert msgspec.structs.asdict(OfferedBytes(1, *found[-1][:2], np.zeros(3, np.uint8)))["part"] == 2
+    assert (
+        msgspec.structs.asdict(OfferedBytes(1, *found[-1][:2], np.zeros(3, np.uint8)))["part"] == 2
+    )
