@@ -121,10 +121,6 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "template", "`split: here` needs the model's chat template"
     if upstream.split == "here" and upstream.protocol == "anthropic":
         yield "split", "`here` needs /completions, which Anthropic's API doesn't have"
-    keys = {"key": upstream.key or "", **{f"keys[{k}]": one for k, one in enumerate(upstream.keys)}}
-    for option, key in keys.items():
-        if not (key.isascii() and key.isprintable()):
-            yield option, "a key is one line of ASCII"
     if upstream.proxy is not None:
         try:
             requested(upstream.proxy)
@@ -135,6 +131,11 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
 
 
 def _problems_of_headers(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
+    """Of keys, too, which are sent in one."""
+    keys = {"key": upstream.key or "", **{f"keys[{k}]": one for k, one in enumerate(upstream.keys)}}
+    for option, key in keys.items():
+        if not (key.isascii() and key.isprintable()):
+            yield option, "a key is one line of ASCII"
     for name, value in upstream.headers.items():
         if name.lower() in _OWN_HEADERS:
             yield f"headers.{name}", "this header belongs to the connection"

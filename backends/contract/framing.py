@@ -298,7 +298,7 @@ def joined(message: Message) -> Message:
     return replace(message, job=replace(message.job, images=images), pictures=())
 
 
-# From a launcher to the gateway: the process of a worker, and its status as `subprocess` counts (less
-# than 0 is the number of a signal), or that it `RUNS`. Process 0: the launcher is ready.
+# From a launcher to the gateway: the process of a worker, and its status as `subprocess` counts
+# (less than 0 is the number of a signal), or that it `RUNS`. Process 0: the launcher is ready.
 REPORT = struct.Struct("<ii")
 RUNS = -(2**31)

@@ -141,7 +141,7 @@ def _on_cards(
         if (whole := _tried(weights, variant, chosen, main, cards, 0)) is not None:
             yield whole
             continue
-        # The first step that fits; the one before `steps` is the last that leaves a layer on a card.
+        # The first step that fits; the one before `steps` is the last with a layer on a card.
         fits = partial(_filled, weights, variant, chosen)
         low = bisect_left(range(steps), 1, lo=1, key=lambda step: fits(step) is not None)
         if low < steps and (part := _tried(weights, variant, chosen, main, cards, low)) is not None:

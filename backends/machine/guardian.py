@@ -196,7 +196,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def prctl(option: int, value: int) -> None:
-    """See prctl(2); nothing where there is none."""
+    """Where there is such a call (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -276,9 +276,10 @@ def packed(tokens: Sequence[int]) -> bytes:
 
 def unpacked(data: Bytes | bytes) -> tuple[tuple[int, ...], int]:
     """The tokens of a file, and where its cells begin. Raises InvalidJob."""
-    if len(data) < _HEAD.size or _HEAD.unpack_from(data)[0] != _MAGIC:
+    head = bytes(data[: _HEAD.size])
+    if len(head) < _HEAD.size or _HEAD.unpack(head)[0] != _MAGIC:
         raise InvalidJob("The file is not a saved slot.", "filename")
-    _, written, count = _HEAD.unpack_from(data)
+    _, written, count = _HEAD.unpack(head)
     if written != _VERSION:
         text = f"The file's state is of llama.cpp's version {written}; this one reads {_VERSION}."
         raise InvalidJob(text, "filename")

@@ -13,10 +13,10 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import TypeAlias, cast
+from typing import SupportsIndex, TypeAlias, cast
 
 import httptools
 import httpx
@@ -128,7 +128,7 @@ class _Reader(asyncio.StreamReader):
 
     is_fed = False
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self.is_fed = True
         super().feed_data(data)
 
@@ -193,13 +193,14 @@ class Http1Connection:
         self._transport.write(request)
         size = 0
         try:
-            while not self._headed:
+            while not self._headed and size <= MAX_HEAD:
                 size += await self._feed()
-                if size > MAX_HEAD and not self._headed:
-                    raise httpx.RemoteProtocolError("a head without end")
         except BaseException:
             self.abort()
             raise
+        if not self._headed:
+            self.abort()
+            raise httpx.RemoteProtocolError("a head without end")
 
     async def read(self) -> bytes | None:
         """Some more of the body, all that is there; None at its end. Raises httpx.HTTPError."""

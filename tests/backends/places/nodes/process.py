@@ -1,4 +1,4 @@
-"""A listener in a process of its own, as `roundhouse worker` is one. A tool of tests and benchmarks."""
+"""A listener in a process of its own, as `roundhouse worker` is one. A tool of tests."""
 
 import json
 import os
@@ -24,13 +24,13 @@ from tests.backends.places.workers import CATALOG
 
 @contextmanager
 def listener(
-    settings: ListenerSettings = ListenerSettings(),  # noqa: B008 - frozen
+    settings: ListenerSettings = ListenerSettings(),
     *,
     token: str | None = None,
 ) -> Iterator[Listening]:
     """Until the context ends, or this process does. Raises LoadFailed."""
     token = token or new_token()
-    with subprocess.Popen(  # noqa: S603 - this program
+    with subprocess.Popen(
         (
             *(sys.executable, "-m", __name__, str(os.getpid())),
             json.dumps(msgspec.to_builtins(settings)),
@@ -56,7 +56,7 @@ def main(parent: str, settings: str) -> None:
     token = os.environ.pop(TOKEN_VARIABLE)
 
     def tell(reached: Listening) -> None:
-        print(msgspec.json.encode(reached).decode(), flush=True)
+        print(msgspec.json.encode(reached).decode(), flush=True)  # noqa: T201 - `listener` reads it
 
     serve(msgspec.json.decode(settings, type=ListenerSettings), token, tell, CATALOG)
 
