@@ -21,6 +21,7 @@ from backends.contract.protocol import (
     Ended,
     Generation,
     Image,
+    Modality,
     ModelInfo,
     Outputs,
     Piece,
@@ -463,7 +464,8 @@ class Keeper:
 
 async def test_an_order_for_a_slot_waits_until_it_is_idle_and_is_dropped_with_who_gave_it() -> None:
     engine = Gated(slots=1)
-    engine.info = msgspec.structs.replace(engine.info, keeps_slots=True)
+    modalities: tuple[Modality, ...] = ("text", "image")
+    engine.info = msgspec.structs.replace(engine.info, keeps_slots=True, modalities=modalities)
     keeper = Keeper(engine)
     container = DrivenContainer(engine, keeper)
     tokens: list[int] = []
