@@ -57,6 +57,13 @@ class Taken(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return sum(one.nbytes for one in self.buffers)
 
 
+class SavedSlot(msgspec.Struct, frozen=True, eq=False, tag=True, array_like=True):
+    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
+
+    tokens: int
+    data: Bytes  # gigabytes, perhaps: written once, and copied by nobody
+
+
 class TakenFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a `Taken` besides its tokens and its bytes. `sizes`: of its buffers;
     `places`: cells before each part.

@@ -41,7 +41,6 @@ from backends.contract.samplers import (
     unknown,
 )
 
-
 LABEL = Bound[object]()  # only compared, and never handed to an engine's library
 NESTED = Bound[object]()  # a struct with a table of its own, which `bounded` checks
 

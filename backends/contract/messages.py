@@ -33,7 +33,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from backends.contract.beginnings import Bytes, Taken, TakenFacts, Tier, packed
+from backends.contract.beginnings import Bytes, SavedSlot, Taken, TakenFacts, Tier, packed
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
@@ -244,13 +244,6 @@ class SlotStates(PortMessage, frozen=True):
     """All slots, in order."""
 
     states: tuple[SlotState, ...]
-
-
-class SavedSlot(PortMessage, frozen=True, eq=False):
-    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
-
-    tokens: int
-    data: Bytes  # gigabytes, perhaps: written once, and copied by nobody
 
 
 class SlotTokens(PortMessage, frozen=True):

@@ -28,7 +28,7 @@ import msgspec
 from backends.contract.samplers import Sampling
 
 if TYPE_CHECKING:
-    from backends.contract.messages import SavedSlot
+    from backends.contract.beginnings import SavedSlot
 
 Modality: TypeAlias = Literal["text", "image"]
 Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: `backends.contract.encoder`

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from backends.contract.beginnings import Bytes
+from backends.contract.beginnings import Bytes, SavedSlot
 from backends.contract.errors import BackendError, while_generating
 from backends.contract.messages import (
     Answered,
@@ -19,7 +19,6 @@ from backends.contract.messages import (
     Failure,
     ReadSlots,
     RestoreSlot,
-    SavedSlot,
     SaveSlot,
     SlotAnswer,
     SlotOrder,

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from backends.contract.beginnings import Beginnings
+from backends.contract.beginnings import Beginnings, SavedSlot
 from backends.contract.bounds import bounded, check_choice, check_tokens
 from backends.contract.errors import CLOSED, GenerationFailed, InvalidJob, NotAble
 from backends.contract.messages import (
@@ -40,7 +40,6 @@ from backends.contract.messages import (
     Port,
     ReadSlots,
     RestoreSlot,
-    SavedSlot,
     SaveSlot,
     SlotAnswer,
     SlotOrder,

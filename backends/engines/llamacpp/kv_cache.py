@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from backends.contract.beginnings import AT_EASE, Bytes
+from backends.contract.beginnings import AT_EASE, Bytes, SavedSlot
 from backends.contract.errors import GenerationFailed, InvalidJob
-from backends.contract.messages import SavedSlot
 from backends.contract.protocol import ModelInfo
 from backends.engines.cells import Slot
 from backends.engines.llamacpp.batch import LlamaJob

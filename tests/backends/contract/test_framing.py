@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.contract.beginnings import SavedSlot
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed, NotAble
 from backends.contract.framing import (
@@ -42,7 +43,6 @@ from backends.contract.messages import (
     OfferedBytes,
     Outcomes,
     RestoreSlot,
-    SavedSlot,
 )
 from backends.contract.protocol import Generation, Image, Piece, Progress
 

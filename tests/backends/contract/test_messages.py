@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.contract.beginnings import Bytes
+from backends.contract.beginnings import Bytes, SavedSlot
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import (
     BackendError,
@@ -31,7 +31,6 @@ from backends.contract.messages import (
     KeptAnswer,
     OfferedBytes,
     Outcomes,
-    SavedSlot,
     TakenHead,
 )
 from backends.contract.protocol import (

@@ -13,9 +13,8 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.contract.beginnings import Bytes
+from backends.contract.beginnings import Bytes, SavedSlot
 from backends.contract.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
-from backends.contract.messages import SavedSlot
 from backends.contract.protocol import (
     Constraint,
     Ended,

@@ -14,9 +14,9 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from backends.contract.beginnings import SavedSlot
 from backends.contract.catalog import Cards, Fitted, Layout, ModelFiles, Placement, Room
 from backends.contract.errors import UnsupportedModel
-from backends.contract.messages import SavedSlot
 from backends.contract.protocol import (
     Generation,
     MemoryNeed,
