@@ -38,6 +38,7 @@ from gateway.http.sse import Plain
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/"
+REFERENCE = re.compile(f'"{REF}([^"]+)"')  # in JSON
 OWN = "Roundhouse"
 
 
@@ -111,13 +112,8 @@ def _spelled(names: Sequence[str], kind: Schema) -> Schema:
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     """`value` with all that it refers to under our names."""
-    if isinstance(value, dict):
-        return {key: _renamed(item, names) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_renamed(item, names) for item in value]
-    if isinstance(value, str) and value.startswith(REF):
-        return f"{REF}{names[value.removeprefix(REF)]}"
-    return value
+    text = REFERENCE.sub(lambda found: f'"{REF}{names[found[1]]}"', json.dumps(value))
+    return json.loads(text)
 
 
 def _names(types: Sequence[Any], apis: Mapping[str, str]) -> dict[str, str]:
@@ -156,23 +152,17 @@ def _name(struct: type, apis: Mapping[str, str], part: str = "") -> str:
     return f"{api}{part}{base}"
 
 
-def _structs(kind: inspect.Type, seen: set[type]) -> Iterator[type]:
-    """The structs in `kind` and below."""
-    match kind:
-        case inspect.StructType(cls=cls, fields=fields):
-            if cls in seen:
-                return
-            seen.add(cls)
-            yield cls
-            for field in fields:
-                yield from _structs(field.type, seen)
-        case inspect.UnionType(types) | inspect.TupleType(types):
-            for one in types:
-                yield from _structs(one, seen)
-        case inspect.DictType(value_type=one):
-            yield from _structs(one, seen)
-        case inspect.Type() if (item := getattr(kind, "item_type", None)) is not None:
-            yield from _structs(item, seen)
+def _structs(kind: Any, seen: set[type]) -> Iterator[type]:
+    """The structs in `kind`, a description of a type or of a field or several, and below."""
+    if isinstance(kind, inspect.StructType):
+        if kind.cls in seen:
+            return
+        seen.add(kind.cls)
+        yield kind.cls
+    if isinstance(kind, inspect.Type | inspect.Field):
+        kind = msgspec.structs.astuple(kind)
+    for one in kind if isinstance(kind, tuple) else ():
+        yield from _structs(one, seen)
 
 
 def _reached(schemas: Sequence[Schema], found: Mapping[str, Schema]) -> set[str]:
@@ -186,12 +176,7 @@ def _reached(schemas: Sequence[Schema], found: Mapping[str, Schema]) -> set[str]
 
 
 def _refs(value: Any) -> set[str]:
-    if isinstance(value, dict):
-        return {name for item in value.values() for name in _refs(item)}
-    if isinstance(value, list):
-        return {name for item in value for name in _refs(item)}
-    is_ref = isinstance(value, str) and value.startswith(REF)
-    return {value.removeprefix(REF)} if is_ref else set()
+    return set(REFERENCE.findall(json.dumps(value)))
 
 
 def _described(name: str, schema: Schema) -> Schema:

@@ -15,6 +15,7 @@ from config.product import VERSION
 from config.settings import ApisConfig, Config
 from config.values import alike
 from gateway.dialects import openai
+from gateway.dialects.dialect import named_frame
 from gateway.http.auth import AnyRequest
 from gateway.http.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.gauges import GaugesWire, HistoryWire, ModelWire
@@ -233,11 +234,7 @@ class FeedReader:
 
 def frame(event: str, data: msgspec.Struct, id: str) -> bytes:
     """One server-sent event. JSON has no line ends of its own."""
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
-        id.encode(),
-        event.encode(),
-        msgspec.json.encode(data),
-    )
+    return b"id: %b\n" % id.encode() + named_frame(event.encode(), data)
 
 
 async def snapshot_for(services: Services, access: Access, server: str) -> SnapshotWire:

@@ -3,6 +3,7 @@
 docs/console-api.md has the fields.
 """
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -182,23 +183,10 @@ def _prompts(
 
 def texts_of(pieces: Sequence[bytes]) -> list[str]:
     """Texts that together are all of it: a character's bytes stand with the last of its tokens."""
-    found, held = [], b""
-    for piece in pieces:
-        held += piece
-        try:
-            found.append(held.decode())
-            held = b""
-        except UnicodeDecodeError as error:
-            whole = held[: error.start].decode()
-            rest = held[error.start :]
-            if len(rest) < 4 and error.reason == "unexpected end of data":
-                found.append(whole)
-                held = rest
-            else:
-                found.append(held.decode(errors="replace"))
-                held = b""
-    if held and found:
-        found[-1] += held.decode(errors="replace")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    found = [decoder.decode(piece) for piece in pieces]
+    if found:
+        found[-1] += decoder.decode(b"", final=True)
     return found
 
 
