@@ -165,7 +165,7 @@ def test_who_waits_for_another_s_prompt_is_told_so(engine: LlamaCppEngine) -> No
     reports = [one for step in steps for one in step if isinstance(one, PromptRead)]
     assert all(one.key == 1 for one in reports)
     admit(engine, 3, 30)
-    engine._prompts._passed = True  # noqa: SLF001 - the oldest is next
+    engine._prompts._ahead = 60.0  # noqa: SLF001 - the oldest is next
     engine._prompts.answered(1.0)  # noqa: SLF001
     slow(engine)
     [waits] = [one for one in engine.step() if isinstance(one, PromptRead) and one.key == 3]
