@@ -23,10 +23,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
-import msgspec
 
 from backends.contract.beginnings import Beginnings, Keeping
 from backends.contract.catalog import ModelFiles
@@ -58,7 +57,14 @@ from backends.contract.messages import (
     SlotOrder,
     Withdraw,
 )
-from backends.contract.protocol import Ended, Generation, Output, Progress, Report
+from backends.contract.protocol import (
+    Ended,
+    Generation,
+    Output,
+    Progress,
+    Report,
+    Tokenizing,
+)
 from backends.engines.constraints import Grammars, MaskThreads, Matcher, unbanned
 from backends.engines.engine import (
     Engine,
@@ -83,51 +89,45 @@ from backends.engines.transcript import BannedStrings, Transcript, Written
 from backends.places.container import PortContainer
 
 E = TypeVar("E", bound=Owned)
-Job = TypeVar("Job")
-OtherCommand = TypeVar("OtherCommand")
-Loaded = TypeVar("Loaded")
+Ordered = TypeVar("Ordered")
 Options = TypeVar("Options")
-Arguments = TypeVarTuple("Arguments")
 
 
-class Submit(msgspec.Struct, Generic[Job], frozen=True):
-    """A job joins the line."""
-
-    running: Job
-
-
-class EngineThread(ABC, Generic[E, Job, OtherCommand]):
+class EngineThread(ABC, Generic[E, Ordered]):
     """The thread that an engine belongs to: commands to it, events to the event loop it was created
     on. It knows no jobs. A subclass starts it when it is fully constructed.
     """
 
     def __init__(self, engine: E, name: str) -> None:
         self._engine = engine
+        # Gets each event, on the event loop's thread or, `directly`, on this one.
+        self.hand_on: Callable[[Event], None] = lambda _: None
+        self.directly = False
         self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Submit[Job] | OtherCommand | Close] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Ordered | Close] = queue.SimpleQueue()
         self._failures = 0  # failed steps since the last that went well
         self.failure: str | None = None  # why the engine is unusable
         self._open = True
         self._ended = False  # the thread takes no more commands
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def submit(self, running: Job) -> None:
-        self.put(Submit(running))
-
     async def close(self) -> None:
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
 
-    def put(self, command: Submit[Job] | OtherCommand) -> None:
+    def put(self, command: Ordered) -> None:
         """To be taken between two steps."""
         self._commands.put(command)
         if self._ended:  # checked second: whichever side comes last finds the command
             self._answer_the_rest()
 
-    def _call(self, function: Callable[[*Arguments], object], *args: *Arguments) -> None:
-        """On the event loop's thread."""
+    def tell(self, event: Event) -> None:
+        """By any thread: what the gateway is to hear, or to be asked of its store."""
+        if self.directly:
+            self.hand_on(event)
+            return
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            self._loop.call_soon_threadsafe(self.hand_on, event)
         except RuntimeError:  # the loop is closed: there is no reader left
             self._open = False
 
@@ -166,6 +166,7 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
     def _break(self, reason: BackendError) -> None:
         """The engine is unusable from now on."""
         self.failure = str(reason)
+        self.tell(Broke(self.failure))
 
     def _answer_the_rest(self) -> None:
         """No commands are taken any more: answer those that are left."""
@@ -185,7 +186,7 @@ class EngineThread(ABC, Generic[E, Job, OtherCommand]):
         """Every job there is has failed."""
 
     @abstractmethod
-    def _refuse(self, command: Submit[Job] | OtherCommand) -> None:
+    def _refuse(self, command: Ordered) -> None:
         """It will not be carried out: report that."""
 
     def _let_go(self) -> None:
@@ -202,17 +203,20 @@ def translated(error: Exception) -> BackendError:
     return while_generating(error, "the engine")
 
 
-async def run_abandonable(
-    work: Callable[[Callable[[], bool]], Loaded], discard: Callable[[Loaded], None]
-) -> Loaded:
-    """Run `work(wanted)` on a thread. When this call is cancelled, `wanted()` becomes False.
+async def run_loading(load: Callable[[Callable[[Progress], bool]], E], report: Report) -> E:
+    """Run `load(tell)`, which makes an engine, on a thread: it tells its steps, and hears whether
+    it is still wanted. When this call is cancelled, it is not.
 
-    Cancellation waits until the thread has ended, and a result that came all the same goes to
-    `discard`, so that nothing is left behind. `work` should check `wanted` often and raise when it
-    is False.
+    Cancellation waits until the thread has ended, and an engine that came all the same is closed,
+    so that nothing is left behind. `load` should tell often and raise when it hears False.
     """
-    abandoned = threading.Event()
-    future = asyncio.get_running_loop().run_in_executor(None, work, lambda: not abandoned.is_set())
+    loop, abandoned = asyncio.get_running_loop(), threading.Event()
+
+    def tell(step: Progress) -> bool:
+        loop.call_soon_threadsafe(report, step)
+        return not abandoned.is_set()
+
+    future = loop.run_in_executor(None, load, tell)
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -220,56 +224,34 @@ async def run_abandonable(
         with anyio.CancelScope(shield=True):
             await asyncio.wait([future])
         if future.exception() is None:
-            discard(future.result())
+            future.result().close()
         raise
 
 
-async def run_loading(
-    load: Callable[[Callable[[Progress], bool]], Loaded],
-    report: Report,
-    discard: Callable[[Loaded], None],
-) -> Loaded:
-    """As `run_abandonable`: `load` tells its steps, and hears whether it is still wanted."""
-    loop = asyncio.get_running_loop()
-
-    def work(wanted: Callable[[], bool]) -> Loaded:
-        def tell(step: Progress) -> bool:
-            loop.call_soon_threadsafe(report, step)
-            return wanted()
-
-        return load(tell)
-
-    return await run_abandonable(work, discard)
-
-
 async def run_loading_weights(
-    load: Callable[[ModelFiles, Options, Callable[[float], bool]], Loaded],
+    load: Callable[[ModelFiles, Options, Callable[[float], bool]], E],
     files: ModelFiles,
     options: Options,
     report: Report,
-    discard: Callable[[Loaded], None],
-) -> Loaded:
+) -> E:
     """As `run_loading`: `load` says how much of the files is loaded, from 0 to 1."""
 
-    def work(tell: Callable[[Progress], bool]) -> Loaded:
+    def work(tell: Callable[[Progress], bool]) -> E:
         size = files.size_bytes
         return load(files, options, lambda done: tell(Progress("weights", int(size * done), size)))
 
-    return await run_loading(work, report, discard)
+    return await run_loading(work, report)
 
 
-# What the engine's thread is told besides of jobs that come.
-JobCommand: TypeAlias = Finish | Leave | SlotOrder | Withdraw
+# What the engine's thread is told; a job itself joins the line.
+JobCommand: TypeAlias = DriverJob | Finish | Leave | SlotOrder | Withdraw
 
 
-class Driver(EngineThread[Engine, DriverJob, JobCommand]):
+class Driver(EngineThread[Engine, JobCommand]):
     """The thread of an engine that generates."""
 
     def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
         super().__init__(engine, f"engine-{engine.info.architecture}")
-        # Gets each event, on the event loop's thread or, `directly`, on this one: by `connect`.
-        self.hand_on: Callable[[Event], None]
-        self.directly = False
         self._waiting: Turns[DriverJob] = Turns()  # by their adapters
         self._active: dict[int, DriverJob] = {}
         self._jobs: dict[int, DriverJob] = {}  # both
@@ -277,20 +259,9 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         self._masks = MaskThreads()
         self._thread.start()
 
-    def tell(self, event: Event) -> None:
-        """By any thread: what the gateway is to hear, or to be asked of its store."""
-        if self.directly:
-            self.hand_on(event)
-        else:
-            self._call(self.hand_on, event)
-
     def _by_age(self) -> Sequence[DriverJob]:
         """The jobs that the engine has, oldest first."""
         return tuple(self._active.values())
-
-    def _break(self, reason: BackendError) -> None:
-        super()._break(reason)
-        self.tell(Broke(str(reason)))
 
     def _work(self) -> None:
         while self._open:
@@ -314,10 +285,10 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         self._active.clear()
         self._fail(jobs, reason)
 
-    def _refuse(self, command: Submit[DriverJob] | JobCommand) -> None:
+    def _refuse(self, command: JobCommand) -> None:
         match command:
-            case Submit(running):
-                self._fail((running,), closed())
+            case DriverJob():
+                self._fail((command,), closed())
             case Leave(key):
                 self.tell(Left(key))
             case Finish() | Withdraw():
@@ -329,7 +300,7 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         """Those that are there; where it is `idle`, once the first comes."""
         while idle or not self._commands.empty():
             match self._commands.get():
-                case Submit(running):
+                case DriverJob() as running:
                     self._jobs[running.key] = running
                     self._waiting.join(
                         running.adapters, running.job.owner, running.request, running
@@ -490,41 +461,62 @@ class Driver(EngineThread[Engine, DriverJob, JobCommand]):
         self.tell(Outcomes(tuple((running.key, failure) for running in jobs)))
 
 
-class EnginePort:
-    """The engine's end: its thread, and the grammars that its jobs are held to. Create it on the
-    event loop.
-    """
+class ThreadPort(ABC):
+    """The engine's end: its thread, and what is asynchronous of it. Create it on the event loop."""
 
-    def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
+    def __init__(self, engine: Tokenizing, thread: EngineThread[Any, Any]) -> None:
         self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._grammars = Grammars(engine)
-        self._compiling: dict[int, asyncio.Task[Matcher]] = {}  # by the job that waits for it
+        self._thread = thread
         self._closing: asyncio.Task[None] | None = None
-        self._afar: BeginningsAfar | None = None
-        self._driver = Driver(engine, keeper)
         self.info = engine.info
 
     def connect(self, receive: Callable[[Event], None], *, directly: bool = False) -> None:
         """See `Port.connect`. `directly`: `receive` is called on the thread where an event comes
         from, the event loop's or the engine's.
         """
-        self._driver.hand_on, self._driver.directly = receive, directly
+        self._thread.hand_on, self._thread.directly = receive, directly
 
+    @abstractmethod
     def send(self, command: Command) -> None:
         """See `Port.send`."""
+
+    def _close(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self._closed())
+
+    async def _closed(self) -> None:
+        try:
+            await self._shut()
+        finally:
+            self._thread.hand_on(Closed())
+
+    async def _shut(self) -> None:
+        await self._thread.close()
+
+
+class EnginePort(ThreadPort):
+    """The end of an engine that generates: the grammars, too, that its jobs are held to."""
+
+    _engine: Engine
+
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None) -> None:
+        super().__init__(engine, Driver(engine, keeper))
+        self._grammars = Grammars(engine)
+        self._compiling: dict[int, asyncio.Task[Matcher]] = {}  # by the job that waits for it
+        self._afar: BeginningsAfar | None = None
+
+    def send(self, command: Command) -> None:
         match command:
             case Begin(key, job) if job.constraint is not None:
                 compiling = self._grammars.matcher(job, job.constraint)
-                self._compiling[key] = self._loop.create_task(compiling)
-                self._compiling[key].add_done_callback(partial(self._compiled, key, job))
+                self._compiling[key] = task = asyncio.get_running_loop().create_task(compiling)
+                task.add_done_callback(partial(self._compiled, key, job))
             case Begin(key, job):
-                self._driver.submit(DriverJob(key, job, self.info))
+                self._thread.put(DriverJob(key, job, self.info))
             case Leave(key) if key in self._compiling:
                 self._compiling.pop(key).cancel()
-                self._loop.call_soon(self._driver.hand_on, Left(key))
+                asyncio.get_running_loop().call_soon(self._thread.hand_on, Left(key))
             case Close():
-                self._closing = self._loop.create_task(self._close())
+                self._close()
             case Encode():
                 raise AssertionError("this model generates")
             case Keep():
@@ -533,12 +525,12 @@ class EnginePort:
                 if self._afar is not None:
                     self._afar.answered(command)
             case _:
-                self._driver.put(command)
+                self._thread.put(command)
 
     def _keep(self) -> None:
         """The store is in another process: its engine asks through this port."""
         if isinstance(self._engine, Keeping):
-            self._afar = BeginningsAfar(self._driver.tell)
+            self._afar = BeginningsAfar(self._thread.tell)
             self._engine.kept = self._afar
 
     def _compiled(self, key: int, job: Generation, task: "asyncio.Task[Matcher]") -> None:
@@ -546,22 +538,19 @@ class EnginePort:
             return
         error = closed() if task.cancelled() else task.exception()
         if error is None:
-            self._driver.hand_on(Began(key))
-            self._driver.submit(DriverJob(key, job, self.info, task.result()))
+            self._thread.hand_on(Began(key))
+            self._thread.put(DriverJob(key, job, self.info, task.result()))
         else:
             assert isinstance(error, Exception)
-            self._driver.hand_on(Outcomes(((key, Failure.of(translated(error))),)))
+            self._thread.hand_on(Outcomes(((key, Failure.of(translated(error))),)))
 
-    async def _close(self) -> None:
-        try:
-            await self._grammars.aclose()
-            if self._afar is not None:
-                self._afar.leave()
-            await self._driver.close()
-            if self._afar is not None:
-                await anyio.to_thread.run_sync(self._afar.flush)
-        finally:
-            self._driver.hand_on(Closed())
+    async def _shut(self) -> None:
+        await self._grammars.aclose()
+        if self._afar is not None:
+            self._afar.leave()
+        await super()._shut()
+        if self._afar is not None:
+            await anyio.to_thread.run_sync(self._afar.flush)
 
 
 class DrivenContainer(PortContainer):

@@ -6,31 +6,18 @@ request. Texts of one request are encoded the longest first, since what is padde
 vectors come in its own order.
 """
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from backends.contract.encoder import EncoderInput
 from backends.contract.errors import BackendError, GenerationFailed
-from backends.contract.messages import (
-    Broke,
-    Close,
-    Closed,
-    Command,
-    Encode,
-    Encoded,
-    Event,
-    Failure,
-    Leave,
-    Left,
-)
-from backends.contract.protocol import ModelInfo, Tokenizing
-from backends.engines.driver import EngineThread, Submit, closed
+from backends.contract.messages import Close, Command, Encode, Encoded, Failure, Leave, Left
+from backends.contract.protocol import Tokenizing
+from backends.engines.driver import EngineThread, ThreadPort, closed
 from backends.engines.engine import Owned
 from backends.places.encoder_container import PortEncoder
 
@@ -64,16 +51,11 @@ class EncoderEngine(Tokenizing, Owned, Protocol):
 
 
 class EncoderJob:
-    """One request's inputs on their way. Only the engine's thread changes it. `ended` is called on
-    the event loop's.
-    """
+    """One request's inputs on their way. Only the engine's thread has it."""
 
-    def __init__(
-        self, inputs: Sequence[EncoderInput], ended: Callable[["EncoderJob"], None]
-    ) -> None:
+    def __init__(self, key: int, inputs: Sequence[EncoderInput]) -> None:
+        self.key = key
         self.inputs = inputs
-        self.ended = ended
-        self.error: BackendError | None = None
         self.vectors: list[bytes] = [b""] * len(inputs)
         longest_first = sorted(range(len(inputs)), key=lambda at: -len(inputs[at].tokens))
         self.left = deque(longest_first)  # indices that no pass has taken yet
@@ -113,26 +95,14 @@ def _fits(length: int, rows: int, longest: int, room: int, most: Pass) -> bool:
     return ALIKE * longest <= length <= longest and (rows + 1) * longest <= room
 
 
-class Stop(msgspec.Struct, frozen=True):
-    """A request leaves; `stopped` is called when the device doesn't work for it."""
-
-    job: EncoderJob
-    stopped: Callable[[], None]
-
-
-class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
+class EncoderDriver(EngineThread[EncoderEngine, Encode | Leave]):
     """The thread of an engine that encodes."""
 
-    def __init__(self, engine: EncoderEngine, name: str) -> None:
-        super().__init__(engine, f"encoder-{name}")
+    def __init__(self, engine: EncoderEngine) -> None:
+        super().__init__(engine, f"encoder-{engine.info.architecture}")
         self._jobs: deque[EncoderJob] = deque()
         self._rate = FIRST_GUESS
-        self.on_failure: Callable[[], None] = lambda: None
         self._thread.start()
-
-    def stop(self, job: EncoderJob, stopped: Callable[[], None]) -> None:
-        """`stopped` is called once the device no longer works for the request."""
-        self.put(Stop(job, lambda: self._call(stopped)))
 
     def _work(self) -> None:
         while self._open:
@@ -140,31 +110,27 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
             if self._jobs:
                 self._step()
 
-    def _break(self, reason: BackendError) -> None:
-        super()._break(reason)
-        self._call(lambda: self.on_failure())  # noqa: PLW0108 - whoever is to be told by then
-
     def _give_up(self, reason: BackendError) -> None:
         self._fail(tuple(self._jobs), reason)
 
-    def _refuse(self, command: Submit[EncoderJob] | Stop) -> None:
+    def _refuse(self, command: Encode | Leave) -> None:
         match command:
-            case Submit(job):
-                self._fail((job,), closed())
-            case Stop(stopped=stopped):
-                stopped()
+            case Encode(key):
+                self.tell(Encoded(key, failure=Failure.of(closed())))
+            case Leave(key):
+                self.tell(Left(key))
 
     def _take_commands(self) -> None:
         while self._open and (not self._jobs or not self._commands.empty()):
             match self._commands.get():
-                case Submit(job) if self.failure is not None:
-                    self._fail((job,), GenerationFailed(self.failure))
-                case Submit(job):
-                    self._jobs.append(job)
-                case Stop(job, stopped):
-                    if job in self._jobs:
-                        self._jobs.remove(job)
-                    stopped()
+                case Encode(key) if self.failure is not None:
+                    broken = GenerationFailed(self.failure)
+                    self.tell(Encoded(key, failure=Failure.of(broken)))
+                case Encode(key, inputs):
+                    self._jobs.append(EncoderJob(key, inputs))
+                case Leave(key):
+                    self._drop([job for job in self._jobs if job.key == key])
+                    self.tell(Left(key))
                 case Close():
                     self._open = False
 
@@ -182,7 +148,10 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
         for (job, at), vector in zip(rows, vectors, strict=True):
             job.vectors[at] = vector
             job.missing -= 1
-        self._end([job for job in dict.fromkeys(job for job, _ in rows) if not job.missing])
+        ended = [job for job in dict.fromkeys(job for job, _ in rows) if not job.missing]
+        self._drop(ended)
+        for job in ended:
+            self.tell(Encoded(job.key, tuple(job.vectors)))
 
     def _learn(self, inputs: Sequence[EncoderInput], seconds: float) -> None:
         lengths = [len(one.tokens) for one in inputs]
@@ -197,74 +166,30 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Stop]):
         self._fail(failed, reason)
 
     def _fail(self, jobs: Sequence[EncoderJob], error: BackendError) -> None:
+        self._drop(jobs)
         for job in jobs:
-            job.error = error
-        self._end(jobs)
+            self.tell(Encoded(job.key, failure=Failure.of(error)))
 
-    def _end(self, jobs: Sequence[EncoderJob]) -> None:
-        """They are notified together, in one call."""
+    def _drop(self, jobs: Sequence[EncoderJob]) -> None:
         for job in jobs:
-            if job in self._jobs:
-                self._jobs.remove(job)
-        if jobs:
-            self._call(lambda: _resolve(jobs))
+            self._jobs.remove(job)
 
 
-def _resolve(jobs: Sequence[EncoderJob]) -> None:
-    for job in jobs:
-        job.ended(job)
-
-
-class EncoderPort:
-    """The engine's end; see `backends.places.encoder_container`. Create it on the event loop."""
-
-    def __init__(self, engine: EncoderEngine) -> None:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._driver = EncoderDriver(engine, engine.info.architecture)
-        self._driver.on_failure = lambda: self._receive(Broke(self._driver.failure or ""))
-        self._jobs: dict[int, EncoderJob] = {}
-        self._closing: asyncio.Task[None] | None = None
-        self._receive: Callable[[Event], None] = lambda _: None
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._engine.info
-
-    def connect(self, receive: Callable[[Event], None]) -> None:
-        """See `messages.Port.connect`."""
-        self._receive = receive
+class EncoderPort(ThreadPort):
+    """The engine's end; see `backends.places.encoder_container`."""
 
     def send(self, command: Command) -> None:
-        """See `messages.Port.send`."""
         match command:
-            case Encode(key, inputs):
-                job = self._jobs[key] = EncoderJob(inputs, partial(self._ended, key))
-                self._driver.submit(job)
-            case Leave(key) if (running := self._jobs.pop(key, None)) is not None:
-                self._driver.stop(running, lambda: self._receive(Left(key)))
-            case Leave(key):
-                self._receive(Left(key))
+            case Encode() | Leave():
+                self._thread.put(command)
             case Close():
-                self._closing = self._loop.create_task(self._close())
+                self._close()
             case _:
                 raise AssertionError("this model generates nothing")
-
-    def _ended(self, key: int, job: EncoderJob) -> None:
-        if self._jobs.pop(key, None) is not None:  # it has not left meanwhile
-            failure = None if job.error is None else Failure.of(job.error)
-            vectors = () if failure is not None else tuple(job.vectors)
-            self._receive(Encoded(key, vectors, failure))
-
-    async def _close(self) -> None:
-        try:
-            await self._driver.close()
-        finally:
-            self._receive(Closed())
 
 
 class DrivenEncoder(PortEncoder):
     """An `EncoderContainer` made of an engine in this process. Create it on the event loop."""
 
     def __init__(self, engine: EncoderEngine) -> None:
-        super().__init__(EncoderPort(engine), engine)
+        super().__init__(EncoderPort(engine, EncoderDriver(engine)), engine)

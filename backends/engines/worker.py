@@ -53,7 +53,7 @@ from backends.contract.framing import (
 )
 from backends.contract.messages import Closed, Event, Failure, Port
 from backends.contract.protocol import Progress
-from backends.engines.driver import DrivenContainer, EnginePort
+from backends.engines.driver import DrivenContainer, ThreadPort
 from backends.engines.encoder_driver import DrivenEncoder
 from backends.engines.tokenizing import EVERY_BYTE, try_vocabulary
 from backends.machine.devices import memory
@@ -77,7 +77,6 @@ class Worker:
         self._shelf = Shelf(shared=True)
         self._frames = Frames(WorkerCommand, lambda: self.send(Received()), peer=gateway)
         self._sending = threading.Lock()
-        self._container: DrivenContainer | DrivenEncoder | None = None
         self._port: Port | None = None
         self._load: asyncio.Task[None] | None = None
         self._ended = asyncio.get_running_loop().create_future()
@@ -141,12 +140,10 @@ class Worker:
             log.exception("load failed unexpectedly", model=command.files.path.name)
             self.send(Refused(Failure("LoadFailed", f"{type(error).__name__}: {error}")))
             return
-        self._container = container
-        self._port = port = container.port
-        if isinstance(port, EnginePort):
-            port.connect(self._tell, directly=True)
-        else:
-            port.connect(self._tell)
+        port = container.port
+        assert isinstance(port, ThreadPort), "an engine's"
+        port.connect(self._tell, directly=True)
+        self._port = port
         self.send(Loaded(container.info, held()))
 
     async def _loaded(self, command: LoadModel) -> DrivenContainer | DrivenEncoder:

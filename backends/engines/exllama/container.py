@@ -56,7 +56,7 @@ async def driven(
         made: ExLlamaEngine = import_module("backends.engines.exllama.engine").ExLlamaEngine(loaded)
         return made
 
-    return DrivenContainer(await run_loading(load, report, lambda engine: engine.close()))
+    return DrivenContainer(await run_loading(load, report))
 
 
 def imported(name: str, collect: Callable[[int], L]) -> L:

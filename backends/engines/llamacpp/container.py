@@ -30,14 +30,14 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
     # A trial has fewer requests at once, and is of the same library.
     options = msgspec.structs.replace(options, library="ik" if uses_ik else "llama.cpp")
     await trial.check(files, options)
-    free = loading.LlamaModel.free
     load = loading.load
     if uses_ik:
         from backends.engines.llamacpp import ik  # noqa: PLC0415 - installed seldom
 
         load = ik.load
-    loaded = await run_loading_weights(load, files, options, report, free)
-    engine = LlamaCppEngine(loaded)
+    engine = await run_loading_weights(
+        lambda *given: LlamaCppEngine(load(*given)), files, options, report
+    )
     return DrivenContainer(engine, engine.keeper)
 
 
@@ -47,9 +47,10 @@ async def load_encoder(
     """As `load`."""
     assert isinstance(options, LlamaCppOptions)
     await trial.check(files, options)
-    free = encoder.LlamaEncoderModel.free
-    loaded = await run_loading_weights(encoder.load, files, options, report, free)
-    return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
+    engine = await run_loading_weights(
+        lambda *given: encoder.LlamaCppEncoder(encoder.load(*given)), files, options, report
+    )
+    return DrivenEncoder(engine)
 
 
 def preload() -> None:

@@ -15,7 +15,6 @@ from backends.contract.errors import BackendMissing
 from backends.contract.protocol import ModelContainer, Report
 from backends.engines.driver import DrivenContainer, run_loading_weights
 from backends.engines.encoder_driver import DrivenEncoder
-from backends.engines.engine import Owned
 from backends.engines.vocabulary import tokenizer_of
 from config.engines import EngineOptions, TransformersOptions
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, transformers stops at its next tensor."""
     assert isinstance(options, TransformersOptions)
-    return DrivenContainer(await run_loading_weights(_engine, files, options, report, _close))
+    return DrivenContainer(await run_loading_weights(_engine, files, options, report))
 
 
 async def load_encoder(
@@ -35,11 +34,7 @@ async def load_encoder(
 ) -> EncoderContainer:
     """As `load`."""
     assert isinstance(options, TransformersOptions)
-    return DrivenEncoder(await run_loading_weights(_encoder, files, options, report, _close))
-
-
-def _close(made: Owned) -> None:
-    made.close()
+    return DrivenEncoder(await run_loading_weights(_encoder, files, options, report))
 
 
 def preload() -> None:
