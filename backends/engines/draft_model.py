@@ -24,8 +24,9 @@ from backends.contract.beginnings import common_length
 from backends.contract.catalog import ModelFiles
 from backends.contract.errors import LoadFailed
 from backends.engines.cells import Slot, place
+from backends.engines.prefill import Prefill
 from backends.engines.repetitions import Draft
-from backends.engines.speculation import MOST, PAYS, TOGETHER, Acceptance, StepCosts, StepTerms
+from backends.engines.step_costs import MOST, TOGETHER, Acceptance, StepCosts, StepTerms
 from backends.engines.tokenizing import Vocabulary
 from config.engines import DraftOptions, LlamaCppOptions, TransformersOptions
 
@@ -258,11 +259,7 @@ AVERAGE = 0.75  # of all its tokens, until it is measured
 WITHOUT_MEASURING = 4  # tokens that are drafted where nothing is measured
 FAINT = 0.1  # a draft that is so unlikely to come is not gone on with
 NEAR = 16  # tokens that are read together with the newest one, and not before
-RESTS = 1_024  # steps in which it didn't pay, after which half of what is known of it is forgotten
 USUAL = 256.0  # tokens of an answer, until they are measured
-FIRST_GUESS = 2_000.0  # tokens that it reads in a second, until they are measured
-PIECE_SECONDS = 0.05  # that reading may hold up others' tokens
-SMALLEST_PIECE = 32
 
 
 class Growing(msgspec.Struct):
@@ -285,7 +282,7 @@ class Growing(msgspec.Struct):
 
 
 class ModelDrafter:
-    """See `backends.engines.speculation.Drafter`. `vocabulary`: the large model's tokens."""
+    """Drafts where a text's own repetitions promise less. `vocabulary`: the large model's."""
 
     def __init__(
         self,
@@ -305,9 +302,8 @@ class ModelDrafter:
         self._acceptance = Acceptance(PRIORS)
         self._average = Acceptance((AVERAGE,))
         self._costs = StepCosts()
-        self._read_rate = FIRST_GUESS
+        self._prompts = Prefill()
         self._usual = USUAL
-        self._rested = 0  # steps in which it didn't pay
         self._batch = model.batch
         self.seconds = 0.0  # that it took in the step that comes
 
@@ -325,6 +321,11 @@ class ModelDrafter:
     def clear(self) -> None:
         """Forget all jobs."""
         self._sequences.clear()
+
+    def fade(self) -> None:
+        """Half of what is known counts no more: what didn't pay is tried again, now and then."""
+        self._acceptance.fade()
+        self._average.fade()
 
     def judge(self, draft: Draft, drawn: int) -> None:
         """Of a draft's tokens the first `drawn` came; the next one, if any, didn't."""
@@ -346,7 +347,6 @@ class ModelDrafter:
             return {}
         most = self.most if not self._measures else self._passes(len(near), terms)
         if not most:
-            self._rest()
             return {}
         grown = self._grow({key: min(rooms[key], self.most) for key in near}, terms)
         return {
@@ -364,28 +364,20 @@ class ModelDrafter:
     def _read(self, behind: Mapping[int, int], left: Mapping[int, int], terms: StepTerms) -> None:
         """The next piece of texts whose answers are likely to bring in what that takes."""
         keys = [key for key, lag in behind.items() if self._pays_reading(lag, left[key], terms)]
-        timely = max(SMALLEST_PIECE, int(self._read_rate * PIECE_SECONDS))
-        count, seconds = self._sequences.read(keys, min(self._batch, timely)) if keys else (0, 0)
-        if count > SMALLEST_PIECE:
-            self._read_rate += 0.3 * (count / max(seconds, 1e-6) - self._read_rate)
+        if keys:
+            lag = sum(behind[key] for key in keys)
+            most = self._prompts.piece(lag, self._batch, answering=True)
+            self._prompts.read(*self._sequences.read(keys, most))
 
     def _pays_reading(self, lag: int, left: int, terms: StepTerms) -> bool:
         if not self._measures:
             return True
         passes = self._passes(terms.jobs, terms)
         if not passes:
-            self._rest()
             return False
         tokens, seconds = self._expected(passes, terms.jobs, terms)
         saved = terms.plain / terms.jobs - seconds / tokens
-        return saved * min(left, self._usual) > lag / self._read_rate
-
-    def _rest(self) -> None:
-        self._rested += 1
-        if self._rested >= RESTS:
-            self._rested = 0
-            self._acceptance.fade()
-            self._average.fade()
+        return saved * min(left, self._usual) > lag / self._prompts.rate
 
     def _pass_seconds(self, rows: int, terms: StepTerms) -> float:
         """Of one pass of the small model; a quarter of the large one's, until it is measured."""
@@ -400,14 +392,10 @@ class ModelDrafter:
 
     def _passes(self, ready: int, terms: StepTerms) -> int:
         """How many of them are likely to make most tokens a second; 0: it doesn't pay."""
-        best, rate = 0, max(terms.rate, PAYS * terms.jobs / terms.plain)
-        for passes in range(1, min(self.most, TOGETHER // terms.each(ready)) + 1):
-            tokens, seconds = self._expected(passes, ready, terms)
-            if terms.jobs + passes * terms.each(ready) > terms.costs.reach:
-                break
-            covered = terms.allowance.covers(seconds - terms.plain, 1 - self._average.of(0))
-            if tokens > rate * seconds and covered:
-                best, rate = passes, tokens / seconds
+        each = terms.each(ready)
+        most = min(self.most, TOGETHER // each, (terms.costs.reach - terms.jobs) // each)
+        ways = (self._expected(passes, ready, terms) for passes in range(1, most + 1))
+        best, _ = terms.best(ways, 1 - self._average.of(0))
         return best
 
     def _grow(self, rooms: Mapping[int, int], terms: StepTerms) -> Mapping[int, Growing]:

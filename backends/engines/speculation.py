@@ -15,170 +15,27 @@ tokens a second, and nothing where that is nothing. What it may lose meanwhile i
 All of it is pure: it knows no engine, no clock and no tensors. Times are seconds.
 """
 
-from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping, MutableSequence, Sequence
-from typing import Protocol
+from itertools import accumulate, islice
 
 import msgspec
 
 from backends.engines.constraints import Mask
+from backends.engines.draft_model import ModelDrafter
 from backends.engines.repetitions import PRIORS, Draft, RecentAnswers, Repetitions
+from backends.engines.step_costs import (
+    MOST,
+    TOGETHER,
+    Acceptance,
+    Allowance,
+    StepCosts,
+    StepTerms,
+)
 from config.engines import SpeculationOptions
 
-MOST = 31  # tokens drafted for a job at a time: a pass of 32
-TOGETHER = 32  # for all jobs of a step
 STREAMS = 8  # jobs; a step of more has enough to do
-
-# Why nothing is drafted for a model.
-IS_OFF = "speculation is off for this model"
-STAYS = "the states of its recurrent layers can't be taken back"
-
-TRUSTED = 6.0  # tokens as which a prior counts
 OF_A_JOB = 3.0  # of what is known of other texts: one is soon seen to be unlike them
-REMEMBERED = 128.0  # tokens; older ones count half
-
-
-class Acceptance:
-    """How many of the drafted tokens are drawn, by what is known of them."""
-
-    def __init__(self, priors: Sequence[float], trusted: float = TRUSTED) -> None:
-        """`trusted`: tokens as which a prior counts."""
-        self._priors, self._trusted = priors, trusted
-        self._counts = [[0.0, 0.0] for _ in priors]  # drawn, and verified
-
-    def of(self, sureness: int) -> float:
-        """How likely the next token of such a draft is drawn, where those before it were."""
-        drawn, verified = self._counts[sureness]
-        return (drawn + self._trusted * self._priors[sureness]) / (verified + self._trusted)
-
-    def count(self, sureness: int, drafted: int, drawn: int) -> None:
-        """The first that isn't drawn is verified, too; those behind it aren't."""
-        counts = self._counts[sureness]
-        counts[0] += drawn
-        counts[1] += drawn + (drawn < drafted)
-        if counts[1] > REMEMBERED:
-            counts[:] = [count / 2 for count in counts]
-
-    def fade(self) -> None:
-        """Half of what is known counts no more."""
-        self._counts = [[count / 2 for count in counts] for counts in self._counts]
-
-
-HOPE = 0.15  # of what tokens cost so far: what those beyond all that is known may cost
-REACH = 4  # times the largest step that is known: the largest one to be tried
-FASTER, SLOWER = 0.4, 0.08  # weights of a step that took less than is known, and more
-SURE_OF, FORGOTTEN = 3, 0.25  # steps of a size by which it is known, and is not any more
-
-
-class KnownCost(msgspec.Struct):
-    """Of steps of one size: `seconds` that they take, known from so many `steps`, none counted for
-    ever.
-    """
-
-    seconds: float
-    steps: float = 1.0
-
-
-class StepCosts:
-    """What steps take, by the tokens in them.
-
-    A pass of two tokens may take as long as one of eight: what multiplies matrices is another
-    program there, which computes them together in tiles. So what is larger than all that was
-    measured is hoped to cost little, and is measured where that would pay.
-
-    What took less counts more: of a machine that others use too, the time that a step takes is one
-    that it took when it was let.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, KnownCost] = {}
-        self._rows: list[int] = []  # ascending
-
-    def measured(self, rows: int, seconds: float) -> None:
-        """A step of `rows` tokens took `seconds`."""
-        known = self._known.get(rows)
-        if known is None:
-            self._known[rows] = KnownCost(seconds)
-            self._rows = sorted(self._known)
-            return
-        weight = FASTER if seconds < known.seconds else SLOWER
-        known.seconds += weight * (min(seconds, 4 * known.seconds) - known.seconds)
-        known.steps = min(known.steps + 1, 2 * SURE_OF)
-
-    def fade(self) -> None:
-        """Now and then: what isn't measured any more is forgotten, and so tried again."""
-        for rows in self._rows:
-            self._known[rows].steps /= 2
-            if self._known[rows].steps < FORGOTTEN:
-                del self._known[rows]
-        self._rows = sorted(self._known)
-
-    def sure_of(self, rows: int) -> bool:
-        """Whether such steps were measured often enough, and lately."""
-        known = self._known.get(rows)
-        return known is not None and known.steps >= SURE_OF
-
-    @property
-    def known(self) -> bool:
-        """Whether any step was measured."""
-        return bool(self._rows)
-
-    @property
-    def reach(self) -> int:
-        """The tokens of the largest step that may be tried."""
-        return REACH * self._rows[-1]
-
-    def of(self, rows: int) -> float:
-        """Seconds; between what is known, along straight lines. At least one size must be known."""
-        known = self._known.get(rows)
-        if known is not None:
-            return known.seconds
-        at = bisect(self._rows, rows)
-        if at == 0:
-            return self.of(self._rows[0])
-        low = self._rows[at - 1]
-        if at == len(self._rows):
-            return self.of(low) + (rows - low) * self._hoped()
-        high = self._rows[at]
-        part = (rows - low) / (high - low)
-        return self.of(low) + part * (self.of(high) - self.of(low))
-
-    def _hoped(self) -> float:
-        """What each token more is hoped to cost, of those beyond all that is known."""
-        last = self._rows[-1]
-        return HOPE * self.of(last) / last
-
-
-EARNED = 0.0015  # of the time of steps: what drafts may lose
-SAVED = 12.0  # plain steps that may be saved up, of what drafts have won, too
-OWED = 4.0  # plain steps that may be owed: a long draft that failed isn't the last
-
-
-class Allowance:
-    """What drafts may lose: a part of all time, and some of what they have won. The surer a draft
-    is, the more may be owed for it: what unsure ones have lost is not in its way.
-    """
-
-    def __init__(self) -> None:
-        self._left = 0.0  # seconds
-        self._owed = 0.0  # at most
-
-    def earned(self, plain: float, steps: int) -> None:
-        """Steps were done, of which each would have taken so long without drafts."""
-        self._owed = OWED * plain
-        self._left = min(max(self._left, -self._owed) + EARNED * plain * steps, SAVED * plain)
-
-    def spent(self, seconds: float) -> None:
-        """A step took so much more for its drafts; or less, for a token that was drafted came."""
-        self._left -= seconds
-
-    def covers(self, seconds: float, wrong: float) -> bool:
-        """Whether a draft may cost so much that is so likely `wrong`."""
-        return self._left + self._owed * (1 - wrong) >= seconds * wrong
-
-
-PAYS = 1.03  # so many times the tokens a second make drafts worth their trouble
 SUREST = 0.98  # of a token's chance
 # Steps after which a text is looked at again that had nothing worth a step: to look costs what a
 # small model's step is a hundredth of. It is doubled each time. A power of two, so that in the
@@ -186,45 +43,9 @@ SUREST = 0.98  # of a token's chance
 SELDOM = 8
 FADE_EVERY = 256  # steps, after which what wasn't measured meanwhile is believed less
 
-
-class StepTerms(msgspec.Struct, frozen=True):
-    """What a step of so many `jobs` costs and may lose. `rate`: tokens a second that it is expected
-    to make in any case; `even`: each pass has as many tokens of each job.
-    """
-
-    jobs: int
-    costs: StepCosts
-    allowance: Allowance
-    rate: float
-    even: bool
-
-    @property
-    def plain(self) -> float:
-        """Seconds of a step without drafts."""
-        return self.costs.of(self.jobs)
-
-    def each(self, drafted: int) -> int:
-        """The rows by which it grows where the drafts of so many jobs are one token longer."""
-        return self.jobs if self.even else drafted
-
-
-class Drafter(Protocol):
-    """What drafts besides a text's own repetitions: see `backends.engines.draft_model`."""
-
-    seconds: float  # that its drafts of the coming step took
-    most: int  # tokens that it drafts for a job at a time
-
-    def admit(self, key: int, tokens: Sequence[int], owner: str) -> None: ...
-
-    def release(self, key: int, said: int) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def drafts(
-        self, rooms: Mapping[int, int], left: Mapping[int, int], terms: StepTerms
-    ) -> Mapping[int, Draft]: ...
-
-    def judge(self, draft: Draft, drawn: int) -> None: ...
+# Why nothing is drafted for a model.
+IS_OFF = "speculation is off for this model"
+STAYS = "the states of its recurrent layers can't be taken back"
 
 
 class StepDraft(msgspec.Struct, frozen=True):
@@ -281,7 +102,7 @@ class Speculation:
         options: SpeculationOptions,
         *,
         even: bool = False,
-        drafter: Drafter | None = None,
+        drafter: ModelDrafter | None = None,
         most: int = MOST,
     ) -> None:
         """`drafter`: drafts where a text's repetitions promise less; `most`: tokens of a draft that
@@ -352,12 +173,16 @@ class Speculation:
         if not self._steps % FADE_EVERY:
             self._costs.fade()
             self._acceptance.fade()
+            if self._drafter is not None:
+                self._drafter.fade()
         found = self._found(answering)  # in any case: texts are read as they grow
         if self._mode == "auto" and not self._costs.sure_of(jobs):
             return {}
-        chosen = self._chosen(jobs, found) if found else {}
+        terms = StepTerms(jobs, self._costs, self._allowance, even=self._even)
+        chosen, rate = self._chosen(terms, found) if found else ({}, 0.0)
         if self._drafter is not None:
-            chosen = self._by_model(self._drafter, answering, self._rate(jobs, chosen)) or chosen
+            terms = msgspec.structs.replace(terms, rate=rate)
+            chosen = self._by_model(self._drafter, answering, terms) or chosen
         drafts = self._fed(answering, chosen) if chosen else {}
         self._rows += sum(len(draft.tokens) for draft in drafts.values())
         self._rest()
@@ -377,21 +202,10 @@ class Speculation:
         every = min(job.every for job in self._jobs.values()) if self._drafter is None else 1
         self._look_at = (self._steps // every + 1) * every
 
-    def _rate(self, jobs: int, chosen: Mapping[int, Draft]) -> float:
-        """Tokens a second that these drafts promise; nothing where there are none."""
-        if not chosen or self._mode != "auto":
-            return 0.0
-        tokens = float(jobs)
-        for key, draft in chosen.items():
-            chance = self._chance(self._jobs[key], draft.sureness)
-            tokens += sum(chance ** (place + 1) for place in range(len(draft.tokens)))
-        lengths = [len(draft.tokens) for draft in chosen.values()]
-        return tokens / self._costs.of(jobs + (jobs * max(lengths) if self._even else sum(lengths)))
-
     def _by_model(
-        self, drafter: Drafter, answering: Sequence[Answering], rate: float
+        self, drafter: ModelDrafter, answering: Sequence[Answering], terms: StepTerms
     ) -> Mapping[int, Draft]:
-        """What the drafter promises more of than `rate`, as far as it is allowed."""
+        """What the drafter promises more of than `terms.rate`, as far as it is allowed."""
         if self._mode == "model":
             self._costs.measured(len(answering), 1.0)  # which nothing is decided by
         jobs = {one.key: one for one in answering if one.key in self._jobs}
@@ -399,7 +213,6 @@ class Speculation:
             key: max(0, min(one.most, one.room, self._jobs[key].most, drafter.most))
             for key, one in jobs.items()
         }
-        terms = StepTerms(len(answering), self._costs, self._allowance, rate, self._even)
         drafts = drafter.drafts(rooms, {key: one.most for key, one in jobs.items()}, terms)
         self._drafting = drafter.seconds
         fitting = {key: _fitting(draft, jobs[key].mask) for key, draft in drafts.items()}
@@ -447,11 +260,16 @@ class Speculation:
         own = job.acceptance.of(sureness)
         return min(SUREST, own * self._acceptance.of(sureness) / PRIORS[sureness])
 
-    def _chosen(self, jobs: int, found: Mapping[int, Draft]) -> Mapping[int, Draft]:
-        """As much of each draft as makes most tokens a second; only those with some."""
+    def _chosen(
+        self, terms: StepTerms, found: Mapping[int, Draft]
+    ) -> tuple[Mapping[int, Draft], float]:
+        """As much of each draft as makes most tokens a second, only those with some; and how many
+        these are, where that is measured.
+        """
+        jobs = terms.jobs
         if self._mode == "ngram":
             room = TOGETHER // (jobs if self._even else len(found))
-            return {key: draft.first(room) for key, draft in found.items()}
+            return {key: draft.first(room) for key, draft in found.items()}, 0.0
         # The likeliest tokens first.
         likeliest = sorted(
             (
@@ -466,26 +284,22 @@ class Speculation:
             for chance, _, place in likeliest:
                 if place < len(gains):
                     gains[place] += chance
-            best = self._best(jobs, gains, each=jobs)
+            best, rate = self._best(terms, gains, each=jobs)
             counts = Counter(dict.fromkeys(found, best))
         else:
-            best = self._best(jobs, [chance for chance, *_ in likeliest[:TOGETHER]], each=1)
+            gains = [chance for chance, *_ in likeliest[:TOGETHER]]
+            best, rate = self._best(terms, gains, each=1)
             counts = Counter(key for _, key, _ in likeliest[:best])
-        return {key: draft.first(counts[key]) for key, draft in found.items() if counts[key]}
+        chosen = {key: draft.first(counts[key]) for key, draft in found.items() if counts[key]}
+        return chosen, rate
 
-    def _best(self, jobs: int, gains: Sequence[float], *, each: int) -> int:
-        """How many of `gains`, the tokens that `each` so many more rows are expected to bring,
-        make most tokens a second. More may do so where fewer don't: see `StepCosts`.
-        """
-        plain = self._costs.of(jobs)
+    def _best(self, terms: StepTerms, gains: Sequence[float], *, each: int) -> tuple[int, float]:
+        """How many of `gains`, the tokens that `each` so many more rows are expected to bring."""
+        jobs, costs = terms.jobs, self._costs
         wrong = max(0.0, 1 - gains[0] / each) if gains else 1.0  # how likely none is drawn
-        tokens, best, rate = float(jobs), 0, PAYS * jobs / plain
-        for count, gain in enumerate(gains[: (self._costs.reach - jobs) // each], 1):
-            tokens += gain
-            cost = self._costs.of(jobs + count * each)
-            if tokens > rate * cost and self._allowance.covers(cost - plain, wrong):
-                best, rate = count, tokens / cost
-        return best
+        made = accumulate(gains[: (costs.reach - jobs) // each], initial=float(jobs))
+        ways = ((tokens, costs.of(jobs + count * each)) for count, tokens in enumerate(made))
+        return terms.best(islice(ways, 1, None), wrong)
 
     def _fed(
         self, answering: Sequence[Answering], chosen: Mapping[int, Draft]

@@ -16,7 +16,7 @@ from backends.engines.cells import Slot
 from backends.engines.llamacpp.batch import LlamaJob
 from backends.engines.llamacpp.library import Context, api
 from backends.engines.llamacpp.pieces import PART, WHOLE, Filling, Stage, State, States
-from backends.engines.speculation import MOST
+from backends.engines.step_costs import MOST
 
 
 class KvCache:

@@ -8,8 +8,10 @@ import msgspec
 
 from backends.contract.catalog import ModelFiles
 from backends.engines import snapshots
+from backends.engines.llamacpp.gguf import BLOCKS
 from backends.engines.llamacpp.libraries import on_cpu, uses_ik
-from backends.engines.speculation import IS_OFF, STAYS, STREAMS, TOGETHER
+from backends.engines.speculation import IS_OFF, STAYS, STREAMS
+from backends.engines.step_costs import TOGETHER
 from backends.machine import devices, ggml
 from backends.machine.control_groups import main_memory
 from config.engines import LlamaCppOptions
@@ -36,16 +38,17 @@ NO_ROOM = (
     "set for speculation.tokens"
 )
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
-CACHE_BITS = {
-    "f32": 32,
-    "f16": 16,
-    "bf16": 16,
-    "q8_0": 8.5,
-    "q5_1": 6,
-    "q5_0": 5.5,
-    "q4_1": 5,
-    "q4_0": 4.5,
+CACHE_TYPES = {  # ggml_type
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q5_1": 7,
+    "q5_0": 6,
+    "q4_1": 3,
+    "q4_0": 2,
 }
+CACHE_BITS = {name: 8 * BLOCKS[kind][0] / BLOCKS[kind][1] for name, kind in CACHE_TYPES.items()}
 
 
 class Layout(msgspec.Struct, frozen=True):

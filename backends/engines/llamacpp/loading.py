@@ -43,6 +43,7 @@ from backends.engines.llamacpp.files import (
 from backends.engines.llamacpp.files import vocabulary as metadata_alone
 from backends.engines.llamacpp.layout import (
     CACHE_BITS,
+    CACHE_TYPES,
     MOST_SLOTS,
     cache_layout,
     context_length,
@@ -180,16 +181,6 @@ def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
     return Counter(match["device"] for line in lines if (match := _LAYER.search(line)) is not None)
 
 
-CACHE_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "q4_0": 2,
-    "q4_1": 3,
-    "q5_0": 6,
-    "q5_1": 7,
-    "q8_0": 8,
-    "bf16": 30,
-}  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
 OUT_OF_MEMORY = -2  # llama_decode: buffers could not be allocated

@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 
 from backends.engines.constraints import Mask
 from backends.engines.repetitions import WORTH_KEEPING
-from backends.engines.speculation import (
-    MOST,
-    STREAMS,
-    TOGETHER,
-    Allowance,
-    Answering,
-    Speculation,
-    StepCosts,
-    StepDraft,
-)
+from backends.engines.speculation import STREAMS, Answering, Speculation, StepDraft
+from backends.engines.step_costs import MOST, TOGETHER
 from config.engines import SpeculationOptions
 
 AUTO = SpeculationOptions()
@@ -179,23 +171,6 @@ def test_text_that_does_not_repeat_is_no_slower_after_edits() -> None:
     assert clock.seconds < 1.01 * 5 * 400 * dear(1)
 
 
-def test_a_long_draft_that_failed_is_not_the_last() -> None:
-    allowance = Allowance()
-    allowance.earned(1.0, steps=1)
-    allowance.spent(30.0)
-    assert not allowance.covers(1.0, wrong=0.5)
-    allowance.earned(1.0, steps=4_000)
-    assert allowance.covers(1.0, wrong=0.5)
-
-
-def test_what_unsure_drafts_have_lost_is_not_in_the_way_of_sure_ones() -> None:
-    allowance = Allowance()
-    allowance.earned(1.0, steps=1)
-    while allowance.covers(1.0, wrong=0.5):
-        allowance.spent(1.0)
-    assert allowance.covers(4.0, wrong=0.1)
-
-
 def test_between_looks_nothing_is_done() -> None:
     """A text is looked at in a part of the steps where drafts don't pay; a new job, at once."""
     speculation = Speculation(AUTO)
@@ -280,48 +255,6 @@ def test_off_is_off() -> None:
     assert not wanted_none.drafts([Answering(1, 4, 4)])
 
 
-def test_a_step_that_was_held_up_is_soon_forgotten() -> None:
-    costs = StepCosts()
-    costs.measured(1, 0.01)
-    costs.measured(1, 5.0)
-    for _ in range(5):
-        costs.measured(1, 0.01)
-    assert costs.of(1) < 0.011
-
-
-def test_a_step_larger_than_all_that_are_known_is_hoped_to_cost_little() -> None:
-    costs = StepCosts()
-    costs.measured(1, 0.01)
-    costs.measured(2, 0.03)  # three times as much
-    assert costs.of(8) < 0.03 + 6 * 0.01
-    assert costs.reach == 8
-
-
-def test_what_was_measured_long_ago_is_measured_anew() -> None:
-    costs = StepCosts()
-    costs.measured(1, 0.01)
-    costs.measured(16, 0.5)  # the machine was busy
-    for _ in range(20):
-        costs.measured(1, 0.01)
-        costs.fade()
-    assert costs.of(1) == pytest.approx(0.01)
-    assert costs.of(16) < 0.25
-    costs.measured(16, 0.05)
-    assert costs.of(16) == pytest.approx(0.05)
-
-
-def test_what_steps_take_is_known_after_a_few_and_while_they_are_measured() -> None:
-    costs = StepCosts()
-    assert not costs.sure_of(1)
-    for _ in range(8):
-        costs.measured(1, 0.01)
-    assert costs.sure_of(1)
-    costs.fade()
-    assert costs.sure_of(1)
-    costs.fade()
-    assert not costs.sure_of(1)
-
-
 def test_a_step_that_was_held_up_once_is_tried_again() -> None:
     speculation = Speculation(AUTO)
     held_up = iter([1.0])
@@ -331,13 +264,3 @@ def test_a_step_that_was_held_up_once_is_tried_again() -> None:
     last = Clock(speculation, cheap)
     last.run([edit(random.Random(9))])
     assert 400 * cheap(1) / last.seconds > 4
-
-
-@given(st.dictionaries(st.integers(1, 40), st.floats(0.001, 1), min_size=1))
-def test_costs_between_what_is_known_lie_between(known: dict[int, float]) -> None:
-    costs = StepCosts()
-    for rows, seconds in known.items():
-        costs.measured(rows, seconds)
-    for rows in range(1, 60):
-        assert costs.of(rows) >= min(known.values()) * 0.999
-        assert rows not in known or costs.of(rows) == known[rows]
