@@ -28,6 +28,7 @@ from backends.contract.samplers import (
 )
 from backends.engines.llamacpp.library import api
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.sampling.biases import biases
 from backends.engines.sampling.formulas import (
     SCALE,
     above_top_a,
@@ -324,7 +325,7 @@ def _links(
     job: Generation, vocabulary: LlamaVocabulary, context_length: int, variant: int
 ) -> Iterator[Link | OwnLink]:
     sampling = job.sampling
-    bias = _biases(sampling, vocabulary)
+    bias = biases(sampling, vocabulary.size, vocabulary.ends)
     if bias is not None:
         yield _bias(bias, vocabulary)
     makers = _makers(job, vocabulary, context_length, _seed(sampling, variant))
@@ -379,30 +380,9 @@ def _seed(sampling: Sampling, variant: int) -> int:
     return (seed & _ANY_SEED) % _ANY_SEED
 
 
-def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
-    """What is added to the logits, (vocabulary.size,); None: nothing.
-
-    In bulk, because a vocabulary may have 260,000 tokens: one by one that takes half a second, in
-    which no other thread gets the GIL.
-    """
-    ends = vocabulary.ends if sampling.ban_eos else ()
-    given = sampling.allowed_tokens, sampling.logit_bias, sampling.banned_tokens, ends
-    if not any(given):
-        return None
-    bias = np.zeros(vocabulary.size, np.float32)
-    if sampling.allowed_tokens:
-        bias[:] = _NEVER
-        bias[list(sampling.allowed_tokens)] = 0
-    for token, value in sampling.logit_bias:
-        bias[token] = value
-    bias[list(sampling.banned_tokens)] = _NEVER
-    bias[list(ends)] = _NEVER
-    return bias
-
-
 def _leaves_some(banned: Collection[int], sampling: Sampling, vocabulary: LlamaVocabulary) -> bool:
     """Whether a token may come at all that is none of `banned`."""
-    bias = _biases(sampling, vocabulary) if banned else None
+    bias = biases(sampling, vocabulary.size, vocabulary.ends) if banned else None
     if bias is None:
         return bool(len(banned) < vocabulary.size)
     bias[list(banned)] = _NEVER

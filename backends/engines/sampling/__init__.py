@@ -2,8 +2,9 @@
 operations. For every engine whose logits are tensors.
 
     formulas.py    formulas that numpy and torch both compute
+    biases.py      what is added to all logits alike: biases, bans, tokens that alone may come
     state.py       one job's parameters and what they remember: token counts, its random numbers,
-                   sequences that it repeats (DRY)
+                   sequences that it repeats (DRY); and the penalties
     batch.py       the rows of a step: what comes before the draw, who is drawn together, and what
                    was chosen, with alternatives, from the raw logits
     draw.py        the draw itself, for rows that are drawn the same way, and its random numbers

@@ -13,7 +13,12 @@ import torch
 from backends.contract.protocol import Candidate, TokenLogprob
 from backends.engines.constraints import Mask
 from backends.engines.sampling.draw import Draw, DrawWay, way
-from backends.engines.sampling.state import FadingPenalty, Penalties, SamplerState, SamplingContext
+from backends.engines.sampling.state import (
+    AnswerPenalty,
+    RepetitionPenalty,
+    SamplerState,
+    SamplingContext,
+)
 
 _NEVER = float("-inf")
 Piece: TypeAlias = Callable[[int], bytes]
@@ -26,10 +31,11 @@ class SamplerBatch:
         self.states = tuple(states)
         self._context = context
         self._bias = _stacked_biases(states, context)
-        self._fading = (
-            FadingPenalty(states, context) if any(s.last is not None for s in states) else None
-        )
-        self._penalties = Penalties(states, context) if any(s.counts for s in states) else None
+        self._penalties: list[RepetitionPenalty | AnswerPenalty] = []
+        if any(state.last is not None for state in states):
+            self._penalties.append(RepetitionPenalty(states, context))
+        if any(state.counts is not None for state in states):
+            self._penalties.append(AnswerPenalty(states, context))
         self._dry = [(row, s, s.dry) for row, s in enumerate(states) if s.dry is not None]
         self._draws = _draws(states, context)
         self._learning = [draw for draw in self._draws if draw.feedback is not None]
@@ -76,13 +82,10 @@ class SamplerBatch:
         """What was drawn counts for the tokens to come. Before it stands in the states' own."""
         for draw in self._learning:
             draw.learn(self._feedback[draw.rows])
-        if self._penalties is None and self._fading is None:
-            return
-        drawn = torch.tensor(tokens, device=self._context.device)
-        if self._penalties is not None:
-            self._penalties.count(drawn)
-        if self._fading is not None:
-            self._fading.count(drawn)
+        if self._penalties:
+            drawn = torch.tensor(tokens, device=self._context.device)
+            for penalty in self._penalties:
+                penalty.count(drawn)
 
     def _scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits with everything that comes before the temperature."""
@@ -91,10 +94,8 @@ class SamplerBatch:
             scores = scores.clone()
             for row in held:
                 scores[row, self._context.ends] = _NEVER
-        if self._fading is not None:
-            scores = self._fading.apply(scores)
-        if self._penalties is not None:
-            scores = self._penalties.apply(scores)
+        for penalty in self._penalties:
+            scores = penalty.apply(scores)
         for row, state, dry in self._dry:
             if costs := dry.penalties(state.tokens):
                 scores = scores.clone() if scores is logits else scores

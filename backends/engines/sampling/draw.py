@@ -8,7 +8,7 @@ sum does. The number belongs to seed, place and token (`exponential`). So a seed
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -33,20 +33,10 @@ _ESTIMATED = 100  # candidates that mirostat 1 estimates the curve from (arXiv:2
 _FLAT = 1e-6  # an exponent this near to Zipf's own leaves a quotient of two zeros
 
 
-class Feedback(Protocol):
-    """One of the samplers below, which have feedback from the drawn tokens. What they remember is
-    one number per job, on the device; the batch keeps all as rows of one tensor.
-    """
-
-    memory: torch.Tensor  # (rows, 1)
-
-    def cut(self, candidates: Candidates) -> None:
-        """Leave what may be drawn, and how likely."""
-        ...
-
-    def update(self, probabilities: torch.Tensor) -> None:
-        """How likely the drawn tokens were, (rows,): see `Candidates.feedback`."""
-        ...
+# Two samplers have feedback from the drawn tokens. What they remember (`memory`) is one number per
+# job, (rows, 1), on the device; the batch keeps all as rows of one tensor. `cut` leaves what may be
+# drawn, and how likely; `update` is told how likely the drawn tokens were, (rows,): see
+# `Candidates.feedback`.
 
 
 class Mirostat:
@@ -121,6 +111,7 @@ class AdaptiveP:
         self.memory += probabilities[:, None]
 
 
+Feedback: TypeAlias = Mirostat | AdaptiveP
 Picked: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]
 
 

@@ -1,11 +1,12 @@
 """One job's sampling parameters, and what is remembered from token to token; and the penalties of
 all rows at once: repetition (prompt and answer), frequency and presence (answer alone). What is
-counted of all jobs lies in one tensor each; the jobs' own become its rows, so that they follow it.
+remembered of all jobs lies in one tensor each; the jobs' own become its rows, so that they follow
+it.
 """
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -14,6 +15,7 @@ import torch
 from backends.contract.protocol import Generation
 from backends.contract.samplers import Sampling, fades, order_of
 from backends.engines.constraints import Mask
+from backends.engines.sampling.biases import biases
 from backends.engines.sampling.formulas import divided, faded, mixed, unit
 from backends.engines.vocabulary import HfVocabulary
 
@@ -74,23 +76,9 @@ class Dry(msgspec.Struct, eq=False):
         return min(len(window), _LONGEST)
 
 
-_NEVER = float("-inf")
 NOWHERE = float("-inf")  # the place of a token that never stood
+FAR = 1e9  # tokens; a penalty without a range reaches back so far
 _ELSE = 0x5851F42D4C957F2D  # another stream of random numbers for the same seed and place
-
-
-class Counts(msgspec.Struct):
-    """How often each token occurs within the penalty range. The batch that draws keeps them as rows
-    of its own.
-    """
-
-    seen: torch.Tensor  # (vocabulary,): in prompt and answer
-    in_answer: torch.Tensor  # (vocabulary,): in the answer
-
-    def change(self, token: int, by: int, *, in_answer: bool) -> None:
-        self.seen[token] += by
-        if in_answer:
-            self.in_answer[token] += by
 
 
 class SamplingContext:
@@ -119,10 +107,12 @@ class SamplerState:
         self.tokens = tokens
         self.logprobs = job.logprobs
         self.greedy = sampling.temperature <= 0
-        self.bias = _bias(sampling, context)
+        bias = biases(sampling, context.size, context.ends)
+        self.bias = None if bias is None else torch.from_numpy(bias).to(context.device)
         used = order_of(sampling)
-        self._counts = "penalties" in used and _penalizes(sampling)
-        self._fades = "penalties" in used and fades(sampling)
+        self._repeats = "penalties" in used and sampling.repetition_penalty != 1
+        adds = sampling.frequency_penalty or sampling.presence_penalty
+        self._adds = "penalties" in used and bool(adds)
         self.dry: Dry | None = None
         if sampling.dry_multiplier and "dry" in used:
             self.dry = Dry(sampling, context.breakers(sampling.dry_sequence_breakers))
@@ -138,8 +128,10 @@ class SamplerState:
     def _remember(self) -> None:
         """Derive from `tokens` what the next draw needs."""
         self.must_go_on = max(0, self._least - (len(self.tokens) - self._prompt))
-        self.counts = self._counted() if self._counts else None
-        self.last = self._last_places() if self._fades else None
+        # Of each token of the vocabulary, where it stood last, and how often it occurs in the
+        # answer within the penalty range. The batch that draws keeps both as rows of its own.
+        self.last = self._last_places() if self._repeats else None
+        self.counts = self._counted() if self._adds else None
         self.feedback: torch.Tensor | None = None  # see `feedback`; None: nothing drawn yet
 
     @property
@@ -156,7 +148,7 @@ class SamplerState:
     def accepted(self) -> None:
         """A token was forced upon the job: it counts like any other."""
         if self.counts is not None:
-            self.counts.change(self.tokens[-1], 1, in_answer=True)
+            self.counts[self.tokens[-1]] += 1
         if self.last is not None:
             self.last[self.tokens[-1]] = len(self.tokens) - 1
         self.drawn()
@@ -168,116 +160,31 @@ class SamplerState:
         self.must_go_on = max(0, self.must_go_on - 1)
         self.banned = ()
         gone = len(self.tokens) - 1 - self._range
-        if self.counts is not None and self._range >= 0 and gone >= 0:
-            self.counts.change(self.tokens[gone], -1, in_answer=gone >= self._prompt)
+        if self.counts is not None and self._range >= 0 and gone >= self._prompt:
+            self.counts[self.tokens[gone]] -= 1
 
     def rewound(self, banned: Collection[int]) -> None:
         """The newest tokens were taken back, and none of `banned` may come in their place."""
         self._remember()
         self.banned = banned
 
-    def _counted(self) -> Counts:
-        first = 0 if self._range < 0 else max(0, len(self.tokens) - self._range)
-        answer = self.tokens[max(first, self._prompt) :]
-        return Counts(self._occurrences(self.tokens[first:]), self._occurrences(answer))
-
-    def _occurrences(self, tokens: Sequence[int]) -> torch.Tensor:
-        size = self._context.size
-        counted = torch.bincount(torch.tensor(tokens, dtype=torch.long), minlength=size)
-        return counted[:size].to(device=self._context.device, dtype=torch.int32)
+    def _counted(self) -> torch.Tensor:
+        first = 0 if self._range < 0 else len(self.tokens) - self._range
+        answer = torch.tensor(self.tokens[max(first, self._prompt) :], dtype=torch.long)
+        counted = torch.bincount(answer, minlength=self._context.size)
+        return counted[: self._context.size].to(device=self._context.device, dtype=torch.int32)
 
     def _last_places(self) -> torch.Tensor:
-        """Where each token of the vocabulary stood last in `tokens`, float32; see `NOWHERE`."""
+        """Float32; see `NOWHERE`."""
         places = dict(zip(self.tokens, range(len(self.tokens)), strict=True))  # the last one wins
-        known = _known(tuple(places), self._context.size)
+        known = [token for token in places if 0 <= token < self._context.size]
         row = torch.full((self._context.size,), NOWHERE)
         row[known] = torch.tensor([places[token] for token in known], dtype=torch.float32)
         return row.to(self._context.device)
 
 
-def _penalizes(sampling: Sampling) -> bool:
-    return bool(
-        sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty
-    )
-
-
-def _bias(sampling: Sampling, context: SamplingContext) -> torch.Tensor | None:
-    """Everything that is added to the logits alike at every token, as one row; None for nothing."""
-    banned = _known(sampling.banned_tokens, context.size)
-    if not (sampling.logit_bias or banned or sampling.allowed_tokens or sampling.ban_eos):
-        return None
-    row = torch.zeros(context.size)
-    if sampling.allowed_tokens:
-        row.fill_(_NEVER)
-        row[_known(sampling.allowed_tokens, context.size)] = 0.0
-    for token, value in sampling.logit_bias:
-        if 0 <= token < context.size:
-            row[token] += value
-    row[banned] = _NEVER
-    if sampling.ban_eos:
-        row[context.ends] = _NEVER
-    return row.to(context.device)
-
-
-def _known(tokens: Sequence[int], size: int) -> list[int]:
-    return [token for token in tokens if 0 <= token < size]
-
-
-class Penalties:
-    """For those of `states` that have one. None that fades: see `FadingPenalty`."""
-
-    def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
-        self._rows = [row for row, state in enumerate(states) if state.counts]
-        counts = [state.counts for state in states if state.counts]
-        self._seen = torch.stack([count.seen for count in counts])
-        self._in_answer = torch.stack([count.in_answer for count in counts])
-        for place, count in enumerate(counts):
-            count.seen, count.in_answer = self._seen[place], self._in_answer[place]
-        samplings = [states[row].sampling for row in self._rows]
-        repetition = [
-            1.0 if fades(sampling) else sampling.repetition_penalty for sampling in samplings
-        ]
-        self._repetition = column(repetition, context.device)
-        self._frequency = column(
-            [sampling.frequency_penalty for sampling in samplings], context.device
-        )
-        self._presence = column(
-            [sampling.presence_penalty for sampling in samplings], context.device
-        )
-        self._repeats = any(penalty != 1 for penalty in repetition)
-        self._adds = any(
-            sampling.frequency_penalty or sampling.presence_penalty for sampling in samplings
-        )
-        self._places = torch.arange(len(counts), device=context.device)
-        self._one = torch.ones(len(counts), dtype=torch.int32, device=context.device)
-        self._all = len(self._rows) == len(states)
-
-    def apply(self, scores: torch.Tensor) -> torch.Tensor:
-        """New scores."""
-        if self._all:
-            return self._penalized(scores)
-        changed = scores.clone()
-        changed[self._rows] = self._penalized(scores[self._rows])
-        return changed
-
-    def _penalized(self, scores: torch.Tensor) -> torch.Tensor:
-        if self._repeats:
-            factor = torch.where(scores > 0, 1 / self._repetition, self._repetition)
-            scores = torch.where(self._seen > 0, scores * factor, scores)
-        if self._adds:
-            in_answer = self._in_answer
-            scores = scores - self._frequency * in_answer - self._presence * (in_answer > 0)
-        return scores
-
-    def count(self, tokens: torch.Tensor) -> None:
-        """The jobs' new tokens, (jobs,)."""
-        tokens = tokens if self._all else tokens[self._rows]
-        self._seen.index_put_((self._places, tokens), self._one, accumulate=True)
-        self._in_answer.index_put_((self._places, tokens), self._one, accumulate=True)
-
-
-class FadingPenalty:
-    """The repetition penalty of those of `states` for whom it decays with a token's age."""
+class RepetitionPenalty:
+    """Of those of `states` that have one."""
 
     def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
         self._rows = [row for row, state in enumerate(states) if state.last is not None]
@@ -285,26 +192,63 @@ class FadingPenalty:
         self._last = torch.stack([s.last for s in self._states if s.last is not None])
         for state, last in zip(self._states, self._last, strict=True):
             state.last = last
-        samplings = [state.sampling for state in self._states]
-        self._columns = [
-            column([getattr(sampling, field) for sampling in samplings], context.device)
-            for field in ("repetition_penalty", "penalty_range", "repetition_decay")
-        ]
-        self._places = torch.arange(len(samplings), device=context.device)
+        reach = zip(*(_reach(state.sampling) for state in self._states), strict=True)
+        self._columns = [column(values, context.device) for values in reach]
+        self._places = torch.arange(len(self._rows), device=context.device)
 
     def apply(self, scores: torch.Tensor) -> torch.Tensor:
         """New scores."""
         newest = column([len(state.tokens) - 1 for state in self._states], scores.device)
         factors = faded(torch, newest - self._last, *self._columns)
-        changed = scores.clone()
-        changed[self._rows] = divided(torch, scores[self._rows], factors)
-        return changed
+        return _changed(scores, self._rows, lambda own: divided(torch, own, factors))
 
     def count(self, tokens: torch.Tensor) -> None:
         """The jobs' new tokens, (jobs,), which don't stand in the states' yet."""
         places = [len(state.tokens) for state in self._states]
         where = (self._places, tokens[self._rows])
         self._last[where] = torch.tensor(places, dtype=torch.float32, device=tokens.device)
+
+
+def _reach(sampling: Sampling) -> tuple[float, float, float]:
+    """Penalty, range and decay, as `faded` has them. One that doesn't decay is over at once."""
+    back = FAR if sampling.penalty_range < 0 else sampling.penalty_range
+    if fades(sampling):
+        return sampling.repetition_penalty, back, sampling.repetition_decay
+    return sampling.repetition_penalty, back - 0.5, 0.5
+
+
+class AnswerPenalty:
+    """Frequency and presence penalty of those of `states` that have one."""
+
+    def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
+        self._rows = [row for row, state in enumerate(states) if state.counts is not None]
+        self._counts = torch.stack([s.counts for s in states if s.counts is not None])
+        for row, counts in zip(self._rows, self._counts, strict=True):
+            states[row].counts = counts
+        samplings = [states[row].sampling for row in self._rows]
+        self._frequency = column([one.frequency_penalty for one in samplings], context.device)
+        self._presence = column([one.presence_penalty for one in samplings], context.device)
+        self._places = torch.arange(len(self._rows), device=context.device)
+        self._one = torch.ones(len(self._rows), dtype=torch.int32, device=context.device)
+
+    def apply(self, scores: torch.Tensor) -> torch.Tensor:
+        """New scores."""
+        costs = self._frequency * self._counts + self._presence * (self._counts > 0)
+        return _changed(scores, self._rows, lambda own: own - costs)
+
+    def count(self, tokens: torch.Tensor) -> None:
+        """The jobs' new tokens, (jobs,)."""
+        self._counts.index_put_((self._places, tokens[self._rows]), self._one, accumulate=True)
+
+
+def _changed(
+    scores: torch.Tensor, rows: Sequence[int], change: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    if len(rows) == len(scores):
+        return change(scores)
+    changed = scores.clone()
+    changed[rows] = change(scores[rows])
+    return changed
 
 
 def column(values: Sequence[float], device: torch.device) -> torch.Tensor:

@@ -9,20 +9,22 @@ import pytest
 
 from backends.contract.samplers import Sampling
 from backends.engines.llamacpp.library import api
-from backends.engines.llamacpp.sampling import _bias, _biases
+from backends.engines.llamacpp.sampling import _bias
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
+from backends.engines.sampling.biases import biases
 
 NEVER = float("-inf")
 SMALL, LARGE = 8, 262_144
+ENDS = frozenset({1})
 
 
 def vocabulary(size: int) -> LlamaVocabulary:
-    return cast("LlamaVocabulary", SimpleNamespace(size=size, ends=frozenset({1})))
+    return cast("LlamaVocabulary", SimpleNamespace(size=size, ends=ENDS))
 
 
 def applied(sampling: Sampling, size: int) -> list[float]:
     """What llama.cpp makes of logits that are all 0."""
-    bias = _biases(sampling, vocabulary(size))
+    bias = biases(sampling, size, ENDS)
     assert bias is not None
     data = (api.llama_token_data * size)(
         *(api.llama_token_data(id=token, logit=0.0, p=0.0) for token in range(size))
@@ -35,7 +37,7 @@ def applied(sampling: Sampling, size: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "biases"),
+    ("sampling", "added"),
     [
         (Sampling(logit_bias=((2, 1.5), (7, -3.0))), {2: 1.5, 7: -3.0}),
         (Sampling(banned_tokens=(0, 3)), {0: NEVER, 3: NEVER}),
@@ -47,21 +49,19 @@ def applied(sampling: Sampling, size: int) -> list[float]:
         ),
     ],
 )
-def test_llama_cpp_adds_each_bias_to_its_token(
-    sampling: Sampling, biases: dict[int, float]
-) -> None:
-    assert applied(sampling, SMALL) == [biases.get(token, 0.0) for token in range(SMALL)]
+def test_llama_cpp_adds_each_bias_to_its_token(sampling: Sampling, added: dict[int, float]) -> None:
+    assert applied(sampling, SMALL) == [added.get(token, 0.0) for token in range(SMALL)]
 
 
 def test_without_biases_there_is_nothing_to_add() -> None:
-    assert _biases(Sampling(), vocabulary(SMALL)) is None
+    assert biases(Sampling(), SMALL, ENDS) is None
 
 
 def test_a_bias_over_a_large_vocabulary_makes_no_object_for_each_token() -> None:
     """Making them holds the GIL: half a second with one for each token."""
     tracemalloc.start()
     try:
-        bias = _biases(Sampling(allowed_tokens=(5, 6)), vocabulary(LARGE))
+        bias = biases(Sampling(allowed_tokens=(5, 6)), LARGE, ENDS)
         assert bias is not None
         api.llama_sampler_free(_bias(bias, vocabulary(LARGE)))
         _, peak = tracemalloc.get_traced_memory()
