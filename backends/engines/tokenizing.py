@@ -2,30 +2,47 @@
 every byte that a text may have, to try it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from backends.contract.catalog import ModelFiles
 from backends.contract.protocol import ModelContainer, ModelInfo, SpecialTokens
 from config.values import alike
 
 
-class Vocabulary(Protocol):
-    """What engines read texts with. `ends`: the tokens that end a generation."""
+class Vocabulary(ABC):
+    """What engines read texts with. `ends`: the tokens that end a generation. A token's text is
+    bytes, because it may hold a part of a character.
+    """
 
-    size: int
     longest_token_bytes: int
     special: SpecialTokens
     adds_bos: bool
+    ends: frozenset[int]
 
-    @property
-    def ends(self) -> frozenset[int]: ...
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._pieces: dict[int, bytes] = {}
 
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
+    @abstractmethod
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """`special`: the texts of control tokens become those tokens. Adds no bos."""
 
-    def detokenize(self, tokens: Sequence[int]) -> str: ...
+    @abstractmethod
+    def _read_piece(self, token: int) -> bytes:
+        """As `piece`."""
 
-    def piece(self, token: int) -> bytes: ...
+    def piece(self, token: int) -> bytes:
+        """The token's bytes, control tokens included; nothing for an id that isn't known."""
+        text = self._pieces.get(token)
+        if text is None:
+            text = self._read_piece(token)
+            if 0 <= token < self.size:
+                self._pieces[token] = text
+        return text
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
 
 
 class VocabularyTokenizer:

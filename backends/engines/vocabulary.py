@@ -1,10 +1,9 @@
 """Tokens and texts of a folder with a `tokenizer.json`, for backends whose engine knows tokens only
 as text.
 
-The texts are bytes here, because a token may hold a part of a character. How the tokenizer spells
-them depends on its family: byte-level BPE writes every byte as a printable character (GPT-2's
-table), SentencePiece writes a space as "▁" and lone bytes as "<0x0A>". Needs the `tokenizers`
-library, which every such engine brings along. Reads only, so any thread may call it.
+How a tokenizer spells tokens depends on its family: byte-level BPE writes every byte as a printable
+character (GPT-2's table), SentencePiece writes a space as "▁" and lone bytes as "<0x0A>". Needs the
+`tokenizers` library, which every such engine brings along. Reads only, so any thread may call it.
 """
 
 import json
@@ -24,7 +23,7 @@ from backends.contract.errors import LoadFailed
 from backends.contract.latest import Latest
 from backends.contract.protocol import ModelInfo, SpecialTokens
 from backends.engines.model_folder import read_json_if_there, text_config
-from backends.engines.tokenizing import VocabularyTokenizer
+from backends.engines.tokenizing import Vocabulary, VocabularyTokenizer
 
 SECTION = 1 << 15  # characters
 AROUND = 256  # characters on each side of a cut that is tried
@@ -259,10 +258,11 @@ _FILL_REPOSITORY = ("<|repo_name|>", "<fim_repo>", "<reponame>", "<repo_name>")
 _FILL_FILE = ("<|file_sep|>", "<file_sep>")
 
 
-class HfVocabulary:
+class HfVocabulary(Vocabulary):
     """Of the model in `folder`, whose embedding has `size` rows. Raises LoadFailed."""
 
     def __init__(self, folder: Path, size: int) -> None:
+        super().__init__(size)
         self._marked = whole_tokenizer(folder / "tokenizer.json")
         self._plain = whole_tokenizer(folder / "tokenizer.json")
         self._plain.encode_special_tokens = True
@@ -274,28 +274,15 @@ class HfVocabulary:
         description = json.loads(self._marked.to_str())
         self._spell = _speller(description)
         self.longest_token_bytes = longest_token_bytes(description)
-        self._pieces: dict[int, bytes] = {}
         self._lock = threading.Lock()  # of the lists below
         self._containing = Latest[tuple[str, ...], frozenset[int]](_LISTS_KEPT)
-        self.size = size
         self.special = self._special(folder)
         ends = (*_named_ends(folder), *self._known_ends())
         self.ends = frozenset(id_ for id_ in ends if 0 <= id_ < size)
         self.adds_bos = self._adds_bos()
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """`special`: the texts of control tokens become those tokens. Adds no bos."""
         return (self._long_marked if special else self._long_plain).tokenize(text)
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.piece, tokens)).decode(errors="replace")
-
-    def piece(self, token: int) -> bytes:
-        """The token's bytes, control tokens included; nothing for an id that isn't known."""
-        text = self._pieces.get(token)
-        if text is None:
-            text = self._pieces[token] = self._read_piece(token)
-        return text
 
     def containing(self, texts: tuple[str, ...]) -> frozenset[int]:
         """The tokens in which one of `texts` occurs, and all control tokens. The last few lists

@@ -4,7 +4,7 @@ import ctypes
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import groupby, pairwise
@@ -17,6 +17,7 @@ from backends.contract.errors import CLOSED, GenerationFailed
 from backends.contract.identity import fingerprint
 from backends.contract.protocol import SpecialTokens
 from backends.engines.llamacpp.library import api
+from backends.engines.tokenizing import Vocabulary
 
 T = TypeVar("T")
 
@@ -90,16 +91,15 @@ def surveyed(_fingerprint: bytes) -> Surveyed:
     return Surveyed()
 
 
-class LlamaVocabulary:
-    """The texts are bytes, because a token may hold a part of a character. `path`: its file."""
+class LlamaVocabulary(Vocabulary):
+    """Of a model. `path`: its file."""
 
     def __init__(self, model: api.llama_model_p, path: Path | None = None) -> None:
         vocab = api.llama_model_get_vocab(model)
         assert vocab is not None
+        super().__init__(api.llama_vocab_n_tokens(vocab))
         self._pointer: api.llama_vocab_p | None = vocab
-        self.size = api.llama_vocab_n_tokens(vocab)
         self.adds_bos = bool(api.llama_vocab_get_add_bos(vocab))
-        self._pieces: dict[int, bytes] = {}
         known = surveyed(fingerprint(path)) if path else Surveyed()
         if known.special is None:
             known.ends = frozenset(t for t in range(self.size) if api.llama_vocab_is_eog(vocab, t))
@@ -122,15 +122,6 @@ class LlamaVocabulary:
     def close(self) -> None:
         """The model is about to be freed, and this with it."""
         self._pointer = None
-
-    def piece(self, token: int) -> bytes:
-        """The token's bytes, control tokens included; nothing for an id that isn't known."""
-        text = self._pieces.get(token)
-        if text is None:
-            text = self._read_piece(token)
-            if 0 <= token < self.size:
-                self._pieces[token] = text
-        return text
 
     def _read_piece(self, token: int) -> bytes:
         if not 0 <= token < self.size:  # llama.cpp would end the process
@@ -161,9 +152,7 @@ class LlamaVocabulary:
         return max(map(len, pieces)) if complete else 0
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """`special`: the texts of control tokens become those tokens. Adds no bos.
-
-        Linear, and without the GIL between and within the pieces that a text is cut into; half a
+        """Linear, and without the GIL between and within the pieces that a text is cut into; half a
         surrogate pair becomes a question mark.
         """
         if not self._recurses or (len(text) <= SHALLOW and self._pre != QUADRATIC):
@@ -209,9 +198,6 @@ class LlamaVocabulary:
             if bare and whole[at : at + len(bare)] == bare:
                 return whole[:at], whole[at + len(bare) :]
         return (), ()
-
-    def detokenize(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.piece, tokens)).decode(errors="replace")
 
     def _special(self) -> SpecialTokens:
         vocab = self.pointer
