@@ -60,9 +60,7 @@ def load(
         context = _make_context(model, files, options)
         undone.callback(api.llama_free, context)
         if loading.on_device(options):
-            loading.warm_up(
-                context, at_once=min(options.micro_batch_size, shape(files, options).at_once)
-            )
+            loading.warm_up(context, at_once=options.micro_batch_size)
         ranks = api.llama_pooling_type(context) == RANK
         width = api.llama_model_n_cls_out(model) if ranks else api.llama_model_n_embd_out(model)
         return LlamaEncoderModel(
@@ -89,9 +87,7 @@ def _make_context(model: api.llama_model_p, files: ModelFiles, options: LlamaCpp
     params.pooling_type = MEAN if bare else UNSPECIFIED
     if options.pooling is not None:
         params.pooling_type = POOLINGS[options.pooling]
-    params.n_ctx = size.tokens
-    params.n_batch = size.tokens
-    params.n_ubatch = size.at_once
+    params.n_ctx = params.n_batch = params.n_ubatch = size.tokens
     params.n_seq_max = MOST_ROWS
     params.kv_unified = True
     params.n_threads = params.n_threads_batch = most(loading.batch_threads(options))

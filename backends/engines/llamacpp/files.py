@@ -411,13 +411,6 @@ def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights)
     layout = cache_layout(files, options)
     bits, states = part_of_16_bits(options), layout.slots * (1 + states_back(files, options))
     cells, windows = padded(layout), window_cells(files, options, layout)
-    projector = files.projector
-    beside = sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
-    if projector:
-        scores = options.flash_attention == "off"
-        beside += projector.stat().st_size + memory.buffer(projector, scores=scores)
-    if (drafting := draft(files, options)) is not None:
-        beside += _estimate(drafting, draft_options(drafting, options)).total
     return Variant(
         context=context_length(files, options),
         cache_type=options.cache_type_k,
@@ -428,7 +421,7 @@ def _variant(files: ModelFiles, options: LlamaCppOptions, weights: ModelWeights)
         buffers=pass_bytes(files, options, layout),
         moved=weights.largest * MOVED,
         added=files.added_bytes,
-        beside=beside,
+        beside=_beside(files, options).total,
     )
 
 
@@ -504,38 +497,40 @@ def draft_options(files: ModelFiles, options: LlamaCppOptions) -> LlamaCppOption
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """Of the model, and of its draft model."""
-    assert isinstance(options, LlamaCppOptions)
-    alone, drafting = _estimate(files, options), draft(files, options)
-    if drafting is None or files.task != "generate":
-        return alone
-    return alone.plus(_estimate(drafting, draft_options(drafting, options)))
-
-
-def _estimate(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
     """Weights as on disk, but for what the CPU's layouts add; the cache by its types; the buffers
-    of the graph, and of the image encoder, by their dimensions.
+    of the graph by their dimensions; and what lies beside the model.
     """
-    projector = fitted(files, options).projector
-    added = files.added_bytes if on_cpu(options) else 0
-    weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
-    weights += sum(path.stat().st_size for path in adapter_paths(options) if path.is_file())
+    assert isinstance(options, LlamaCppOptions)
+    beside = _beside(files, options)
+    weights = files.size_bytes + (files.added_bytes if on_cpu(options) else 0)
     if files.task != "generate":
-        return memory.estimate(files, options, weights)
-    scores = options.flash_attention == "off"
-    encoder = memory.buffer(projector, scores=scores) if projector else 0
+        return memory.estimate(files, options, weights + beside.weights)
     layout = cache_layout(files, options)
     sliding = files.sliding_bytes_per_token
     cells = padded(layout) * (files.cache_bytes_per_token - sliding)
     cells += window_cells(files, options, layout) * sliding
     states = layout.slots * states_of_one(files) * (1 + states_back(files, options))
-    beside = 0 if on_cpu(options) else workspace()
-    return MemoryNeed(
+    alone = MemoryNeed(
         weights=weights,
         cache=int(cells * part_of_16_bits(options)) + states,
-        engine=pass_bytes(files, options, layout) + encoder + beside,
+        engine=pass_bytes(files, options, layout) + (0 if on_cpu(options) else workspace()),
         snapshots=snapshot_bytes(files, options),
     )
+    return alone.plus(beside)
+
+
+def _beside(files: ModelFiles, options: LlamaCppOptions) -> MemoryNeed:
+    """Of adapters, of the image encoder, and of a draft model."""
+    projector, scores = fitted(files, options).projector, options.flash_attention == "off"
+    there = [path for path in adapter_paths(options) if path.is_file()]
+    need = MemoryNeed(
+        weights=sum(path.stat().st_size for path in (*there, *filter(None, [projector]))),
+        cache=0,
+        engine=memory.buffer(projector, scores=scores) if projector else 0,
+    )
+    if files.task != "generate" or (drafting := draft(files, options)) is None:
+        return need
+    return need.plus(estimate(drafting, draft_options(drafting, options)))
 
 
 def adapter_paths(options: LlamaCppOptions) -> Sequence[Path]:

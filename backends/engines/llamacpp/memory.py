@@ -99,7 +99,7 @@ def weights(header: Header, tensors: Sequence[Tensor], size: int) -> ModelWeight
     shared, experts = [0] * count, [0] * count
     output, looked_up, largest = 0, 0, 0
     for tensor in tensors:
-        layer = _layer_of(tensor.name)
+        layer, _ = _place_of(tensor.name)
         if layer is None or layer >= count:
             looked_up += tensor.size * (tensor.name in LOOKED_UP)
             output += tensor.size * (tensor.name not in LOOKED_UP)
@@ -126,21 +126,20 @@ def weights(header: Header, tensors: Sequence[Tensor], size: int) -> ModelWeight
     )
 
 
-def _layer_of(name: str) -> int | None:
-    """Of `blk.3.attn_k.weight` 3."""
+def _place_of(name: str) -> tuple[int | None, str]:
+    """Of `blk.3.attn_k.weight` the layer, 3, and what it is called there."""
     kind, _, rest = name.partition(".")
-    number = rest.partition(".")[0]
-    return int(number) if kind == "blk" and number.isdecimal() else None
+    number, _, inside = rest.partition(".")
+    return (int(number), inside) if kind == "blk" and number.isdecimal() else (None, name)
 
 
 def _layers(tensors: Iterable[Tensor]) -> Mapping[int, frozenset[str]]:
-    """The names of each layer's weights: of `blk.3.attn_k.weight`, the end."""
+    """The names of each layer's weights."""
     found: dict[int, set[str]] = defaultdict(set)
     for tensor in tensors:
-        kind, _, rest = tensor.name.partition(".")
-        number, _, name = rest.partition(".")
-        if kind == "blk" and number.isdecimal():
-            found[int(number)].add(name)
+        layer, name = _place_of(tensor.name)
+        if layer is not None:
+            found[layer].add(name)
     return {number: frozenset(names) for number, names in found.items()}
 
 
@@ -518,11 +517,10 @@ MOST_ROWS = 64  # texts of one pass
 
 
 class GgufEncoderShape(msgspec.Struct, frozen=True):
-    """Of a context: tokens of one text, of one pass, and of what is computed at once."""
+    """Of a context: tokens of one text, and of one pass."""
 
     length: int
     tokens: int
-    at_once: int
 
 
 def pooling(header: Header) -> int:
@@ -547,8 +545,7 @@ def shape(files: ModelFiles, options: LlamaCppOptions) -> GgufEncoderShape:
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     length = min(length, files.positions or length)
-    tokens = max(length, options.micro_batch_size)
-    return GgufEncoderShape(length=length, tokens=tokens, at_once=tokens)
+    return GgufEncoderShape(length=length, tokens=max(length, options.micro_batch_size))
 
 
 def estimate(files: ModelFiles, options: LlamaCppOptions, weights: int) -> MemoryNeed:
