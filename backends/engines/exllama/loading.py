@@ -5,8 +5,9 @@ Each backend's `loading` fills in its library's calls.
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -54,9 +55,11 @@ class ExLlamaModel(ABC):
     """
 
     name: ClassVar[str]  # of the backend
-    options: ExLlamaOptions
 
-    def __init__(self, plan: PagedCacheSize) -> None:
+    def __init__(self, library: Any, options: ExLlamaOptions, plan: PagedCacheSize) -> None:
+        """`library`: an `ExLlamaLibrary`."""
+        self.library = library
+        self.options = options
         self.plan = plan
         self.main: PlacedModel
         self.draft: PlacedModel | None = None
@@ -102,6 +105,34 @@ class ExLlamaModel(ABC):
     @abstractmethod
     def retire(self, generator: Any) -> None:
         """End the generator's threads, which would stay."""
+
+    def parts_of_job(self, running: ExLlamaJob, ends: Sequence[int]) -> Mapping[str, Any]:
+        """What both libraries' jobs are made of."""
+        return {
+            "input_ids": torch.tensor([running.prompt + running.written], dtype=torch.long),
+            "stop_conditions": list(ends),
+            "decode_special_tokens": True,
+            "identifier": running.key,
+            "embeddings": running.embeddings,
+        }
+
+    def parts_of_generator(self) -> Mapping[str, Any]:
+        """What both libraries' generators are made of."""
+        return {
+            "model": self.main.model,
+            "cache": self.main.cache,
+            "tokenizer": self.tokenizer,
+            "max_batch_size": self.info.max_concurrent,
+            "draft_model": self.draft.model if self.draft else None,
+            "draft_cache": self.draft.cache if self.draft else None,
+            "num_draft_tokens": self.plan.drafted,
+        }
+
+    def load_adapter(self, folder: str) -> LoadedAdapter:
+        """Onto the model."""
+        lora = self.library.lora.from_directory(self.main.model, folder)
+        self.unload_later(lora.unload)
+        return LoadedAdapter(lora, Path(folder))
 
     def drawing(self, job: Generation, mask: Mask | None) -> Drawing | None:
         """What draws this request's tokens; None: the library does."""

@@ -18,7 +18,6 @@ from backends.contract.catalog import ModelFiles
 from backends.contract.errors import UnsupportedModel
 from backends.contract.samplers import Sampling
 from backends.engines.exllama import loading
-from backends.engines.exllama.adapters import LoadedAdapter
 from backends.engines.exllama.files import PagedCacheSize, draft_cache_type, drafts, pages
 from backends.engines.exllama.jobs import Drawing, ExLlamaJob
 from backends.engines.exllama.loading import (
@@ -107,14 +106,13 @@ class ExLlamaV2Model(loading.ExLlamaModel):
     """`generator` is an `ExLlamaV2DynamicGenerator`."""
 
     name = "exllamav2"
+    library: ExLlamaV2Library
     options: ExLlamaV2Options
 
     def __init__(
         self, library: ExLlamaV2Library, options: ExLlamaV2Options, plan: PagedCacheSize
     ) -> None:
-        super().__init__(plan)
-        self.library = library
-        self.options = options
+        super().__init__(library, options, plan)
         self.paged = False
         self._loras: list[Any] = []  # that count in the coming passes
 
@@ -130,13 +128,9 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         # Without pages there is nothing to share.
         new = running.stretch if self.paged else running.left
         made = self.library.job(
-            input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
+            **self.parts_of_job(running, ends),
             max_new_tokens=new + self.plan.drafted,  # it stops that much earlier
             gen_settings=theirs(running.job.sampling, self.library),
-            stop_conditions=list(ends),
-            decode_special_tokens=True,
-            identifier=running.key,
-            embeddings=running.embeddings,
         )
         if running.drawing is not None:
             draw_with(running.drawing, made)
@@ -146,16 +140,9 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         return int(job.cached_pages * self.generator.page_size + job.cached_tokens)
 
     def make_generator(self) -> Any:
-        drafted = self.plan.drafted
         generator = self.library.generator(
-            model=self.main.model,
-            cache=self.main.cache,
-            tokenizer=self.tokenizer,
-            max_batch_size=self.info.max_concurrent,
-            max_q_size=drafted + 1,  # positions computed in one step for one job
-            draft_model=self.draft.model if self.draft else None,
-            draft_cache=self.draft.cache if self.draft else None,
-            num_draft_tokens=drafted,
+            **self.parts_of_generator(),
+            max_q_size=self.plan.drafted + 1,  # positions computed in one step for one job
             use_ngram_draft=drafts(self.options).repeats,
             paged=self.paged,
             filter_background_eval=False,  # masks are computed on threads of our own
@@ -217,7 +204,7 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
         loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
         loaded.draft = _place(loaded, guessing, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
-    loaded.adapters = [_adapter(loaded, folder) for folder in loaded.options.adapters.values()]
+    loaded.adapters = [*map(loaded.load_adapter, loaded.options.adapters.values())]
     if tower is not None:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))
     drafted = loaded.plan.drafted
@@ -315,9 +302,3 @@ def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
         placeholder=placeholder,
         longest=tower.config.vision_max_size,
     )
-
-
-def _adapter(loaded: ExLlamaV2Model, folder: str) -> LoadedAdapter:
-    lora = loaded.library.lora.from_directory(loaded.main.model, folder)
-    loaded.unload_later(lora.unload)
-    return LoadedAdapter(lora, Path(folder))

@@ -31,7 +31,7 @@ from backends.contract.protocol import MemoryNeed
 from backends.engines import model_folder
 from backends.engines.exllama import files as shared
 from backends.engines.exllama.files import PagedCacheSize
-from backends.engines.model_folder import Fields, number
+from backends.engines.model_folder import Fields, first_number, number
 from backends.machine import devices
 from config.engines import EngineOptions, ExLlamaV3Options
 
@@ -191,8 +191,7 @@ def experts_apart(files: ModelFiles, options: ExLlamaV3Options) -> int:
     if options.moe_cpu_offload:
         return sum(by_layer[layer] for layer in sorted(by_layer)[: options.moe_cpu_offload])
     text = model_folder.text_config(_config(files.path))
-    counts = (model_folder.number(text, name) for name in COUNTS_OF_EXPERTS)
-    count = next(filter(None, counts), options.moe_cpu_split)
+    count = first_number(text, COUNTS_OF_EXPERTS, options.moe_cpu_split)
     return int(sum(by_layer.values()) * min(1, options.moe_cpu_split / count))
 
 
@@ -422,8 +421,7 @@ def state_bytes(text: Fields) -> int:
 
 
 def _kernel(text: Fields) -> int:
-    names = ("linear_conv_kernel_dim", "conv_kernel", "conv_L_cache")
-    return next((found for name in names if (found := number(text, name))), 4)
+    return first_number(text, ("linear_conv_kernel_dim", "conv_kernel", "conv_L_cache"), 4)
 
 
 def drafted_by(config: Fields) -> int:
@@ -439,8 +437,7 @@ def heads_of(config: Fields) -> int:
     """How many heads for tokens ahead the model has; 0: none that exllamav3 can use."""
     if not model_folder.of_class(config, HEADS):
         return 0
-    text = model_folder.text_config(config)
-    return next((found for name in COUNTS_OF_HEADS if (found := number(text, name))), 0)
+    return first_number(model_folder.text_config(config), COUNTS_OF_HEADS, 0)
 
 
 def cache_bytes_of_heads(config: Fields) -> int:

@@ -82,6 +82,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
     """`generator` is a `Generator`."""
 
     name = "exllamav3"
+    library: ExLlamaV3Library
     options: ExLlamaV3Options
 
     def __init__(
@@ -91,9 +92,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
         plan: PagedCacheSize,
         together: int,
     ) -> None:
-        super().__init__(plan)
-        self.library = library
-        self.options = options
+        super().__init__(library, options, plan)
         self.together = together  # requests computed at a time
 
     @property
@@ -114,17 +113,13 @@ class ExLlamaV3Model(loading.ExLlamaModel):
         recurrent layers.
         """
         return self.library.job(
-            input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
+            **self.parts_of_job(running, ends),
             max_new_tokens=running.left,
             sampler=(
                 theirs(running.job.sampling, self.library)
                 if running.drawing is None
                 else OurSampler(running.drawing)
             ),
-            stop_conditions=list(ends),
-            decode_special_tokens=True,
-            identifier=running.key,
-            embeddings=running.embeddings,
             max_rq_tokens=running.stretch,
         )
 
@@ -136,14 +131,8 @@ class ExLlamaV3Model(loading.ExLlamaModel):
     def make_generator(self) -> Any:
         options = self.options
         return self.library.generator(
-            model=self.main.model,
-            cache=self.main.cache,
-            tokenizer=self.tokenizer,
-            max_batch_size=self.info.max_concurrent,
+            **self.parts_of_generator(),
             max_chunk_size=self.chunk,
-            draft_model=self.draft.model if self.draft else None,
-            draft_cache=self.draft.cache if self.draft else None,
-            num_draft_tokens=self.plan.drafted,
             ngram_match_min=options.ngram_match_min if drafts(options).repeats else 0,
             prefill_cooldown=options.prefill_cooldown,
             dynamic_draft_tokens=options.dynamic_draft_tokens,
@@ -302,12 +291,11 @@ def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> Ima
 
 def _adapter(loaded: ExLlamaV3Model, folder: str) -> LoadedAdapter:
     """Raises LoadFailed where exllamav3 would only print that nothing of it fits."""
-    lora = loaded.library.lora.from_directory(loaded.main.model, folder)
-    loaded.unload_later(lora.unload)
-    if not lora.target_modules:
+    adapter = loaded.load_adapter(folder)
+    if not adapter.lora.target_modules:
         raise LoadFailed(f"no layer of the adapter {folder} fits the loaded model")
-    _unfuse(loaded.main.model, lora)
-    return LoadedAdapter(lora, Path(folder))
+    _unfuse(loaded.main.model, adapter.lora)
+    return adapter
 
 
 class Unfused(dict[int, Any]):
