@@ -37,10 +37,11 @@ class TransformersEngine(VocabularyTokenizer):
         self._loaded = loaded
         context = SamplingContext(loaded.vocabulary, loaded.device)
         self._device = loaded.device
-        self._batching = _batching(loaded, context, speculation, pace)
-        self._solo = Solo(
-            loaded.model, loaded.vocabulary, context, loaded.info.context_length, loaded.threads
-        )
+        beside = loaded.device.type != "cpu"
+        threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads, beside=beside)
+        self._batching = _batching(loaded, context, threads, speculation, pace)
+        length = loaded.info.context_length
+        self._solo = Solo(loaded.model, loaded.vocabulary, context, length, threads)
         self._pictures = (
             ProcessorInputs(loaded.processor, loaded.vocabulary, loaded.model)
             if loaded.processor
@@ -145,21 +146,25 @@ def _drafter(loaded: TransformersModel) -> ModelDrafter | None:
     if loaded.drafting is None:
         return None
     model, size = TransformersDraftModel(loaded.drafting), loaded.vocabulary.size
-    return ModelDrafter(model, loaded.draft, size, measures=loaded.speculation.mode == "auto")
+    measures = loaded.options.speculation.mode == "auto"
+    return ModelDrafter(model, loaded.options.draft, size, measures=measures)
 
 
 def _batching(
-    loaded: TransformersModel, context: SamplingContext, speculation: Speculation | None, pace: Pace
+    loaded: TransformersModel,
+    context: SamplingContext,
+    threads: StepThreads,
+    speculation: Speculation | None,
+    pace: Pace,
 ) -> Batching | None:
     if loaded.pattern is None:
         return None
     grid = Grid(loaded.pattern.layers)
     forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
-    beside = loaded.model.device.type != "cpu"
-    threads = StepThreads(loaded.threads, loaded.threads, torch.set_num_threads, beside=beside)
     vocabulary, room = loaded.vocabulary, loaded.snapshot_bytes
     if speculation is None and not loading.undrafted(loaded):
-        speculation = Speculation(loaded.speculation, even=True, drafter=_drafter(loaded))
+        options = loaded.options.speculation
+        speculation = Speculation(options, even=True, drafter=_drafter(loaded))
     if grid.keeps_states:
         speculation = None
     return Batching(

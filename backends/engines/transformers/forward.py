@@ -9,8 +9,8 @@ the model's Python.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -143,21 +143,13 @@ _UNFIT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotI
 TRIAL = ((3, 4, 5, 6, 7, 8), (9, 5, 4, 6))  # token ids; every vocabulary has them
 
 
-class Recorded(Protocol):
-    """Passes that run without Python, see `traced`."""
-
-    def run(
-        self,
-        tokens: Rows,
-        starts: Sequence[int],
-        kept: Sequence[int],
-        cells: Sequence[torch.Tensor],
-    ) -> torch.Tensor:
-        """The logits (rows, kept, vocabulary) after the `kept` places (or after all, where the
-        model picks none) of `tokens`, equally many in each row, from the positions `starts` on;
-        they become the first rows of the grid's `cells`.
-        """
-        ...
+# Passes that run without Python, see `traced`: of tokens, the positions that rows start at, places
+# and the grid's cells. They give the logits (rows, places, vocabulary) after those places (or after
+# all, where the model picks none) of the tokens, equally many in each row, which become the first
+# rows of the cells.
+Recorded: TypeAlias = Callable[
+    [Rows, Sequence[int], Sequence[int], Sequence[torch.Tensor]], torch.Tensor
+]
 
 
 class Forward:
@@ -216,7 +208,7 @@ class Forward:
         if self._recorded is not None and (cells := self._grid.cells):
             cells = [rows[first:] for rows in cells] if first else cells
             try:
-                return self._recorded.run(tokens, starts, kept, cells)
+                return self._recorded(tokens, starts, kept, cells)
             except RuntimeError as error:
                 if ran_out(error):
                     raise

@@ -50,7 +50,7 @@ from backends.engines.transformers.memory import give_back, ran_out
 from backends.engines.transformers.offload import device_map
 from backends.engines.transformers.traced import TracedPasses, traced
 from backends.engines.vocabulary import HfVocabulary, whole_tokenizer
-from config.engines import DraftOptions, SpeculationOptions, TransformersOptions
+from config.engines import TransformersOptions
 from config.values import Threads
 
 log = structlog.get_logger(__name__)
@@ -134,11 +134,9 @@ class TransformersModel(msgspec.Struct):
     device: torch.device
     pattern: LayerPattern | None  # None: it can't be batched
     traced: TracedPasses | None  # None: its passes run as they are
-    layers: int
     limit: GridLimit
     snapshot_bytes: int  # that snapshots of sequences may take
-    speculation: SpeculationOptions
-    draft: DraftOptions
+    options: TransformersOptions
     drafting: "TransformersModel | None"  # the model that drafts
     threads: Threads
 
@@ -172,7 +170,7 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Tra
 
 def undrafted(loaded: TransformersModel) -> str:
     """Why nothing is drafted; "": something may be."""
-    if loaded.speculation.mode == "off":
+    if loaded.options.speculation.mode == "off":
         return IS_OFF
     if loaded.pattern is None:
         return "its requests share no passes"
@@ -251,11 +249,9 @@ def _load(
         device=device,
         pattern=pattern,
         traced=passes,
-        layers=layers,
         limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
         snapshot_bytes=snapshot_bytes(files, options),
-        speculation=options.speculation,
-        draft=options.draft,
+        options=options,
         drafting=None,
         threads=options.threads if device.type == "cpu" else "all",
     )

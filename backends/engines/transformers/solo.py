@@ -1,25 +1,19 @@
 """Jobs that can't share passes, one after another: through the model's own `generate`.
 
 `generate` knows what a forward pass of ours can't: how pictures become embeddings, which positions
-they take, caches that no row of the grid can be. It runs on a thread of its own and hands every
-step's logits over here, where the token is chosen by the same samplers as a batch's:
-
-    engine thread                       generate's thread
-    step: scores ◀───────────────────   a forward pass
-          choose ───────────────────▶   the next one
-    release: None ──────────────────▶   raises Abandoned; the thread ends within one pass
+they take, caches that no row of the grid can be. It prepares all that and leaves the loop to
+`_steps`, which hands the logits over here, where the token is chosen by the same samplers as a
+batch's.
 """
 
-import queue
-import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from PIL import Image as Pillow
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from backends.contract.errors import BackendMissing, InvalidJob, LoadFailed
@@ -32,84 +26,38 @@ from backends.engines.threads import StepThreads
 from backends.engines.transformers.batching import Sampler
 from backends.engines.transformers.memory import while_generating
 from backends.engines.vocabulary import HfVocabulary
-from config.values import Threads
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
 
-class SoloAbandoned(BaseException):
-    """The rest is not wanted. Not an Exception, so that nothing inside the model takes it for a
-    failure.
+def _steps(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,  # noqa: ARG001 - `generate` has it
+    stopping_criteria: Any,  # noqa: ARG001
+    generation_config: GenerationConfig,
+    **given: Any,
+) -> Generator[torch.Tensor, int]:
+    """The loop of transformers' `GenerationMixin._sample`: gives the logits after the newest token,
+    (1, vocabulary), and goes on with the token that it is sent.
     """
-
-
-class Handover(LogitsProcessor):
-    """Gives each step's logits away and makes `generate` choose the token that comes back."""
-
-    def __init__(self, threads: StepThreads) -> None:
-        self._threads = threads
-        self.scores: queue.SimpleQueue[torch.Tensor | BaseException | None] = queue.SimpleQueue()
-        self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._threads.end()
-        self.scores.put(scores)
-        token = self.tokens.get()
-        if token is None:
-            raise SoloAbandoned
-        self._threads.begin(1)
-        return torch.full_like(scores, float("-inf")).index_fill_(
-            1, torch.tensor([token], device=scores.device), 0.0
-        )
-
-
-class Generating:
-    """One `generate` under way."""
-
-    def __init__(self, model: Any, inputs: Inputs, length: int, threads: StepThreads) -> None:
-        self._threads = threads
-        self._handover = Handover(threads)
-        self._thread = threading.Thread(target=self._run, args=(model, inputs, length), daemon=True)
-        self._thread.start()
-
-    def _run(self, model: Any, inputs: Inputs, length: int) -> None:
-        plain = GenerationConfig(
-            do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True
-        )
-        self._threads.begin(inputs["input_ids"].shape[1])
-        try:
-            model.generate(
-                **inputs,
-                generation_config=plain,
-                logits_processor=LogitsProcessorList([self._handover]),
+    outputs = model._prefill(input_ids, generation_config, given)  # noqa: SLF001 - as `_sample`
+    with model._optimize_model_for_decode():  # noqa: SLF001
+        while True:
+            given = model._update_model_kwargs_for_generation(  # noqa: SLF001
+                outputs, given, is_encoder_decoder=False
             )
-        except SoloAbandoned:
-            return
-        except BaseException as error:  # noqa: BLE001 - raised again on the engine's thread
-            self._handover.scores.put(error)
-        else:
-            self._handover.scores.put(None)
-
-    def scores(self) -> torch.Tensor | None:
-        """The logits after the newest token, (1, vocabulary); None: `generate` has ended by
-        itself. Raises what it raised.
-        """
-        scores = self._handover.scores.get()
-        if isinstance(scores, BaseException):
-            raise scores
-        return scores
-
-    def choose(self, token: int) -> None:
-        self._handover.tokens.put(token)
-
-    def stop(self) -> None:
-        """When this returns the device does no more work for it."""
-        self._handover.tokens.put(None)
-        self._thread.join()
+            # Copied: of a prompt there may be the logits of all places.
+            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
+            del outputs
+            token = yield logits
+            input_ids = torch.cat([input_ids, input_ids.new_tensor([[token]])], dim=-1)
+            inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=1, **given)
+            outputs = model(**inputs, return_dict=True)
 
 
 class SoloJob:
-    """One job; `generating` is None until its turn comes."""
+    """One job; `_generating` is None until its turn comes."""
 
     def __init__(self, key: int, job: Generation, inputs: Inputs, context: SamplingContext) -> None:
         self.key = key
@@ -118,9 +66,32 @@ class SoloJob:
         self.tokens: list[int] = inputs["input_ids"][0].tolist()
         self.state = SamplerState(job, self.tokens, context)
         self.forced: list[int] = []
-        self.generating: Generating | None = None
+        self._generating: Generator[torch.Tensor, int] | None = None
 
-    def continued(self) -> Inputs:
+    @property
+    def unread(self) -> int:
+        """How many tokens the coming step computes."""
+        return len(self.tokens) if self._generating is None else 1
+
+    def scores(self, model: Any, length: int) -> torch.Tensor:
+        """The logits after the newest token, (1, vocabulary)."""
+        if self._generating is not None:
+            return self._generating.send(self.tokens[-1])
+        plain = GenerationConfig(
+            do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True
+        )
+        self._generating = model.generate(
+            **self._continued(), generation_config=plain, custom_generate=_steps
+        )
+        return next(self._generating)
+
+    def stop(self) -> None:
+        """What `generate` holds is given back."""
+        if self._generating is not None:
+            self._generating.close()
+            self._generating = None
+
+    def _continued(self) -> Inputs:
         """The prompt's inputs, and the tokens said after it. What a processor gives for each token
         of a prompt (`attention_mask`, token types) is given for these as for text.
         """
@@ -147,7 +118,7 @@ class Solo:
         vocabulary: HfVocabulary,
         context: SamplingContext,
         length: int,
-        threads: Threads,
+        threads: StepThreads,
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
@@ -171,34 +142,25 @@ class Solo:
         return next(iter(self._jobs))
 
     def step(self) -> list[Token | JobFailed]:
-        for running in self._jobs.values():
-            if running.generating is None:
-                # torch's count is each thread's own
-                threads = StepThreads(self._threads, self._threads, torch.set_num_threads)
-                inputs = running.continued()
-                running.generating = Generating(self._model, inputs, self._length, threads)
-            return [self._next(running, running.generating)]
-        return []
+        return [self._next(self._jobs[self.turn])] if self._jobs else []
 
-    def _next(self, running: SoloJob, generating: Generating) -> Token | JobFailed:
-        scores = generating.scores()
-        if scores is None:
-            return Token(running.key, self._context.ends[0])
+    def _next(self, running: SoloJob) -> Token | JobFailed:
+        self._threads.begin(running.unread)
+        scores = running.scores(self._model, self._length)
+        self._threads.end()
         if running.forced:
-            return self._force(running, generating, scores)
+            return self._force(running, scores)
         [sampled] = self._sampler.sample([running.state], scores)
         if isinstance(sampled, Exception):
             return JobFailed(running.key, while_generating(sampled))
         running.tokens.append(sampled.token)
         running.state.drawn()
-        generating.choose(sampled.token)
         return Token(running.key, sampled.token, sampled.logprob)
 
-    def _force(self, running: SoloJob, generating: Generating, scores: torch.Tensor) -> Token:
+    def _force(self, running: SoloJob, scores: torch.Tensor) -> Token:
         token = running.forced.pop(0)
         running.tokens.append(token)
         running.state.accepted()
-        generating.choose(token)
         [found] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
         return Token(running.key, token, found)
 
@@ -212,15 +174,12 @@ class Solo:
         del running.tokens[len(running.tokens) - count :]
         running.state.rewound(banned)
         self._sampler.clear()
-        if running.generating is not None:
-            running.generating.stop()
-            running.generating = None
+        running.stop()
 
     def release(self, key: int) -> int:
         running = self._jobs.pop(key)
         self._sampler.clear()
-        if running.generating is not None:
-            running.generating.stop()
+        running.stop()
         return 0
 
     def clear(self) -> None:

@@ -55,7 +55,7 @@ class TracedPasses:
         self._first = torch.zeros(1, dtype=torch.long)
         self._places = torch.arange(0)
 
-    def run(
+    def __call__(
         self,
         tokens: Rows,
         starts: Sequence[int],
@@ -135,7 +135,7 @@ def _begun(model: Any, pattern: LayerPattern) -> Grid:
 
 
 def _trace(model: Any, grid: Grid, pattern: LayerPattern, width: int) -> Trace:
-    """What a pass of `width` tokens in each row does with `TracedPasses.run`'s tensors."""
+    """What a pass of `width` tokens in each row does with the tensors of `TracedPasses`."""
     takes = Takes(model)
 
     def run(

@@ -142,17 +142,17 @@ class Wrong:
     def __init__(self, inner: TracedPasses) -> None:
         self._inner = inner
 
-    def run(self, *arguments: Any) -> torch.Tensor:
-        return self._inner.run(*arguments) + 0.1
+    def __call__(self, *arguments: Any) -> torch.Tensor:
+        return self._inner(*arguments) + 0.1
 
 
 class Broken:
-    def run(self, *_: Any) -> torch.Tensor:
+    def __call__(self, *_: Any) -> torch.Tensor:
         raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
 
 
 class Full:
-    def run(self, *_: Any) -> torch.Tensor:
+    def __call__(self, *_: Any) -> torch.Tensor:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
 
 
