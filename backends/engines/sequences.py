@@ -6,8 +6,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,16 +17,40 @@ from backends.contract.beginnings import (
     Coming,
     Found,
     NothingKept,
+    Pace,
     Part,
     Taken,
     common_length,
 )
-from backends.contract.protocol import Generation
+from backends.contract.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.engines.cells import WORTHWHILE, Placement, Slot
-from backends.engines.engine import Token
+from backends.engines.constraints import Mask
+from backends.engines.engine import PromptRead, PromptScored, PutBack, Token
 from backends.engines.prefill import Prefill
-from backends.engines.snapshots import SnapshotBudget, SnapshotMarks
-from backends.engines.speculation import Speculation
+from backends.engines.snapshots import SnapshotBudget, SnapshotMarks, places
+from backends.engines.speculation import Answering, Speculation
+
+
+class Filling(Protocol):
+    """A slot that is being filled with what was taken out once."""
+
+    @property
+    def is_over(self) -> bool:
+        """All of it is there."""
+        ...
+
+    def put(self) -> bool:
+        """The next piece. False: there is no room for it now, or it can't be."""
+        ...
+
+
+class Restoring(msgspec.Struct):
+    """A beginning that is being put back for a job. `seconds`: that it has taken so far."""
+
+    found: Found
+    filling: Filling
+    parted: int  # see `Placement`
+    seconds: float = 0.0
 
 
 class JobSequence(ABC):
@@ -43,6 +68,9 @@ class JobSequence(ABC):
         # Of what was drafted, the tokens whose cells stand behind the fed ones.
         self.drafted: deque[int] = deque()
         self.marks = SnapshotMarks(len(tokens), taken_back=bool(job.sampling.banned_strings))
+        self.mask: Mask | None = None  # which tokens may be drawn; None: all
+        self.slot: Slot | None = None  # None: not started, or its cells were taken away
+        self.restoring: Restoring | None = None  # what is being put back into its slot
 
     @abstractmethod
     def accept(self, token: int) -> None:
@@ -75,6 +103,19 @@ class JobSequence(ABC):
             return len(self.tokens)
         return self.job.max_tokens - (len(self.tokens) - self.prompt_tokens) - 1
 
+    def start(self, slot: Slot, keep: int) -> None:
+        """In `slot`, where the first `keep` cells are computed already."""
+        slot.busy = True
+        self.slot, self.fed = slot, keep
+        self.cached = max(self.cached, min(keep, self.prompt_tokens))
+
+    def feed(self, count: int) -> bool:
+        """The next `count` cells are computed. Whether a snapshot is to be taken behind them."""
+        assert self.slot is not None
+        self.slot.tokens += self.tokens[self.fed : self.fed + count]
+        self.fed += count
+        return self.marks.reached(self.fed)
+
     def drafts(self, token: int) -> bool:
         """Whether `token` is what was drafted to come next."""
         return bool(self.drafted) and self.drafted[0] == token
@@ -82,6 +123,10 @@ class JobSequence(ABC):
     def whole(self, cells: int) -> int:
         """As many of the first `cells` cells as can be told apart."""
         return cells
+
+    def known_marks(self) -> Iterable[int]:
+        """The job's marks as cells."""
+        return self.job.marks
 
     def mark(self, places: Iterable[int]) -> None:
         """Snapshots are to be taken there, too."""
@@ -94,12 +139,22 @@ S = TypeVar("S", bound=JobSequence)
 class Sequences(ABC, Generic[S]):
     """The sequences of all jobs, and the slots that hold their cells."""
 
+    takes_snapshots: bool
+    piece: Callable[[int], bytes]
+
     def __init__(
-        self, slots: list[Slot], snapshot_bytes: int, longest: int, speculation: Speculation
+        self,
+        slots: list[Slot],
+        snapshot_bytes: int,
+        longest: int,
+        speculation: Speculation,
+        pace: Pace,
     ) -> None:
         """`longest`: tokens of one sequence."""
         self._slots = slots
         self._snapshots = SnapshotBudget(slots, snapshot_bytes)
+        self._pace = pace
+        self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
         self._longest = longest
         self._speculation = speculation
         self._running: dict[int, S] = {}
@@ -118,8 +173,12 @@ class Sequences(ABC, Generic[S]):
         """Nothing of what was drafted and isn't fed is left, and no token is to be drawn."""
 
     @abstractmethod
-    def _leave(self, running: S) -> None:
-        """Its slot is idle again; the cells stay until room is needed."""
+    def _empty(self, slot: Slot) -> None:
+        """Nothing is left of what it holds."""
+
+    @abstractmethod
+    def _adopt(self, running: S, slot: Slot) -> int:
+        """All that is `restoring` is in its slot; how many cells of it can really be kept."""
 
     @abstractmethod
     def _longer(self, running: S, keep: int) -> Found | Coming | None:
@@ -152,6 +211,17 @@ class Sequences(ABC, Generic[S]):
         self._leave(running)
         self._drop_forced(key)
         return running.cached
+
+    def _leave(self, running: S) -> None:
+        """Its slot is idle again; the cells stay until room is needed."""
+        if (slot := running.slot) is None:
+            return
+        if running.restoring is not None:  # half of it is there
+            running.restoring = None
+            self._empty(slot)
+        self._releases += 1
+        slot.busy, slot.used = False, self._releases
+        running.slot = None
 
     def _forget_jobs(self) -> None:
         self._running.clear()
@@ -215,6 +285,65 @@ class Sequences(ABC, Generic[S]):
                 if marks:
                     other.mark([shared])
         return found
+
+    def _begin(self, running: S, slot: Slot, keep: int, parted: int) -> None:
+        """Behind its first `keep` cells, which are there."""
+        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
+        running.start(slot, keep)
+        if self.takes_snapshots:
+            running.mark(self._places(running, (*running.known_marks(), parted)))
+
+    def _places(self, running: S, marks: Sequence[int]) -> Sequence[int]:
+        """Behind how many of its tokens snapshots are taken."""
+        return places(len(running.tokens), running.fed, marks)
+
+    def _restored(self, running: S) -> bool:
+        """Put back some of what comes from the store, no more than others can wait for. Whether it
+        is there, or can't be: the rest is computed.
+        """
+        restoring, slot = running.restoring, running.slot
+        assert restoring is not None
+        assert slot is not None
+        began, there = time.perf_counter(), True
+        while there and not restoring.filling.is_over:
+            there = restoring.filling.put() or self._yields(slot)
+            if time.perf_counter() - began >= self._pace.seconds:
+                break
+        running.fed, over = len(slot.tokens), restoring.filling.is_over
+        keep = self._adopt(running, slot) if there and over else 0
+        restoring.seconds += time.perf_counter() - began
+        if there and not over:
+            return False
+        running.restoring = None
+        if keep:
+            self.kept.put_back(restoring.found, keep, restoring.seconds)
+            self._read.append(PutBack(running.key, keep, restoring.found.tier))
+        else:
+            self._empty(slot)
+        self._begin(running, slot, keep, restoring.parted)
+        return True
+
+    def _yields(self, slot: Slot) -> bool:
+        """Another one makes room for what is being put back into `slot`."""
+        return False
+
+    def _answering(self, running: S, room: int) -> Answering:
+        """So many tokens may be fed behind its newest one."""
+        return Answering(running.key, min(running.useful, room), room, running.mask)
+
+    def _scored(
+        self, running: S, count: int, logprobs: Callable[[range], Sequence[TokenLogprob]]
+    ) -> list[PromptScored]:
+        """Log probabilities of the prompt's tokens that have none yet, as far as the logits behind
+        its newest `count` cells go; `logprobs` gives those of the tokens at these places.
+        """
+        prompt, found = running.job.prompt, list[TokenLogprob]()
+        if not running.scored:
+            found.append(TokenLogprob(Candidate(prompt[0], self.piece(prompt[0]), 0.0)))
+        first = max(running.scored, running.fed - count + 1, 1)
+        found += logprobs(range(first, min(running.fed + 1, len(prompt))))
+        running.scored += len(found)
+        return [PromptScored(running.key, Scored(tuple(found)))] if found else []
 
     def _put_in_store(
         self,

@@ -9,13 +9,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from backends.contract.beginnings import Found
 from backends.contract.protocol import Generation, PromptProgress
 from backends.engines.cells import Slot
-from backends.engines.constraints import Mask
 from backends.engines.engine import PromptRead
 from backends.engines.llamacpp.library import api
-from backends.engines.llamacpp.pieces import Filling
 from backends.engines.llamacpp.sampling import Chain
 from backends.engines.llamacpp.vocabulary import LlamaVocabulary
 from backends.engines.sequences import JobSequence
@@ -58,15 +55,6 @@ class Fed(msgspec.Struct, frozen=True):
         return self.count + len(self.drafted.tokens)
 
 
-class Restoring(msgspec.Struct):
-    """A beginning that is being put back for a job. `seconds`: that it has taken so far."""
-
-    found: Found
-    filling: Filling
-    parted: int  # see `Placement`
-    seconds: float = 0.0
-
-
 class LlamaJob(JobSequence):
     """A number below 0 in `tokens` is a part of a picture."""
 
@@ -84,11 +72,8 @@ class LlamaJob(JobSequence):
         self.rewinds = 0
         self.banned: Collection[int] = ()  # at the next place, see `Engine.rewind`
         self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
-        self.mask: Mask | None = None  # which tokens may be drawn; None: all
-        self.slot: Slot | None = None  # None: not started, or its cells were taken away
         # The row of the last batch with the logits of its next token, where one waits to be drawn.
         self.row: int | None = None
-        self.restoring: Restoring | None = None  # what is being put back into its slot
         self._reported = -1  # tokens of the prompt that were reported as processed
         self._began = 0.0
 
@@ -118,24 +103,15 @@ class LlamaJob(JobSequence):
         return sum(picture.saved for picture in self.pictures if picture.end <= cells)
 
     def start(self, slot: Slot, keep: int) -> None:
-        """In `slot`, where the first `keep` cells are computed already."""
-        slot.busy = True
-        self.slot, self.fed, self.lag = slot, keep, self.lag_at(keep)
-        self.cached = max(self.cached, min(keep, self.prompt_tokens))
+        super().start(slot, keep)
+        self.lag = self.lag_at(keep)
 
     def known_marks(self) -> Iterator[int]:
-        """The job's marks as cells. A picture has more of them than tokens; most stand before the
-        last message, so that it is counted from the end.
+        """A picture has more cells than tokens; most stand before the last message, so that it is
+        counted from the end.
         """
         more = self.prompt_tokens - len(self.job.prompt)
         return (mark + more for mark in self.job.marks)
-
-    def feed(self, count: int) -> bool:
-        """The next `count` cells are computed. Whether a snapshot is to be taken behind them."""
-        assert self.slot is not None
-        self.slot.tokens += self.tokens[self.fed : self.fed + count]
-        self.fed += count
-        return self.marks.reached(self.fed)
 
     def progress(self, place: int = 0, ahead: int = 0) -> Iterator[PromptRead]:
         """How far its prompt is, where that has changed, or it waits; see `PromptProgress`. What is

@@ -9,7 +9,6 @@ a picture, the image encoder runs in a thread of its own, and a later step puts 
 the cache.
 """
 
-import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,22 +18,21 @@ import msgspec
 
 from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
 from backends.contract.errors import GenerationFailed, OutOfMemory, while_generating
-from backends.contract.protocol import Generation, ModelInfo, Scored
+from backends.contract.protocol import Generation, ModelInfo
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
 from backends.engines.draft_model import ModelDrafter
-from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, StepResult, Token
-from backends.engines.llamacpp.batch import Batch, Fed, LlamaJob, Restoring
+from backends.engines.engine import JobFailed, PromptScored, StepResult, Token
+from backends.engines.llamacpp.batch import Batch, Fed, LlamaJob
 from backends.engines.llamacpp.kv_cache import KvCache, LlamaSlotKeeper
 from backends.engines.llamacpp.loading import LlamaModel, use_adapters
 from backends.engines.llamacpp.pictures import EncoderTask, EncoderThread
-from backends.engines.llamacpp.pieces import PART, WHOLE
+from backends.engines.llamacpp.pieces import PART, WHOLE, Filling
 from backends.engines.llamacpp.rows import Rows
 from backends.engines.llamacpp.sampling import Chain
 from backends.engines.prefill import BLOCK, STEP_SECONDS
-from backends.engines.sequences import Sequences
-from backends.engines.snapshots import places
-from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
+from backends.engines.sequences import Restoring, Sequences
+from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.tokenizing import VocabularyTokenizer
 
 if TYPE_CHECKING:
@@ -64,6 +62,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
             loaded.snapshot_bytes,
             loaded.info.context_length,
             speculation or _speculation(loaded, self._cache),
+            pace,
         )
         self._loaded = loaded
         self._context = loaded.context
@@ -71,18 +70,16 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
         self._adapters: tuple[float, ...] = ()  # how strongly each counts in the coming passes
-        self._pace = pace
-        self._read: list[PromptRead | PutBack] = []  # to be reported at the end of the step
         self._batch = Batch(loaded.batch_size, self._api)
         moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
         self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
         self._rows = Rows(loaded.context, loaded.vocabulary)
         self._together: frozenset[int] = frozenset()  # whose last pass was without prompts
-        self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
+        self.takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
         self.info: ModelInfo = msgspec.structs.replace(
             loaded.info,
-            heeds_marks=self._takes_snapshots,
+            heeds_marks=self.takes_snapshots,
             drafts=self._cache.goes_back > 0 and not self._speculation.is_off,
         )
         self.keeper = LlamaSlotKeeper(
@@ -140,15 +137,6 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         running.free()
         return super().release(key)
 
-    def _leave(self, running: LlamaJob) -> None:
-        if running.slot is not None:
-            if running.restoring is not None:  # half of it is there
-                running.restoring = None
-                self._empty(running.slot)
-            self._releases += 1
-            running.slot.busy, running.slot.used = False, self._releases
-            running.slot = None
-
     def recover(self) -> None:
         if self._encoder_thread is not None:
             self._encoder_thread.drop()
@@ -188,7 +176,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         task = encoder.take()
         if task is not None:
             try:
-                task.check()
+                task.work.result()
                 self._place(encoder.pictures, task)
             except GenerationFailed as error:
                 return [JobFailed(task.running.key, error)]
@@ -269,11 +257,10 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if self._speculation.rests(len(answering)):
             return {}
         rows = min(self._loaded.outputs, self._loaded.micro_batch_size) // len(answering) - 1
-        return self._speculation.drafts([self._answering(running, rows) for running in answering])
-
-    def _answering(self, running: LlamaJob, rows: int) -> Answering:
-        room = min(rows, self._cache.goes_back, self.info.context_length - len(running.tokens))
-        return Answering(running.key, min(running.useful, room), room, running.mask)
+        rows, length = min(rows, self._cache.goes_back), self.info.context_length
+        return self._speculation.drafts(
+            [self._answering(one, min(rows, length - len(one.tokens))) for one in answering]
+        )
 
     def _compose_draft(self, running: LlamaJob, drafts: Mapping[int, StepDraft]) -> Fed:
         assert running.slot is not None
@@ -364,12 +351,11 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
                 self._read += one.progress(place, ahead)
 
     def _score_all(self, work: Sequence[Fed]) -> list[PromptScored]:
-        scored, row = [], 0
+        scored, row = list[PromptScored](), 0
         for fed in work:
-            running, count = fed.running, fed.count
-            if running.scoring and (found := self._rows.prompt_logprobs(running, row, count)):
-                scored.append(PromptScored(running.key, Scored(tuple(found))))
-                running.scored += len(found)
+            if fed.running.scoring:
+                logprobs = partial(self._rows.prompt_logprobs, fed.running, row + fed.count)
+                scored += self._scored(fed.running, fed.count, logprobs)
             row += fed.rows
         return scored
 
@@ -424,7 +410,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         if placement is None:
             return False
         started = (other for other in self._running.values() if other.slot is not None)
-        found = self._sought(running, placement, started, marks=self._takes_snapshots)
+        found = self._sought(running, placement, started, marks=self.takes_snapshots)
         if isinstance(found, Coming):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
@@ -437,13 +423,8 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         return True
 
     def _begin(self, running: LlamaJob, slot: Slot, keep: int, parted: int) -> None:
-        """Behind its first `keep` cells, which are there."""
-        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
+        super()._begin(running, slot, keep, parted)
         slot.adapters, slot.named = self._adapters, running.job.slot is not None
-        running.start(slot, keep)
-        if self._takes_snapshots:
-            marks = (*running.known_marks(), parted)
-            running.mark(places(len(running.tokens), running.fed, marks))
         if running.job.reports_progress:
             self._read += running.progress()
 
@@ -533,41 +514,21 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
         slot.busy, running.slot = True, slot
         running.restoring = Restoring(found, filling, parted)
 
-    def _restored(self, running: LlamaJob) -> bool:
-        """Put back some of what comes from the store, no more than others can wait for. Whether it
-        is there, or can't be: the rest is computed.
-        """
-        restoring, slot = running.restoring, running.slot
-        assert restoring is not None
-        assert slot is not None
-        began, filling, there = time.perf_counter(), restoring.filling, True
-        while there and not filling.is_over:
-            there = filling.put() or (not self._loaded.split and self._empty_idle(besides=slot))
-            if time.perf_counter() - began >= self._pace.seconds and not filling.is_over:
-                break
-        restoring.seconds += time.perf_counter() - began
-        if there and not filling.is_over:
-            return False
-        running.restoring = None
-        keep = self._adopt(slot, restoring, running) if there and filling.is_right else 0
-        if not keep:
-            self._empty(slot)
-        self._begin(running, slot, keep, restoring.parted)
-        return True
+    def _yields(self, slot: Slot) -> bool:
+        return not self._loaded.split and self._empty_idle(besides=slot)
 
-    def _adopt(self, slot: Slot, restoring: Restoring, running: LlamaJob) -> int:
-        """A beginning is in `slot` again; how many cells of `running` could really be kept."""
-        began, found = time.perf_counter(), restoring.found
+    def _adopt(self, running: LlamaJob, slot: Slot) -> int:
+        restoring = running.restoring
+        assert restoring is not None
+        assert isinstance(restoring.filling, Filling)
+        if not restoring.filling.is_right:
+            return 0
+        found = restoring.found
         slot.tokens = list(found.taken.tokens)
         parts = [part for part in found.taken.parts if part.cells <= found.start]
         snapshots = [Snapshot(part.cells, part.state, part.state.nbytes) for part in parts]
         self._snapshots.adopt(slot, snapshots)
-        keep = self._kept(slot, running, found.start)
-        if keep:
-            seconds = restoring.seconds + time.perf_counter() - began
-            self.kept.put_back(found, keep, seconds)
-            self._read.append(PutBack(running.key, keep, found.tier))
-        return keep
+        return self._kept(slot, running, found.start)
 
     def _take_over(self, slot: Slot, source: Slot, running: LlamaJob, keep: int) -> int:
         """Leave no more than the first `keep` cells of `running` in `slot`; returns how many could
@@ -618,7 +579,7 @@ class LlamaCppEngine(Sequences[LlamaJob], VocabularyTokenizer):
 
     def _feed(self, running: LlamaJob, count: int) -> None:
         """So many more of its cells are computed."""
-        if running.feed(count) and self._takes_snapshots and not running.drafted:
+        if running.feed(count) and self.takes_snapshots and not running.drafted:
             self._take_snapshot(running)
 
     def _take_snapshot(self, running: LlamaJob) -> None:

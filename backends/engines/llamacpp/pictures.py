@@ -10,7 +10,7 @@ import ctypes
 import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
 from itertools import accumulate
 
@@ -206,23 +206,12 @@ def _tokens(text: bytes, vocabulary: LlamaVocabulary) -> Sequence[int]:
 # encoder's settings.
 
 
-class EncoderTask:
-    """Encodes the picture that `running` has come to."""
+class EncoderTask(msgspec.Struct, frozen=True, eq=False):
+    """Encodes the picture that `running` has come to: `work` is over when that is."""
 
-    def __init__(
-        self, running: LlamaJob, picture: ImageCells, pictures: "MtmdEncoder", tower: Executor
-    ) -> None:
-        self.running = running
-        self.picture = picture
-        self._work = tower.submit(pictures.encode, picture)
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Until it is over, or time is up."""
-        wait([self._work], seconds)
-
-    @property
-    def is_over(self) -> bool:
-        return self._work.done()
+    running: LlamaJob
+    picture: ImageCells
+    work: Future[None]
 
     @property
     def is_wanted(self) -> bool:
@@ -230,10 +219,6 @@ class EncoderTask:
         running = self.running
         there = running.slot is not None and running.restoring is None
         return there and running.fed == self.picture.start
-
-    def check(self) -> None:
-        """Raises GenerationFailed if the encoder failed."""
-        self._work.result()
 
 
 class EncoderThread:
@@ -258,18 +243,19 @@ class EncoderThread:
             picture = running.picture()
             ready = running.slot is not None and running.restoring is None
             if ready and picture is not None and picture.start == running.fed:
-                self._task = EncoderTask(running, picture, self.pictures, self._tower)
+                work = self._tower.submit(self.pictures.encode, picture)
+                self._task = EncoderTask(running, picture, work)
                 self.wait(0 if self._beside else None)
                 return
 
     def wait(self, seconds: float | None) -> None:
         """Until the task is over, or time is up."""
         if self._task is not None:
-            self._task.wait(seconds)
+            wait([self._task.work], seconds)
 
     def take(self) -> EncoderTask | None:
         """The task, once it is over."""
-        if self._task is None or not self._task.is_over:
+        if self._task is None or not self._task.work.done():
             return None
         task, self._task = self._task, None
         return task
@@ -279,7 +265,7 @@ class EncoderThread:
         before its picture is freed.
         """
         if self._task is not None and running in (None, self._task.running):
-            self._task.wait()
+            self.wait(None)
             self._task = None
 
     def close(self) -> None:

@@ -55,18 +55,13 @@ class Rows(msgspec.Struct, eq=False):
     def _logprob(self, row: int, token: int, wanted: int) -> TokenLogprob:
         return logprob(self.row(row), token, wanted, self._vocabulary)
 
-    def prompt_logprobs(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
-        """Log probabilities of the prompt's tokens that have none yet, as far as the `count` rows
-        of its newest cells, the first of which is `row`, have those of the next.
-        """
-        prompt, wanted = running.job.prompt, running.job.prompt_logprobs or 0
-        first, found = running.fed - count, []
-        if not running.scored:
-            found.append(TokenLogprob(Candidate(prompt[0], self._vocabulary.piece(prompt[0]), 0.0)))
-        for at in range(max(running.scored, first + 1, 1), min(running.fed + 1, len(prompt))):
-            logits = self.row(row + at - 1 - first)
-            found.append(logprob(logits, prompt[at], wanted, self._vocabulary))
-        return found
+    def prompt_logprobs(self, running: LlamaJob, end: int, places: range) -> list[TokenLogprob]:
+        """Of the prompt's tokens at `places`; the rows of its newest cells end before `end`."""
+        job = running.job
+        return [
+            self._logprob(end - running.fed + at - 1, job.prompt[at], job.prompt_logprobs or 0)
+            for at in places
+        ]
 
     def row(self, row: int) -> npt.NDArray[np.float32]:
         """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""

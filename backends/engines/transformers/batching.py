@@ -12,7 +12,6 @@ next turn. Where layers keep states, a sequence goes back to a snapshot alone, s
 `backends.engines.snapshots`, and a pass has as many tokens of each row.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -22,16 +21,16 @@ import msgspec
 import torch
 
 from backends.contract.beginnings import AT_EASE, Coming, Found, Pace
-from backends.contract.protocol import Candidate, Generation, Scored, TokenLogprob
+from backends.contract.protocol import Generation, TokenLogprob
 from backends.engines.cells import COPIED, FEW, WORTHWHILE, Placement, Slot, Snapshot, place
 from backends.engines.constraints import Mask
-from backends.engines.engine import JobFailed, PromptScored, PutBack, Token
+from backends.engines.engine import JobFailed, PromptRead, PromptScored, PutBack, Token
 from backends.engines.prefill import STEP_SECONDS
 from backends.engines.sampling.batch import SamplerBatch, logprobs
 from backends.engines.sampling.state import SamplerState, SamplingContext
-from backends.engines.sequences import JobSequence, Sequences
+from backends.engines.sequences import JobSequence, Restoring, Sequences
 from backends.engines.snapshots import places
-from backends.engines.speculation import NO_DRAFT, Answering, Speculation, StepDraft
+from backends.engines.speculation import NO_DRAFT, Speculation, StepDraft
 from backends.engines.threads import StepThreads
 from backends.engines.transformers.files import LARGEST_CHUNK
 from backends.engines.transformers.forward import Forward
@@ -107,32 +106,48 @@ class Sampler:
 # `LayerPattern.stepwise`.
 STEP_COST = 8
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
-Result: TypeAlias = Token | PromptScored | PutBack | JobFailed
+Result: TypeAlias = Token | PromptScored | PromptRead | PutBack | JobFailed
 
 
-class Restoring(msgspec.Struct):
-    """A beginning that is being put back into a job's row: as many cells of it as the job has fed.
-    `states`: those behind the last of them; `seconds`: that it has taken so far.
+class RowFilling(msgspec.Struct, eq=False):
+    """Fills the first `end` cells of a slot's row, `step` at a time. See `sequences.Filling`.
+    `states`: those behind the last of them, `snapshots`: before.
     """
 
-    found: Found
+    grid: Grid
+    slot: Slot
+    tokens: Sequence[int]
+    end: int
+    step: int
     filling: Filling
-    snapshots: Sequence[Snapshot]
     states: Sequence[torch.Tensor]
-    parted: int  # see `Placement`
-    seconds: float = 0.0
+    snapshots: Sequence[Snapshot]
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.slot.tokens) == self.end
+
+    def put(self) -> bool:
+        first = len(self.slot.tokens)
+        until = min(self.end, first + self.step)
+        self.grid.fill(self.slot.index, self.filling, first, until)
+        self.slot.tokens += self.tokens[first:until]
+        return True
 
 
 class BatchRow(JobSequence):
-    """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
+    """One job's sequence. The index of its slot is that of its row."""
 
     def __init__(self, key: int, job: Generation, context: SamplingContext) -> None:
         super().__init__(key, job, list(job.prompt))
         self.state = SamplerState(job, self.tokens, context)
-        self.row: int | None = None
-        self.restoring: Restoring | None = None
         # Behind all that was verified, (tokens, vocabulary), while some wait to be drawn from.
         self.logits: torch.Tensor | None = None
+
+    @property
+    def row(self) -> int:
+        assert self.slot is not None
+        return self.slot.index
 
     def accept(self, token: int) -> None:
         self.state.accepted()
@@ -155,9 +170,9 @@ class Batching(Sequences[BatchRow]):
     ) -> None:
         """`speculation`: None where nothing is drafted; not where layers keep states."""
         off = Speculation(SpeculationOptions(mode="off"))
-        super().__init__([], snapshot_bytes, limit.length, speculation or off)  # a slot per row
+        # A slot per row.
+        super().__init__([], snapshot_bytes, limit.length, speculation or off, pace)
         self._forward = forward
-        self._pace = pace
         self._grid = grid
         self._limit = limit
         self._context = context
@@ -165,13 +180,12 @@ class Batching(Sequences[BatchRow]):
         self.drafts = not self._speculation.is_off
         self.takes_snapshots = grid.keeps_states and snapshot_bytes > 0
         self._busy: list[BatchRow] = []  # the first rows, in order
-        self._piece = vocabulary.piece
+        self.piece = vocabulary.piece
         self._sampler = Sampler(context, vocabulary.piece)
-        self._put_back: list[PutBack] = []  # to be reported at the end of the step
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._running[key] = BatchRow(key, job, self._context)
-        running.state.mask = mask
+        running.mask = running.state.mask = mask
         self._speculation.admit(key, running.tokens, job.owner, job.drafts)
         return len(job.prompt)
 
@@ -181,8 +195,8 @@ class Batching(Sequences[BatchRow]):
         self._sampler.clear()  # its batch holds their counts
         # The newest token left is fed again: the logits after it are gone.
         running.fed = min(running.fed, len(running.tokens) - 1)
-        if running.row is not None:
-            running.fed = self._cut(self._slots[running.row], running.fed)
+        if running.slot is not None:
+            running.fed = self._cut(running.slot, running.fed)
 
     def clear(self) -> None:
         """Forget all jobs and all cells."""
@@ -199,11 +213,12 @@ class Batching(Sequences[BatchRow]):
         self._coming = False
         self._start_waiting()
         self._grow()
-        self._restore()
+        if waiting := [running for running in self._busy if running.restoring is not None]:
+            self._restored(min(waiting, key=lambda running: running.key))
         if self._coming and not self._busy:
             self.kept.wait(STEP_SECONDS)
-        put_back, self._put_back = self._put_back, []
-        return [*forced, *put_back, *self._continue_answers(), *self._read_prompts()]
+        read, self._read = self._read, []
+        return [*forced, *read, *self._continue_answers(), *self._read_prompts()]
 
     def _continue_answers(self) -> list[Result]:
         """One token for every job that has all but its newest token in the grid."""
@@ -237,12 +252,9 @@ class Batching(Sequences[BatchRow]):
         if not self.drafts or self._speculation.rests(len(self._busy)):
             return {}
         cells = min(self._grid.capacity, self._longest)
-        rooms = [cells - len(running.tokens) for running in self._busy]
-        answering = [
-            Answering(running.key, min(running.useful, room), room, running.state.mask)
-            for running, room in zip(self._busy, rooms, strict=True)
-        ]
-        return self._speculation.drafts(answering)
+        return self._speculation.drafts(
+            [self._answering(running, cells - len(running.tokens)) for running in self._busy]
+        )
 
     def _verify(self, drafts: Mapping[int, StepDraft]) -> list[Result]:
         """One token for every job, and the logits of those behind it."""
@@ -294,7 +306,6 @@ class Batching(Sequences[BatchRow]):
             return []
         ready.sort(key=lambda running: running.key)
         oldest = self._prompts.order(ready)[0].row
-        assert oldest is not None
         if self._busy[oldest].scoring:
             return self._score(oldest, self._busy[oldest])
         width = self._busy[oldest].until
@@ -326,27 +337,15 @@ class Batching(Sequences[BatchRow]):
         logits = self._forward.score(row, chunk, first)
         self._prompts.read(count, self._ended())
         self._fed(running, count)
-        results: list[Result] = []
-        if found := self._prompt_logprobs(running, logits, first):
-            results.append(PromptScored(running.key, Scored(tuple(found))))
-            running.scored += len(found)
-        return results + (self._draw([running], logits[-1:]) if not running.left else [])
 
-    def _prompt_logprobs(
-        self, running: BatchRow, logits: torch.Tensor, first: int
-    ) -> list[TokenLogprob]:
-        """Log probabilities of the prompt's tokens that have none yet, as far as `logits` (tokens,
-        vocabulary), those after token `first` and later ones, have those of the next.
-        """
-        prompt, found = running.job.prompt, []
-        if not running.scored:
-            start = Candidate(prompt[0], self._piece(prompt[0]), 0.0)
-            found.append(TokenLogprob(start))
-        begin = max(running.scored, first + 1, 1)
-        tokens = prompt[begin : first + 1 + len(logits)]
-        wanted = [running.job.prompt_logprobs] * len(tokens)
-        rows = logits[begin - first - 1 :][: len(tokens)]
-        return [*found, *(one for one in logprobs(rows, tokens, wanted, self._piece) if one)]
+        def found(places: range) -> list[TokenLogprob]:
+            wanted = [running.job.prompt_logprobs] * len(places)
+            rows = logits[places.start - first - 1 :][: len(places)]
+            tokens = [running.tokens[place] for place in places]
+            return [one for one in logprobs(rows, tokens, wanted, self.piece) if one]
+
+        scored = self._scored(running, count, found)
+        return [*scored, *(self._draw([running], logits[-1:]) if not running.left else ())]
 
     def _run_around(self, oldest: int, width: int, most: int) -> tuple[int, int]:
         """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit
@@ -379,13 +378,10 @@ class Batching(Sequences[BatchRow]):
         return self._threads.end()
 
     def _fed(self, running: BatchRow, count: int) -> None:
-        assert running.row is not None
-        slot = self._slots[running.row]
-        slot.tokens += running.tokens[running.fed : running.fed + count]
-        running.fed += count
-        if running.marks.reached(running.fed) and self.takes_snapshots:
+        if running.feed(count) and self.takes_snapshots:
+            assert running.slot is not None
             size, state = self._grid.state_bytes, partial(self._grid.taken, running.row)
-            self._snapshots.take(slot, len(running.job.prompt), size, state)
+            self._snapshots.take(running.slot, running.prompt_tokens, size, state)
 
     def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[Result]:
         drawn = self._sampler.sample([running.state for running in ready], logits)
@@ -403,7 +399,7 @@ class Batching(Sequences[BatchRow]):
     def _start_waiting(self) -> None:
         """Oldest first; a job that finds no room keeps the younger ones from taking it."""
         for running in self._running.values():
-            if running.row is None:
+            if running.slot is None:
                 if not self._room_for(running):
                     break
                 self._start(running)
@@ -424,29 +420,18 @@ class Batching(Sequences[BatchRow]):
         if isinstance(found, Coming):
             return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
-        keep = 0
         if found is not None:
             running.restoring = self._restoring(slot, found, running, placement.parted)
         if running.restoring is not None:
             slot.shorten(0)
+            slot.busy, slot.owner, running.slot = True, running.job.cached_for, slot
         else:
             if slot is not source:
                 self._grid.copy(source.index, slot.index, placement.keep)
                 slot.copy(source)
-            keep = self._cut(slot, placement.keep)
-        slot.owner, slot.conversation = running.job.cached_for, running.job.conversation
-        slot.busy = True
+            self._begin(running, slot, self._cut(slot, placement.keep), placement.parted)
         self._exchange(slot.index, len(self._busy))
-        running.row, running.fed = len(self._busy), keep
         self._busy.append(running)
-        if running.restoring is None:
-            self._begin(running, placement.parted)
-
-    def _begin(self, running: BatchRow, parted: int) -> None:
-        """Behind what is there already."""
-        running.cached = max(running.cached, min(running.fed, len(running.job.prompt)))
-        if self.takes_snapshots:
-            running.marks.add(self._places(running, parted), running.fed)
 
     def _place(self, running: BatchRow) -> Placement:
         spare = FEW + self._grid.row_bytes // COPIED
@@ -457,12 +442,11 @@ class Batching(Sequences[BatchRow]):
             return Placement(found.slot, found.slot, 0)  # one pass takes less
         return found
 
-    def _places(self, running: BatchRow, parted: int) -> Sequence[int]:
-        """Behind how many of its tokens snapshots are taken."""
-        length, marks = len(running.tokens), (*running.job.marks, parted)
+    def _places(self, running: BatchRow, marks: Sequence[int]) -> Sequence[int]:
         if not self._forward.stepwise:
-            return places(length, running.fed, marks)
+            return super()._places(running, marks)
         # What is behind the first of them is computed token by token.
+        length = len(running.tokens)
         last = length - 1 - length // STEP_COST
         near = [mark for mark in marks if mark >= last] or [last]
         return places(length, running.fed, near, step=length)
@@ -510,40 +494,20 @@ class Batching(Sequences[BatchRow]):
         if filling is None:
             return None
         states = snapshots[-1].state if goes_back else filling.states
-        return Restoring(found, filling, snapshots, states, parted)
-
-    def _restore(self) -> None:
-        """Put back some of what comes from the store for the oldest job that waits for it, no more
-        than others can wait for.
-        """
-        waiting = [running for running in self._busy if running.restoring is not None]
-        if not waiting:
-            return
-        running = min(waiting, key=lambda running: running.key)
-        restoring = running.restoring
-        assert running.row is not None
-        assert restoring is not None
-        began, slot, end = time.perf_counter(), self._slots[running.row], restoring.found.start
         step = max(1, self._pace.piece // max(1, self._grid.cell_bytes))
-        while running.fed < end:
-            until = min(end, running.fed + step)
-            self._grid.fill(running.row, restoring.filling, running.fed, until)
-            slot.tokens += running.tokens[running.fed : until]
-            running.fed = until
-            if time.perf_counter() - began >= self._pace.seconds:
-                break
-        restoring.seconds += time.perf_counter() - began
-        if running.fed == end:
-            self._adopt(running, restoring, slot)
+        cells = RowFilling(self._grid, slot, taken.tokens, first, step, filling, states, snapshots)
+        return Restoring(found, cells, parted)
 
-    def _adopt(self, running: BatchRow, restoring: Restoring, slot: Slot) -> None:
-        """All of a beginning is in `slot` again."""
-        self._grid.put_back(slot.index, restoring.states)
-        self._snapshots.adopt(slot, restoring.snapshots)
-        running.restoring = None
-        self.kept.put_back(restoring.found, running.fed, restoring.seconds)
-        self._put_back.append(PutBack(running.key, running.fed, restoring.found.tier))
-        self._begin(running, restoring.parted)
+    def _adopt(self, running: BatchRow, slot: Slot) -> int:
+        assert running.restoring is not None
+        filling = running.restoring.filling
+        assert isinstance(filling, RowFilling)
+        self._grid.put_back(slot.index, filling.states)
+        self._snapshots.adopt(slot, filling.snapshots)
+        return len(slot.tokens)
+
+    def _empty(self, slot: Slot) -> None:
+        slot.shorten(0)
 
     def _cut(self, slot: Slot, cells: int) -> int:
         """Leave no more than the first `cells`; returns how many are left."""
@@ -557,20 +521,13 @@ class Batching(Sequences[BatchRow]):
 
     def _leave(self, running: BatchRow) -> None:
         """The last busy row takes its place."""
-        if running.row is None:
+        if running.slot is None:
             return
-        self._releases += 1
-        slot = self._slots[running.row]
-        if running.restoring is not None:  # half of it is there
-            running.restoring = None
-            slot.shorten(0)
-        slot.busy, slot.used = False, self._releases
-        last = len(self._busy) - 1
-        self._exchange(running.row, last, drafted=len(self._busy[last].drafted))
-        self._busy[running.row] = self._busy[last]
-        self._busy[running.row].row = running.row
+        row, last = running.row, len(self._busy) - 1
+        super()._leave(running)
+        self._exchange(row, last, drafted=len(self._busy[last].drafted))
+        self._busy[row] = self._busy[last]
         self._busy.pop()
-        running.row = None
 
     def _exchange(self, one: int, other: int, drafted: int = 0) -> None:
         """`drafted`: how many cells stand behind those that the slot of `other` knows."""
