@@ -25,20 +25,21 @@ FILES = {
 KEYS = (KeyConfig(key="user"),)
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
-    folder = tmp_path / "page"
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages") / "page"
     for name, content in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    (tmp_path / "outside.js").write_bytes(b"outside")
-    (folder / "link.js").symlink_to(tmp_path / "outside.js")
+    (folder.parent / "outside.js").write_bytes(b"outside")
+    (folder / "link.js").symlink_to(folder.parent / "outside.js")
     return folder
 
 
-@pytest.fixture
-async def running(tmp_path: Path, page: Path) -> AsyncIterator[Running]:
-    async with serving(config(tmp_path, keys=KEYS), tmp_path, page=page) as server:
+@pytest.fixture(scope="module")
+async def running(page: Path) -> AsyncIterator[Running]:
+    folder = page.parent
+    async with serving(config(folder, keys=KEYS), folder, page=page) as server:
         yield server
 
 

@@ -19,12 +19,6 @@ TINY = "roundhouse-tiny"
 TEXT = "I believe the meaning of life is"
 
 
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with serving(config(tmp_path), tmp_path) as running:
-        yield running
-
-
 async def complete(running: Running, **fields: Any) -> Any:
     """The whole answer of the bundled model, greedy."""
     body = {"model": TINY, "prompt": TEXT, "n_predict": 8, "temperature": 0, **fields}
@@ -268,13 +262,14 @@ async def test_of_a_model_elsewhere_what_can_not_be_known_is_said(tmp_path: Path
 # ------------------------------------------------------------------------------------------ filling
 
 
-@pytest.fixture
-async def filling(tmp_path: Path) -> AsyncIterator[Running]:
-    path = write(tmp_path / "fim.gguf", Dimensions(fills=True, context=512))
-    settings = config(tmp_path)
+@pytest.fixture(scope="module")
+async def filling(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    folder = tmp_path_factory.mktemp("filling")
+    path = write(folder / "fim.gguf", Dimensions(fills=True, context=512))
+    settings = config(folder)
     models = (*settings.models, ModelConfig(name="fim", path=str(path)))
     settings = type(settings)(server=settings.server, models=models)
-    async with serving(settings, tmp_path) as running:
+    async with serving(settings, folder) as running:
         yield running
 
 
