@@ -50,9 +50,15 @@ def test_no_route_takes_another_s_place() -> None:
     assert not [place for place, count in places.items() if count > 1]
 
 
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    return paths(tmp_path_factory.mktemp("all"), ApisConfig())
+
+
 @pytest.mark.parametrize("api", OWN)
-def test_what_is_switched_off_is_gone_and_nothing_else(api: str, tmp_path: Path) -> None:
-    everything = paths(tmp_path, ApisConfig())
+def test_what_is_switched_off_is_gone_and_nothing_else(
+    api: str, everything: set[str], tmp_path: Path
+) -> None:
     others = {name: name != api for name in OWN}
     left = paths(tmp_path, ApisConfig(**others))
     alone = paths(tmp_path, ApisConfig(**{name: not on for name, on in others.items()}))
